@@ -1,0 +1,33 @@
+"""The check that graded cells run: visible and hidden checks together, for points."""
+
+import importlib
+from collections.abc import Callable
+
+from course_pkg.checking.guard import Guarded
+from course_pkg.checking.registry import Exercise, find
+from course_pkg.checking.report import run
+
+
+def grade(points: float) -> Callable[[object], float]:
+    """Make the check of a graded cell.
+
+    Args:
+        points: what the exercise is worth.
+    Returns:
+        A function that runs all checks of a solution, prints what they found and returns the points
+        earned: the passed checks' share of their weights. nbgrader reads the number as the score.
+    """
+
+    def check(solution: object) -> float:
+        exercise = find(getattr(solution, "__name__", str(solution)))
+        load_hidden(exercise)
+        report = run(exercise, Guarded(solution, exercise.name), hidden=True)
+        print(report.text)
+        return round(points * report.share, 2)
+
+    return check
+
+
+def load_hidden(exercise: Exercise) -> None:
+    """Import the hidden checks of an exercise's assignment."""
+    importlib.import_module(f"autograder.hidden.{exercise.module}")

@@ -1,0 +1,6 @@
+"""The machinery of checks: define them, run them, and say what is wrong and why."""
+
+from course_pkg.checking.ready import ready
+from course_pkg.checking.report import CheckFailed, check
+
+__all__ = ["CheckFailed", "check", "ready"]

@@ -1,0 +1,131 @@
+"""What a check works with: its own random inputs, and comparisons that explain themselves."""
+
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_pkg.checking.failure import Failure, describe, kind_of_numbers, mismatch
+
+
+class Case:
+    """The inputs and the comparisons of one run of one check.
+
+    Random inputs are float64 and come from a generator of the check's own, so that they are the
+    same in every process and never depend on the student's random state.
+
+    Args:
+        name: seeds the generator.
+    """
+
+    def __init__(self, name: str):
+        self.generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+    def sizes(self, count: int, low: int = 2) -> list[int]:
+        """Draw `count` different sizes from `low` up, so that no two axes can be confused."""
+        order = torch.randperm(count + 3, generator=self.generator)[:count]
+        return [low + int(size) for size in order]
+
+    def randn(self, *shape: int) -> Tensor:
+        """Draw standard normal numbers."""
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def rand(self, *shape: int) -> Tensor:
+        """Draw uniform numbers from [0, 1)."""
+        return torch.rand(shape, generator=self.generator, dtype=torch.float64)
+
+    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+        """Draw integers from low to high - 1."""
+        return torch.randint(low, high, shape, generator=self.generator)
+
+    def unpack(self, value: object, *names: str) -> tuple:
+        """Split a result that should be a tuple of `names`.
+
+        Raises:
+            Failure: it is not a tuple or list of that length.
+        """
+        if isinstance(value, (tuple, list)) and len(value) == len(names):
+            return tuple(value)
+        raise Failure(f"should return ({', '.join(names)}), yours returns {describe(value)}.")
+
+    def equal(
+        self,
+        given: object,
+        expected: Tensor | float,
+        what: str,
+        *,
+        rtol: float = 1e-5,
+        atol: float = 1e-7,
+    ) -> None:
+        """Demand that the student's value equals the expected one, entry by entry.
+
+        float32 is accepted where float64 is expected; the tolerances leave room for it.
+
+        Raises:
+            Failure: another type, kind of numbers, shape or value; it gives the first index that
+                differs.
+        """
+        expected = torch.as_tensor(expected).detach().cpu()
+        given = self._tensor(given, expected, what)
+        kinds = kind_of_numbers(given.dtype), kind_of_numbers(expected.dtype)
+        if kinds[0] != kinds[1]:
+            raise Failure(
+                f"{what} should hold {kinds[1]}, yours holds {kinds[0]} ({given.dtype}).",
+                what=what,
+                observed=given,
+            )
+        if given.shape != expected.shape:
+            raise Failure(
+                f"{what} should have shape {tuple(expected.shape)}, "
+                f"yours has {tuple(given.shape)}.",
+                what=what,
+                observed=given,
+            )
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        close = torch.isclose(given.to(wide), expected.to(wide), rtol, atol, equal_nan=True)
+        if not close.all():
+            raise mismatch(given, expected, ~close, what)
+
+    def that(self, holds: bool | Tensor, message: str, observed: object = None) -> None:
+        """Demand a condition; `message` says what should be and what is, with numbers.
+
+        Raises:
+            Failure: the condition does not hold.
+        """
+        if not bool(holds):
+            observed = observed.detach().cpu() if isinstance(observed, Tensor) else None
+            raise Failure(message, what=message.split()[0], observed=observed)
+
+    def raises(self, kind: type[Exception], call: Callable[[], object], when: str) -> Failure:
+        """Demand that a call raises `kind` (or a class derived from it); return what it raised.
+
+        Raises:
+            Failure: it returned, or raised something else.
+        """
+        try:
+            result = call()
+        except Failure as failure:
+            if kind.__name__ in failure.kinds:
+                return failure
+            raise Failure(
+                f"should raise {kind.__name__} when {when}: {failure.message}"
+            ) from None
+        raise Failure(
+            f"should raise {kind.__name__} when {when}, yours returns {describe(result)}."
+        )
+
+    def _tensor(self, given: object, expected: Tensor, what: str) -> Tensor:
+        if isinstance(given, (np.ndarray, np.generic)):
+            given = torch.as_tensor(given)
+        if isinstance(given, (bool, int, float)) and expected.dim() == 0:
+            given = torch.tensor(
+                given, dtype=None if isinstance(given, bool) else expected.dtype
+            )
+        if not isinstance(given, Tensor):
+            hint = " Does it return what it computes?" if given is None else ""
+            raise Failure(
+                f"{what} should be {describe(expected)}, yours is {describe(given)}.{hint}"
+            )
+        return given.detach().cpu().resolve_conj()

@@ -1,0 +1,78 @@
+"""How a failed property speaks: short lines with an index, the expected value and the given one."""
+
+import torch
+from torch import Tensor
+
+
+class Failure(Exception):
+    """A property of an exercise that does not hold.
+
+    Args:
+        message: what was expected and what came, in words for the student.
+        what: the name of the quantity that is wrong, such as "h_t".
+        observed: the student's value of it; known bugs are recognised by it.
+        kinds: where student code raised, the names of the exception's class and its bases.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        what: str = "",
+        observed: Tensor | None = None,
+        kinds: tuple[str, ...] = (),
+    ):
+        super().__init__(message)
+        self.message = message
+        self.what = what
+        self.observed = observed
+        self.kinds = kinds
+
+
+def describe(value: object) -> str:
+    """Name a value's type, and its shape if it has one: "a tensor of shape (3, 5)"."""
+    if value is None:
+        return "None"
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, (bool, int, float)):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"the string {value!r}"
+    name = getattr(value, "type_name", type(value).__name__)
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def numbers(expected: float, given: float) -> tuple[str, str]:
+    """Print two different numbers with just enough digits to tell them apart, at least four."""
+    for digits in (4, 6, 9, 12, 17):
+        texts = f"{expected:.{digits}g}", f"{given:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def mismatch(given: Tensor, expected: Tensor, wrong: Tensor, what: str) -> Failure:
+    """Report the first entry of `given` that is marked in `wrong`."""
+    index = tuple(wrong.nonzero()[0].tolist())
+    place = f"{what}[{', '.join(map(str, index))}]" if index else what
+    if given.is_floating_point() or expected.is_floating_point():
+        should, is_ = numbers(expected[index].item(), given[index].item())
+    else:
+        should, is_ = str(expected[index].item()), str(given[index].item())
+    count = int(wrong.sum())
+    more = f" ({count} of {wrong.numel()} entries differ)" if wrong.numel() > 1 else ""
+    return Failure(
+        f"{place} should be {should}, yours is {is_}{more}.", what=what, observed=given
+    )
+
+
+def kind_of_numbers(dtype: torch.dtype) -> str:
+    """Name what a dtype can hold: truth values, whole, real or complex numbers."""
+    if dtype == torch.bool:
+        return "truth values"
+    if dtype.is_complex:
+        return "complex numbers"
+    return "real numbers" if dtype.is_floating_point else "whole numbers"

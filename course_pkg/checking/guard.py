@@ -1,0 +1,193 @@
+"""A guard around a student's object: whatever goes wrong in it becomes a Failure."""
+
+import contextlib
+import inspect
+import signal
+import sysconfig
+import threading
+import traceback
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_pkg.checking.failure import Failure, describe
+
+SECONDS = 10.0  # for one call of a student's function
+LONGEST_TEXT = 400  # characters of an exception's message
+_PLAIN = (bool, int, float, complex, str, bytes, Tensor, np.ndarray, np.generic, torch.dtype)
+_NOT_STUDENT = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __file__)
+
+
+class NotImplementedYet(Failure):
+    """The exercise, or one that it calls, is still the stub."""
+
+
+class TooSlow(BaseException):
+    """The time of a call is over; not an Exception, so that student code does not swallow it."""
+
+
+class Guarded:
+    """Stand in for a student's function, class, instance or method, with the same calls.
+
+    Results that are tensors, numbers, strings and containers of them come back as they are; other
+    objects come back guarded.
+
+    Raises (when called or when an attribute is read):
+        Failure: the student's code raised, ran too long, changed an input in place, or lacks the
+            attribute.
+    """
+
+    def __init__(self, target: object, name: str, seconds: float = SECONDS):
+        self._target = target
+        self._name = name
+        self._seconds = seconds
+
+    @property
+    def type_name(self) -> str:
+        return type(self._target).__name__
+
+    @property
+    def kind(self) -> str:
+        """ "function", "class", or what else it is."""
+        if inspect.isclass(self._target):
+            return "class"
+        if inspect.isroutine(self._target):
+            return "function"
+        return describe(self._target)
+
+    def __call__(self, *args, **kwargs):
+        inputs = list(_named_tensors(self._target, args, kwargs))
+        copies = [tensor.detach().clone() for _, tensor in inputs]
+        args, kwargs = _unwrap(args), _unwrap(kwargs)
+        result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
+        for (name, tensor), copy in zip(inputs, copies, strict=True):
+            if not _same(tensor, copy):
+                raise Failure(
+                    f"{self._name} changes its input {name} in place; the caller still needs it.",
+                    what=f"{name} after the call",
+                    observed=tensor.detach().clone(),
+                )
+        return self._wrap(result)
+
+    def __getattr__(self, name: str):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if not hasattr(self._target, name):
+            raise Failure(f"{self._name} has no attribute or method {name!r}.")
+        return self._wrap(self._attempt(lambda: getattr(self._target, name)), name)
+
+    def _wrap(self, value: object, attribute: str = ""):
+        if _is_plain(value):
+            return value
+        name = f"{self._name}.{attribute}" if attribute else self._name
+        return Guarded(value, name, self._seconds)
+
+    def _attempt(self, action):
+        try:
+            with deadline(self._seconds):
+                return action()
+        except TooSlow:
+            raise Failure(f"{self._name} ran for more than {self._seconds:g} s.") from None
+        except (Exception, SystemExit) as error:
+            if isinstance(error, NotImplementedError) and not error.args:  # the stub's
+                raise NotImplementedYet(self._not_implemented(error)) from None
+            kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+            text = str(error)
+            if len(text) > LONGEST_TEXT:
+                text = text[:LONGEST_TEXT] + " …"
+            text = f"{self._name} raised {kinds[0]}: {text}{_line_of_student(error)}"
+            raise Failure(text, kinds=kinds) from None
+
+    def _not_implemented(self, error: NotImplementedError) -> str:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        stub = frame.f_code.co_qualname.partition(".")[0]
+        because = "" if stub == self._name.partition(".")[0] else f", because {stub} is not"
+        return f"{self._name} is not implemented yet{because}."
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise TooSlow in the block after `seconds` (where the platform has interval timers)."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not (hasattr(signal, "setitimer") and in_main_thread):
+        yield
+        return
+
+    def stop(signum, frame):
+        raise TooSlow
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(
+        signal.ITIMER_REAL, seconds, 1.0
+    )  # again each second, should code catch it
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _line_of_student(error: BaseException) -> str:
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_STUDENT)
+        and not frame.filename.startswith("<frozen")
+    ]
+    if not frames or not frames[-1].line:
+        return ""
+    return f"\nin line {frames[-1].lineno}: {frames[-1].line.strip()}"
+
+
+def _named_tensors(target, args, kwargs) -> Iterator[tuple[str, Tensor]]:
+    try:
+        names = inspect.signature(target).bind(*args, **kwargs).arguments.items()
+    except (
+        TypeError,
+        ValueError,
+    ):  # no signature, or one that does not fit: the call will say so
+        names = [*((f"number {i + 1}", value) for i, value in enumerate(args)), *kwargs.items()]
+    for name, value in names:
+        for tensor in _tensors(value):
+            yield name, tensor
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _unwrap(value):
+    """Replace Guarded objects among the arguments by what they guard."""
+    if isinstance(value, Guarded):
+        return value._target
+    if type(value) in (list, tuple):
+        return type(value)(map(_unwrap, value))
+    if type(value) is dict:
+        return {key: _unwrap(item) for key, item in value.items()}
+    return value
+
+
+def _materialise(value: object) -> object:
+    return list(value) if isinstance(value, Iterator) else value
+
+
+def _is_plain(value: object) -> bool:
+    if value is None or isinstance(value, _PLAIN):
+        return True
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return isinstance(value, (list, tuple, set, range)) and all(map(_is_plain, value))
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    a = a.detach()
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,0 +1,82 @@
+"""The registry of checks: `@check(exercise)` makes a function a property of that exercise."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """One named property of one exercise."""
+
+    exercise: "Exercise"
+    name: str
+    title: str
+    weight: float
+    see: str | None
+    hidden: bool
+    run: Callable
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function or class that students write; `reference` may be a stub on their machines."""
+
+    module: str
+    name: str
+    is_class: bool
+
+    @classmethod
+    def of(cls, reference: Callable) -> "Exercise":
+        module = reference.__module__.rpartition(".")[2]
+        return cls(module, reference.__name__, inspect.isclass(reference))
+
+
+CHECKS: dict[Exercise, dict[str, Check]] = {}
+
+
+def check(reference: Callable, weight: float = 1, see: str | None = None) -> Callable:
+    """Register a function `(student, case)` as a check of the exercise that `reference` solves.
+
+    The function's name is the check's, its docstring the property in words. Checks defined outside
+    course_pkg.checks are hidden: they run in grading only.
+
+    Args:
+        reference: the function or class in course_pkg.
+        weight: the share of the exercise's points, relative to its other checks.
+        see: the heading in the notebook that explains the property.
+    """
+    exercise = Exercise.of(reference)
+
+    def register(run: Callable) -> Callable:
+        CHECKS.setdefault(exercise, {})[run.__name__] = Check(
+            exercise=exercise,
+            name=run.__name__,
+            title=inspect.getdoc(run) or "",
+            weight=weight,
+            see=see,
+            hidden=not run.__module__.startswith("course_pkg.checks."),
+            run=run,
+        )
+        return run
+
+    return register
+
+
+def find(name: str) -> Exercise:
+    """Look up an exercise by the name of its function or class.
+
+    Raises:
+        LookupError: no exercise has that name.
+    """
+    from course_pkg import checks
+
+    for module in pkgutil.iter_modules(checks.__path__):
+        importlib.import_module(f"course_pkg.checks.{module.name}")
+        for exercise in CHECKS:
+            if exercise.name == name:
+                return exercise
+    known = ", ".join(sorted(exercise.name for exercise in CHECKS))
+    raise LookupError(f"no exercise is called {name!r}; there are {known}")

@@ -1,0 +1,155 @@
+"""Run the checks of an exercise and tell the student what they found."""
+
+import contextlib
+import html
+import sys
+import textwrap
+from dataclasses import dataclass
+
+from course_pkg.checking import fingerprints
+from course_pkg.checking.case import Case
+from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.guard import Guarded, NotImplementedYet
+from course_pkg.checking.registry import CHECKS, Check, Exercise, find
+
+WIDTH = 80  # nbgrader's validator cuts lines at 87
+
+
+class CheckFailed(AssertionError):
+    """Some checks of an exercise fail; the text is the report."""
+
+    def __init__(self, report: "Report"):
+        super().__init__(report.text)
+        self.report = report
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython shows this in place of a stack trace.
+        return self.report.text.splitlines()
+
+
+@dataclass
+class Outcome:
+    """What one check found: nothing when it passed, else the failure and, if known, its cause."""
+
+    check: Check
+    failure: Failure | None
+    cause: str | None
+
+
+class Report:
+    """The outcomes of an exercise's checks, as text for a terminal and as HTML for a notebook."""
+
+    def __init__(self, exercise: Exercise, outcomes: list[Outcome]):
+        self.exercise = exercise
+        self.outcomes = outcomes
+
+    @property
+    def passed(self) -> bool:
+        return all(outcome.failure is None for outcome in self.outcomes)
+
+    @property
+    def share(self) -> float:
+        """The passed checks' part of the total weight, from 0 to 1."""
+        total = sum(outcome.check.weight for outcome in self.outcomes)
+        return sum(o.check.weight for o in self.outcomes if o.failure is None) / total
+
+    @property
+    def text(self) -> str:
+        failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
+        if failures and all(isinstance(failure, NotImplementedYet) for failure in failures):
+            return _wrap(f"✗ {failures[0].message}", indent=2)
+        lines, explained = [], set()
+        for outcome in self.outcomes:
+            lines.append(_wrap(self._headline(outcome), indent=2))
+            if outcome.failure is not None:
+                lines += [_wrap("  " + line, indent=2) for line in _lines(outcome, explained)]
+        return "\n".join(lines)
+
+    def _headline(self, outcome: Outcome) -> str:
+        mark = "✓" if outcome.failure is None else "✗"
+        return f"{mark} {self.exercise.name} · {outcome.check.name}: {outcome.check.title}"
+
+    def _repr_html_(self) -> str:
+        items = "".join(
+            f"<div><span style='color: var(--jp-success-color1, green)'>✓</span> "
+            f"<b>{html.escape(outcome.check.name)}</b> {html.escape(outcome.check.title)}</div>"
+            for outcome in self.outcomes
+        )
+        return f"<div><code>{html.escape(self.exercise.name)}</code></div>{items}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def check(solution: object) -> None:
+    """Check a solution to the exercise of the same name and show what holds and what does not.
+
+    Args:
+        solution: the student's function or class.
+    Raises:
+        CheckFailed: a property does not hold; the text says which, and why if that is known.
+        LookupError: no exercise has the solution's name.
+        TypeError: the solution has no name, as an instance of a class has none.
+    """
+    if not hasattr(solution, "__name__"):
+        raise TypeError(f"check takes a function or a class itself, got {describe(solution)}")
+    exercise = find(solution.__name__)
+    report = run(exercise, Guarded(solution, exercise.name))
+    if not report.passed:
+        raise CheckFailed(report) from None
+    if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+        shell.display_pub.publish(
+            {"text/plain": report.text, "text/html": report._repr_html_()}
+        )
+    else:
+        print(report.text)
+
+
+def run(exercise: Exercise, student: Guarded, *, hidden: bool = False) -> Report:
+    """Run all checks of an exercise; never raises because of the student's code.
+
+    Args:
+        exercise: the exercise.
+        student: the function or class, guarded, or a proxy of one that lives in another process.
+        hidden: whether to run the hidden checks too (those that are imported).
+    """
+    outcomes = []
+    # Warnings of student code go to stdout: a graded cell that writes to stderr scores nothing.
+    with contextlib.redirect_stderr(sys.stdout):
+        for check in CHECKS[exercise].values():
+            if check.hidden and not hidden:
+                continue
+            failure = _failure(check, student)
+            cause = fingerprints.cause(check, failure) if failure is not None else None
+            outcomes.append(Outcome(check, failure, cause))
+    return Report(exercise, outcomes)
+
+
+def _failure(check: Check, student) -> Failure | None:
+    try:
+        _demand_kind(check.exercise, student)
+        check.run(student, Case(f"{check.exercise.name}.{check.name}"))
+    except Failure as failure:
+        return failure
+    return None
+
+
+def _demand_kind(exercise: Exercise, student: Guarded) -> None:
+    wanted = "class" if exercise.is_class else "function"
+    if student.kind != wanted:
+        raise Failure(f"{exercise.name} should be a {wanted}, yours is {student.kind}.")
+
+
+def _lines(outcome: Outcome, explained: set[str]) -> list[str]:
+    """The message of a failed check, with its cause the first time that this cause is seen."""
+    lines = outcome.failure.message.splitlines()
+    if outcome.cause and outcome.cause not in explained:
+        explained.add(outcome.cause)
+        lines.append(f"Your output equals what you get when {outcome.cause}.")
+    if outcome.check.see:
+        lines.append(f'See "{outcome.check.see}" above.')
+    return lines
+
+
+def _wrap(line: str, indent: int) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent=" " * indent, break_long_words=True)

@@ -1,0 +1,1 @@
+"""What students can check: one module of checks for each assignment."""
