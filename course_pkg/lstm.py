@@ -1,6 +1,7 @@
 """LSTM and GRU: recurrent cells with a path along which a gradient can survive.
 
-Shapes: B sequences, T steps, D input features, H hidden features. Gates are stacked in the order i, f, o, g.
+Shapes: B sequences, T steps, D input features, H hidden features. An LSTM's gates are stacked in
+the order i, f, o, g.
 """
 
 import math
@@ -93,8 +94,8 @@ class LSTM(nn.Module):
         Args:
             X: the inputs, batch first.
             state: (h_0, c_0); zeros when None.
-            lengths: how many steps of each sequence count, from 1 to T; all T when None. After its last
-                step a sequence keeps its state, and its outputs are zero.
+            lengths: how many steps of each sequence count, from 1 to T; all T when None. After its
+                last step a sequence keeps its state, and its outputs are zero.
         Returns:
             The outputs h_1 … h_T, and (h, c) after the last step that counts.
         """
@@ -127,7 +128,7 @@ def gru_step(
 
     With [r_x z_x n_x] = W_x x_t + b_x and [r_h z_h n_h] = W_h h_{t-1} + b_h:
     r = σ(r_x + r_h),   z = σ(z_x + z_h),   n = tanh(n_x + r ⊙ n_h)
-    h_t = (1 - z) ⊙ n + z ⊙ h_{t-1}      (Cho et al. 2014, §2.3; this variant is cuDNN's and torch's)
+    h_t = (1 - z) ⊙ n + z ⊙ h_{t-1}      (Cho et al. 2014, §2.3, as cuDNN and torch compute it)
 
     Args:
         x: the input x_t.
@@ -148,8 +149,8 @@ def gru_step(
 def cell_gradient(f: Float[Tensor, "B T H"]) -> Float[Tensor, "B T H"]:
     """Compute how much of each cell state reaches the last one along the cell path.
 
-    ∂c_t/∂c_{t-1} = f_t along the cell path (gates held fixed), so ∂c_T/∂c_t = f_{t+1} ⊙ … ⊙ f_T, and
-    ∂c_T/∂c_T = 1: the product of no gates      (Gers et al. 2000, §3)
+    ∂c_t/∂c_{t-1} = f_t along the cell path (gates held fixed), so ∂c_T/∂c_t = f_{t+1} ⊙ … ⊙ f_T,
+    and ∂c_T/∂c_T = 1: the product of no gates      (Gers et al. 2000, §3)
 
     Args:
         f: the forget gates f_1 … f_T, values in [0, 1]; zero is a value like any other.
@@ -165,16 +166,17 @@ def cell_gradient(f: Float[Tensor, "B T H"]) -> Float[Tensor, "B T H"]:
 def convert_torch_lstm(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Turn the weights of a torch.nn.LSTM into those of our `LSTM`.
 
-    torch keeps two matrices and two biases, stacked i, f, g, o. Ours are one matrix and one bias, stacked
-    i, f, o, g; as both biases are added, their sum does the same.
+    torch keeps two matrices and two biases, stacked i, f, g, o. Ours are one matrix and one bias,
+    stacked i, f, o, g; as both biases are added, their sum does the same.
 
     Args:
-        state: the state dict of a torch.nn.LSTM with one layer and one direction: weight_ih_l0 (4H, D),
-            weight_hh_l0 (4H, H) and, unless it was made with bias=False, bias_ih_l0 and bias_hh_l0 (4H).
+        state: the state dict of a torch.nn.LSTM with one layer and one direction:
+            weight_ih_l0 (4H, D), weight_hh_l0 (4H, H) and, unless it was made with bias=False,
+            bias_ih_l0 (4H) and bias_hh_l0 (4H).
     Returns:
         A state dict for `LSTM`: W (4H, H+D) and b (4H); b is zero where torch has no bias.
     Raises:
-        ValueError: the state holds any other weight (a second layer, a reverse direction, a projection).
+        ValueError: the state holds another weight: a second layer, a reverse direction, a projection.
     """
     names = {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"}
     if extra := sorted(set(state) - names):
@@ -207,9 +209,7 @@ def init_forget_bias(b: Float[Tensor, "4*H"], value: float = 1.0) -> Float[Tenso
     return b
 
 
-def chrono_bias(
-    b: Float[Tensor, "4*H"], u: Float[Tensor, "H"], T_max: int
-) -> Float[Tensor, "4*H"]:
+def chrono_bias(b: Float[Tensor, "4*H"], u: Float[Tensor, "H"], T_max: int) -> Float[Tensor, "4*H"]:
     """Set input and forget biases so that the cells' memories cover every range up to T_max.
 
     b_f = log(1 + u (T_max - 2)),   b_i = -b_f,   with u from U(0, 1): σ(b_f) = 1 - 1/τ for a time

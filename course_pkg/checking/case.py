@@ -109,9 +109,7 @@ class Case:
         except Failure as failure:
             if kind.__name__ in failure.kinds:
                 return failure
-            raise Failure(
-                f"should raise {kind.__name__} when {when}: {failure.message}"
-            ) from None
+            raise Failure(f"should raise {kind.__name__} when {when}: {failure.message}") from None
         raise Failure(
             f"should raise {kind.__name__} when {when}, yours returns {describe(result)}."
         )
@@ -120,9 +118,7 @@ class Case:
         if isinstance(given, (np.ndarray, np.generic)):
             given = torch.as_tensor(given)
         if isinstance(given, (bool, int, float)) and expected.dim() == 0:
-            given = torch.tensor(
-                given, dtype=None if isinstance(given, bool) else expected.dtype
-            )
+            given = torch.tensor(given, dtype=None if isinstance(given, bool) else expected.dtype)
         if not isinstance(given, Tensor):
             hint = " Does it return what it computes?" if given is None else ""
             raise Failure(

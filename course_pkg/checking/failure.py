@@ -64,9 +64,7 @@ def mismatch(given: Tensor, expected: Tensor, wrong: Tensor, what: str) -> Failu
         should, is_ = str(expected[index].item()), str(given[index].item())
     count = int(wrong.sum())
     more = f" ({count} of {wrong.numel()} entries differ)" if wrong.numel() > 1 else ""
-    return Failure(
-        f"{place} should be {should}, yours is {is_}{more}.", what=what, observed=given
-    )
+    return Failure(f"{place} should be {should}, yours is {is_}{more}.", what=what, observed=given)
 
 
 def kind_of_numbers(dtype: torch.dtype) -> str:

@@ -119,9 +119,7 @@ def deadline(seconds: float) -> Iterator[None]:
         raise TooSlow
 
     previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(
-        signal.ITIMER_REAL, seconds, 1.0
-    )  # again each second, should code catch it
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again each second, should code catch it
     try:
         yield
     finally:
@@ -133,8 +131,7 @@ def _line_of_student(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_NOT_STUDENT)
-        and not frame.filename.startswith("<frozen")
+        if not frame.filename.startswith(_NOT_STUDENT) and not frame.filename.startswith("<frozen")
     ]
     if not frames or not frames[-1].line:
         return ""

@@ -98,9 +98,7 @@ def check(solution: object) -> None:
     if not report.passed:
         raise CheckFailed(report) from None
     if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
-        shell.display_pub.publish(
-            {"text/plain": report.text, "text/html": report._repr_html_()}
-        )
+        shell.display_pub.publish({"text/plain": report.text, "text/html": report._repr_html_()})
     else:
         print(report.text)
 
