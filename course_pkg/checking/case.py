@@ -40,6 +40,11 @@ class Case:
         """Draw integers from low to high - 1."""
         return torch.randint(low, high, shape, generator=self.generator)
 
+    def lengths(self, B: int, T: int) -> Tensor:
+        """Draw B lengths from 1 to T, in no order, at least one of each extreme."""
+        lengths = torch.cat([torch.tensor([T, 1]), self.integers(1, T + 1, B - 2)])
+        return lengths[torch.randperm(B, generator=self.generator)]
+
     def unpack(self, value: object, *names: str) -> tuple:
         """Split a result that should be a tuple of `names`.
 
@@ -76,17 +81,37 @@ class Case:
                 what=what,
                 observed=given,
             )
-        if given.shape != expected.shape:
-            raise Failure(
-                f"{what} should have shape {tuple(expected.shape)}, "
-                f"yours has {tuple(given.shape)}.",
-                what=what,
-                observed=given,
-            )
+        self.shape(given, tuple(expected.shape), what)
         wide = torch.complex128 if expected.is_complex() else torch.float64
         close = torch.isclose(given.to(wide), expected.to(wide), rtol, atol, equal_nan=True)
         if not close.all():
             raise mismatch(given, expected, ~close, what)
+
+    def gradient(self, of: Tensor, expected: Tensor, what: str) -> None:
+        """Demand the gradient that a backward pass has left on a tensor.
+
+        Raises:
+            Failure: none arrived, or a wrong one.
+        """
+        if of.grad is None:
+            raise Failure(f"No gradient reaches {what}: is the graph cut, by detach or no_grad?")
+        self.equal(of.grad, expected, f"gradient of {what}")
+
+    def shape(self, given: object, expected: tuple[int, ...], what: str) -> None:
+        """Demand a tensor of a shape.
+
+        Raises:
+            Failure: it is no tensor, or has another shape.
+        """
+        if not isinstance(given, Tensor):
+            wanted = describe(torch.empty(expected, device="meta"))
+            raise Failure(f"{what} should be {wanted}, yours is {describe(given)}.")
+        if given.shape != expected:
+            raise Failure(
+                f"{what} should have shape {tuple(expected)}, yours has {tuple(given.shape)}.",
+                what=what,
+                observed=given.detach().cpu(),
+            )
 
     def that(self, holds: bool | Tensor, message: str, observed: object = None) -> None:
         """Demand a condition; `message` says what should be and what is, with numbers.

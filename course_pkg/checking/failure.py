@@ -57,7 +57,9 @@ def numbers(expected: float, given: float) -> tuple[str, str]:
 def mismatch(given: Tensor, expected: Tensor, wrong: Tensor, what: str) -> Failure:
     """Report the first entry of `given` that is marked in `wrong`."""
     index = tuple(wrong.nonzero()[0].tolist())
-    place = f"{what}[{', '.join(map(str, index))}]" if index else what
+    place = what
+    if index:
+        place += f"{' at ' if ' ' in what else ''}[{', '.join(map(str, index))}]"
     if given.is_floating_point() or expected.is_floating_point():
         should, is_ = numbers(expected[index].item(), given[index].item())
     else:

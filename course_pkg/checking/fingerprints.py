@@ -1,17 +1,28 @@
 """Known wrong outputs, by which a check recognises a mistake and names it.
 
-A file holds numbers only. For each bug and each check that it fails: the observed values, and what
-they are values of; for each bug, the sentence that names it. Texts are stored as UTF-8 bytes.
+A file holds numbers only. For each bug and each check that it fails: the observed values, what they
+are values of, and the sentence that names the bug. Texts are stored as UTF-8 bytes.
 """
 
 import functools
 import inspect
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import Check
+
+
+class Entry(NamedTuple):
+    """What a known bug gives where it first differs from the right result."""
+
+    exercise: str
+    check: str
+    sentence: str
+    what: str
+    observed: np.ndarray
 
 
 def cause(check: Check, failure: Failure) -> str | None:
@@ -23,36 +34,48 @@ def cause(check: Check, failure: Failure) -> str | None:
     """
     if failure.observed is None:
         return None
-    observed = failure.observed.to_dense().numpy(force=True)
-    known = _load(_file(check)).get((check.exercise.name, check.name), [])
+    observed = failure.observed.numpy(force=True)
     sentences = {
-        sentence
-        for sentence, what, values in known
-        if what == failure.what
-        and values.shape == observed.shape
-        and np.allclose(values, observed, rtol=1e-4, atol=1e-6, equal_nan=True)
+        entry.sentence
+        for entry in _known(_file(check))
+        if entry.exercise == check.exercise.name
+        and entry.check == check.name
+        and entry.what == failure.what
+        and entry.observed.shape == observed.shape
+        and np.allclose(entry.observed, observed, rtol=1e-4, atol=1e-6, equal_nan=True)
     }
     return sentences.pop() if len(sentences) == 1 else None
 
 
 def identifies(observed: np.ndarray) -> bool:
     """Tell whether values are peculiar enough to name a bug by them: zeros come from anywhere."""
-    if not np.isfinite(observed).any():
-        return False
-    fractional = np.isfinite(observed) & (observed != np.round(observed))
-    return bool(fractional.any()) or (observed.size >= 6 and len(np.unique(observed)) > 1)
+    finite = observed[np.isfinite(observed)]
+    fractional = (finite != np.round(finite)).any()
+    return bool(fractional) or (observed.size >= 6 and len(np.unique(observed)) > 1)
 
 
-def save(path: Path, entries: list[tuple[str, str, str, str, np.ndarray]]) -> None:
-    """Write entries of (exercise, check, sentence, what, observed values)."""
+def save(path: Path, entries: list[Entry]) -> None:
+    """Write entries to a file."""
     arrays = {}
-    for number, (exercise, check, sentence, what, observed) in enumerate(entries):
-        key = f"{exercise}/{check}/{number:03d}"
-        arrays[f"{key}/sentence"] = _to_bytes(sentence)
-        arrays[f"{key}/what"] = _to_bytes(what)
-        arrays[f"{key}/observed"] = observed
+    for number, entry in enumerate(entries):
+        *texts, observed = entry
+        arrays[f"{number:04d}/observed"] = observed
+        arrays[f"{number:04d}/texts"] = np.frombuffer("\n".join(texts).encode(), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)
+
+
+def load(path: Path) -> list[Entry]:
+    """Read the entries of a file."""
+    with np.load(path, allow_pickle=False) as arrays:
+        numbers = sorted({key.partition("/")[0] for key in arrays.files})
+        return [
+            Entry(
+                *arrays[f"{number}/texts"].tobytes().decode().split("\n"),
+                arrays[f"{number}/observed"],
+            )
+            for number in numbers
+        ]
 
 
 def _file(check: Check) -> Path | None:
@@ -61,24 +84,5 @@ def _file(check: Check) -> Path | None:
 
 
 @functools.cache
-def _load(path: Path | None) -> dict[tuple[str, str], list[tuple[str, str, np.ndarray]]]:
-    known = {}
-    if path is None:
-        return known
-    with np.load(path, allow_pickle=False) as arrays:
-        for key in sorted(arrays.files):
-            exercise, check, number, part = key.split("/")
-            if part == "observed":
-                base = f"{exercise}/{check}/{number}"
-                sentence = _to_text(arrays[f"{base}/sentence"])
-                what = _to_text(arrays[f"{base}/what"])
-                known.setdefault((exercise, check), []).append((sentence, what, arrays[key]))
-    return known
-
-
-def _to_bytes(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode(), dtype=np.uint8)
-
-
-def _to_text(numbers: np.ndarray) -> str:
-    return numbers.tobytes().decode()
+def _known(path: Path | None) -> list[Entry]:
+    return load(path) if path else []

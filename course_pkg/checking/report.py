@@ -11,6 +11,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import Guarded, NotImplementedYet
 from course_pkg.checking.registry import CHECKS, Check, Exercise, find
+from course_pkg.threads import one_thread
 
 WIDTH = 80  # nbgrader's validator cuts lines at 87
 
@@ -103,23 +104,28 @@ def check(solution: object) -> None:
         print(report.text)
 
 
-def run(exercise: Exercise, student: Guarded, *, hidden: bool = False) -> Report:
+def run(
+    exercise: Exercise, student: Guarded, *, hidden: bool = False, until_failure: bool = False
+) -> Report:
     """Run all checks of an exercise; never raises because of the student's code.
 
     Args:
         exercise: the exercise.
         student: the function or class, guarded, or a proxy of one that lives in another process.
         hidden: whether to run the hidden checks too (those that are imported).
+        until_failure: whether to stop after the first check that fails.
     """
     outcomes = []
     # Warnings of student code go to stdout: a graded cell that writes to stderr scores nothing.
-    with contextlib.redirect_stderr(sys.stdout):
+    with contextlib.redirect_stderr(sys.stdout), one_thread():
         for check in CHECKS[exercise].values():
             if check.hidden and not hidden:
                 continue
             failure = _failure(check, student)
             cause = fingerprints.cause(check, failure) if failure is not None else None
             outcomes.append(Outcome(check, failure, cause))
+            if failure is not None and until_failure:
+                break
     return Report(exercise, outcomes)
 
 
@@ -129,6 +135,8 @@ def _failure(check: Check, student) -> Failure | None:
         check.run(student, Case(f"{check.exercise.name}.{check.name}"))
     except Failure as failure:
         return failure
+    except Exception as error:  # the reference passes, so it is the student's result that is odd
+        return Failure(f"The result cannot be checked: {type(error).__name__}: {error}")
     return None
 
 

@@ -1,0 +1,32 @@
+"""`python -m autograder COMMAND`: build, score, release and lab."""
+
+import argparse
+import sys
+
+from autograder import build, lab, release, score
+from autograder.master import MasterError
+
+COMMANDS = {
+    "build": (build, "make notebooks and fingerprints from the masters, or check them"),
+    "score": (score, "run bugs, mutants and alternatives through the graders"),
+    "release": (release, "make the bundle of an assignment that students receive"),
+    "lab": (lab, "open JupyterLab on the course, as a student or as a TA"),
+}
+
+
+def main() -> int:
+    """Run one command; an error that its user can mend is one clear message."""
+    parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__)
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    for name, (module, help) in COMMANDS.items():
+        module.add_arguments(subparsers.add_parser(name, help=help, description=help))
+    arguments = parser.parse_args()
+    try:
+        return COMMANDS[arguments.command][0].main(arguments)
+    except MasterError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Known wrong solutions, one module an assignment; each must lose points and be named."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from course_pkg.checking.registry import Exercise
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A wrong solution of an exercise.
+
+    Args:
+        sentence: completes "Your output equals what you get when …".
+        solution: the wrong function or class.
+        told_by: where no output can give the mistake away (an exception, nothing returned), the
+            words of a check's message that do.
+    """
+
+    sentence: str
+    solution: Callable
+    told_by: str | None
+
+    @property
+    def name(self) -> str:
+        return self.solution.__name__
+
+
+BUGS: dict[Exercise, list[Bug]] = {}
+EQUIVALENT: dict[Exercise, dict[str, str]] = {}
+
+
+def bug(reference: Callable, sentence: str, *, told_by: str | None = None) -> Callable:
+    """Register a wrong solution of the exercise that `reference` solves."""
+
+    def register(solution: Callable) -> Callable:
+        BUGS.setdefault(Exercise.of(reference), []).append(Bug(sentence, solution, told_by))
+        return solution
+
+    return register
+
+
+def equivalent(reference: Callable, mutant: str, reason: str) -> None:
+    """Excuse an automatic mutant, as `score` prints it, because it computes the same."""
+    EQUIVALENT.setdefault(Exercise.of(reference), {})[mutant] = reason

@@ -1,0 +1,68 @@
+"""Make the files by which checks recognise known bugs: what each bug gives in each check."""
+
+import contextlib
+import importlib
+import io
+from pathlib import Path
+
+import numpy as np
+
+from autograder.bugs import BUGS
+from autograder.grading import load_hidden
+from autograder.master import ROOT, Assignment
+from course_pkg.checking import fingerprints
+from course_pkg.checking.fingerprints import Entry
+from course_pkg.checking.guard import Guarded
+from course_pkg.checking.registry import CHECKS
+from course_pkg.checking.report import run
+
+
+def files(assignment: Assignment) -> dict[Path, list[Entry]]:
+    """Compute the fingerprints of an assignment.
+
+    Returns:
+        For each of its two files, of visible and of hidden checks, the entries that belong in it.
+    """
+    topic = assignment.topic
+    for package in ("course_pkg.checks", "autograder.bugs"):
+        importlib.import_module(f"{package}.{topic}")
+    exercises = [exercise for exercise in CHECKS if exercise.module == topic]
+    load_hidden(exercises[0])
+    visible = ROOT / "course_pkg" / "checks" / "data" / f"{assignment.name}.npz"
+    hidden = ROOT / "autograder" / "hidden" / "data" / f"{assignment.name}.npz"
+    entries = {visible: [], hidden: []}
+    for exercise in exercises:
+        for bug in BUGS.get(exercise, []):
+            if bug.told_by:
+                continue
+            with contextlib.redirect_stdout(io.StringIO()):
+                report = run(exercise, Guarded(bug.solution, exercise.name), hidden=True)
+            for outcome in report.outcomes:
+                failure = outcome.failure
+                if failure is None or failure.observed is None:
+                    continue
+                observed = _compact(failure.observed.numpy(force=True))
+                if fingerprints.identifies(observed):
+                    entry = Entry(
+                        exercise.name, outcome.check.name, bug.sentence, failure.what, observed
+                    )
+                    entries[hidden if outcome.check.hidden else visible].append(entry)
+    return entries
+
+
+def is_fresh(path: Path, entries: list[Entry]) -> bool:
+    """Tell whether a file holds these entries, up to rounding."""
+    return path.exists() and _same(fingerprints.load(path), entries)
+
+
+def _compact(observed: np.ndarray) -> np.ndarray:
+    return observed.astype(np.float32) if observed.dtype == np.float64 else observed
+
+
+def _same(stored: list[Entry], entries: list[Entry]) -> bool:
+    return len(stored) == len(entries) and all(
+        a[:4] == b[:4]
+        and a.observed.shape == b.observed.shape
+        and np.allclose(a.observed, b.observed, rtol=1e-4, atol=1e-6, equal_nan=True)
+        for a, b in zip(stored, entries, strict=True)
+    )

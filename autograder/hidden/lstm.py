@@ -1,0 +1,214 @@
+"""Hidden checks of 02_lstm: gradients, single sequences and steps, padding, errors."""
+
+import torch
+from torch import nn
+
+from course_pkg.checking.registry import check
+from course_pkg.checks.lstm import (
+    both,
+    converted,
+    gru_inputs,
+    lstm_pair,
+    run_lstm,
+    step_inputs,
+    to_torch,
+    torch_weights,
+)
+from course_pkg.lstm import (
+    LSTM,
+    additive_cell_step,
+    cell_gradient,
+    chrono_bias,
+    convert_torch_lstm,
+    gru_step,
+    init_forget_bias,
+    lstm_step,
+)
+
+
+@check(additive_cell_step)
+def gradient_of_the_cell_path(step, case):
+    """has ∂c_t/∂c_{t-1} = 1, the identity"""
+    B, D, H = case.sizes(3)
+    x, h, c, W, b = step_inputs(case, B, D, H, 1)
+    c.requires_grad_()
+    _, c_t = both(case, step(x, h, c, W, b), B, H)
+    case.that(c_t.requires_grad, "c_t should carry a gradient to c, yours does not.")
+    c_t.sum().backward()
+    case.gradient(c, torch.ones(B, H), "c")
+
+
+@check(lstm_step)
+def gradients(step, case):
+    """passes the same gradients back as torch.nn.LSTMCell"""
+    B, D, H = case.sizes(3)
+    inputs = [tensor.requires_grad_() for tensor in step_inputs(case, B, D, H, 4)]
+    x, h, c, W, b = inputs
+    expected_h, expected_c = to_torch(nn.LSTMCell(D, H), W, b)(x, (h, c))
+    seen = case.randn(B, H), case.randn(B, H)
+    expected = torch.autograd.grad([expected_h, expected_c], inputs[:3], seen)
+    h_t, c_t = both(case, step(*inputs), B, H)
+    case.that(h_t.requires_grad and c_t.requires_grad, "Gradients should flow, yours stop.")
+    torch.autograd.backward([h_t, c_t], seen)
+    for name, tensor, gradient in zip("xhc", inputs, expected, strict=False):
+        case.gradient(tensor, gradient, name)
+
+
+@check(lstm_step)
+def one_sequence(step, case):
+    """agrees with torch.nn.LSTMCell for a batch of one"""
+    D, H = case.sizes(2)
+    x, h, c, W, b = step_inputs(case, 1, D, H, 4)
+    expected_h, expected_c = to_torch(nn.LSTMCell(D, H), W, b)(x, (h, c))
+    h_t, c_t = both(case, step(x, h, c, W, b), 1, H)
+    case.equal(c_t, expected_c, "c_t")
+    case.equal(h_t, expected_h, "h_t")
+
+
+@check(LSTM)
+def gradients(lstm, case):
+    """passes the same gradients to X and b as torch.nn.LSTM"""
+    B, T, D, H = case.sizes(4)
+    ours, torchs = lstm_pair(case, lstm, D, H)
+    X, seen = case.randn(B, T, D).requires_grad_(), case.randn(B, T, H)
+    (expected,) = torch.autograd.grad(torchs(X)[0], X, seen, retain_graph=True)
+    torchs(X.detach())[0].backward(seen)
+    outputs, _, _ = run_lstm(case, ours, X)
+    case.that(outputs.requires_grad, "Gradients should flow back, yours stop.")
+    outputs.backward(seen)
+    case.gradient(X, expected, "X")
+    i, f, g, o = torchs.bias_hh_l0.grad.chunk(4)
+    b = dict(ours.named_parameters())["b"]
+    case.gradient(b, torch.cat([i, f, o, g]), "b")
+
+
+@check(LSTM)
+def padding(lstm, case):
+    """gives the same whatever the padding holds"""
+    B, T, D, H = case.sizes(4, low=3)
+    ours, _ = lstm_pair(case, lstm, D, H)
+    X, lengths = case.randn(B, T, D), case.lengths(B, T)
+    padded = (torch.arange(T) >= lengths[:, None])[:, :, None]
+    results = [
+        run_lstm(case, ours, torch.where(padded, filling, X), lengths=lengths)
+        for filling in (0.0, 1e6)
+    ]
+    for name, given, expected in zip(("outputs", "h", "c"), *results, strict=True):
+        case.equal(given, expected, name)
+
+
+@check(LSTM)
+def starts_afresh(lstm, case):
+    """gives the same when it is called twice"""
+    B, T, D, H = case.sizes(4)
+    ours, _ = lstm_pair(case, lstm, D, H)
+    X = case.randn(B, T, D)
+    first = run_lstm(case, ours, X)
+    for name, given, expected in zip(
+        ("outputs", "h", "c"), run_lstm(case, ours, X), first, strict=True
+    ):
+        case.equal(given, expected, f"{name} of the second call")
+
+
+@check(LSTM)
+def ragged_with_state(lstm, case):
+    """keeps a sequence's given state apart from the others when lengths differ"""
+    B, T, D, H = case.sizes(4, low=3)
+    ours, torchs = lstm_pair(case, lstm, D, H)
+    X, lengths = case.randn(B, T, D), case.lengths(B, T)
+    state = case.randn(B, H), case.randn(B, H)
+    outputs, h, c = run_lstm(case, ours, X, state, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        own = tuple(part[None, row : row + 1].contiguous() for part in state)
+        expected, (expected_h, expected_c) = torchs(X[row : row + 1, :length], own)
+        case.equal(outputs[row, :length], expected[0], f"outputs of sequence {row}")
+        case.equal(h[row], expected_h[0, 0], f"h of sequence {row}")
+        case.equal(c[row], expected_c[0, 0], f"c of sequence {row}")
+
+
+@check(gru_step)
+def gradients(step, case):
+    """passes the same gradients back as torch.nn.GRUCell"""
+    B, D, H = case.sizes(3)
+    x, h, *weights = gru_inputs(case, B, D, H)
+    cell = nn.GRUCell(D, H).double()
+    names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+    cell.load_state_dict(dict(zip(names, weights, strict=True)))
+    seen = case.randn(B, H)
+    inputs = [x.requires_grad_(), h.requires_grad_()]
+    expected = torch.autograd.grad(cell(x, h), inputs, seen)
+    h_t = step(x, h, *weights)
+    case.shape(h_t, (B, H), "h_t")
+    case.that(h_t.requires_grad, "h_t should carry gradients to x and h, yours does not.")
+    h_t.backward(seen)
+    case.gradient(x, expected[0], "x")
+    case.gradient(h, expected[1], "h")
+
+
+@check(cell_gradient)
+def closed_gate(gradient, case):
+    """is zero before a gate that is closed, and no other value is disturbed"""
+    B, T, H = case.sizes(3, low=4)
+    f = case.rand(B, T, H)
+    f[:, T // 2] = 0
+    expected = torch.stack([f[:, t + 1 :].prod(dim=1) for t in range(T)], dim=1)
+    case.equal(gradient(f), expected, "∂c_T/∂c_t")
+
+
+@check(cell_gradient)
+def one_step(gradient, case):
+    """is one for a sequence of one step"""
+    B, H = case.sizes(2)
+    case.equal(gradient(case.rand(B, 1, H)), torch.ones(B, 1, H), "∂c_T/∂c_t")
+
+
+@check(convert_torch_lstm)
+def no_bias(convert, case):
+    """gives a zero b where torch has no bias"""
+    D, H = case.sizes(2)
+    weights = torch_weights(case, D, H)
+    state = {name: value for name, value in weights.items() if "weight" in name}
+    _, b = converted(case, convert(state))
+    case.equal(b, torch.zeros(4 * H), "b")
+
+
+@check(convert_torch_lstm)
+def refuses(convert, case):
+    """raises ValueError for a second layer or a reverse direction"""
+    D, H = case.sizes(2)
+    state = torch_weights(case, D, H)
+    two = {**state, "weight_ih_l1": case.randn(4 * H, H), "weight_hh_l1": case.randn(4 * H, H)}
+    case.raises(ValueError, lambda: convert(two), "there is a second layer")
+    reverse = {**state, "weight_ih_l0_reverse": case.randn(4 * H, D)}
+    case.raises(ValueError, lambda: convert(reverse), "there is a reverse direction")
+
+
+@check(init_forget_bias)
+def negative(init, case):
+    """takes any value, a negative one too"""
+    (H,) = case.sizes(1, low=3)
+    b = case.randn(4 * H)
+    expected = torch.cat([b[:H], torch.full((H,), -3.25, dtype=b.dtype), b[2 * H :]])
+    case.equal(init(b, value=-3.25), expected, "b")
+
+
+@check(chrono_bias)
+def extremes(chrono, case):
+    """spans the time constants from 2 to T_max"""
+    (H,) = case.sizes(1, low=3)
+    u = torch.linspace(0, 1, H, dtype=torch.float64)
+    new = chrono(case.randn(4 * H), u, 17)
+    case.shape(new, (4 * H,), "b")
+    tau = 1 / (1 - torch.sigmoid(new[H : 2 * H]))
+    case.equal(tau, torch.linspace(2, 17, H), "τ")
+
+
+@check(chrono_bias)
+def shortest(chrono, case):
+    """gives zero biases for T_max = 2 and refuses a smaller one"""
+    (H,) = case.sizes(1, low=3)
+    new = chrono(case.randn(4 * H), case.rand(H), 2)
+    case.shape(new, (4 * H,), "b")
+    case.equal(new[: 2 * H], torch.zeros(2 * H), "b of i and f")
+    b, u = case.randn(4 * H), case.rand(H)
+    case.raises(ValueError, lambda: chrono(b, u, 1), "T_max is 1")

@@ -1,0 +1,188 @@
+"""Automatic wrong solutions: the reference with one small change in what students write.
+
+Each mutant changes one node of the syntax tree: another operator, comparison, constant, function,
+order of a tuple or list, branch, or a statement left out.
+"""
+
+import ast
+import copy
+import importlib
+import inspect
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from course_pkg.checking.registry import Exercise
+
+_BINARY = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+_COMPARE = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_NAMES = {
+    "sigmoid": "tanh",
+    "tanh": "sigmoid",
+    "softmax": "sigmoid",
+    "exp": "expm1",
+    "log": "log1p",
+    "sqrt": "square",
+    "ones_like": "zeros_like",
+    "zeros_like": "ones_like",
+    "new_zeros": "new_ones",
+    "new_ones": "new_zeros",
+    "zeros": "ones",
+    "ones": "zeros",
+    "sum": "mean",
+    "mean": "sum",
+    "min": "max",
+    "max": "min",
+    "argmax": "argmin",
+    "tril": "triu",
+    "triu": "tril",
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed reference; `name` shows the changed line before and after."""
+
+    name: str
+    solution: Callable
+
+
+Edit = Callable[[], None]
+
+
+def mutants(exercise: Exercise) -> Iterator[Mutant]:
+    """Make every mutant of an exercise's reference.
+
+    Only the lines that students write are changed: those between the solution markers, or the whole
+    body where there are none; never signatures, docstrings or the texts of errors.
+    """
+    module = importlib.import_module(f"course_pkg.{exercise.module}")
+    source = textwrap.dedent(inspect.getsource(getattr(module, exercise.name)))
+    tree, lines = ast.parse(source), _lines_of_students(source)
+    for number in range(len(list(_edits(tree, lines)))):
+        changed = copy.deepcopy(tree)
+        statement, edit = next(itertools.islice(_edits(changed, lines), number, None))
+        before = ast.unparse(statement).splitlines()[0]
+        edit()
+        if ast.unparse(changed) == ast.unparse(tree):  # two equal things were exchanged
+            continue
+        ast.fix_missing_locations(changed)
+        after = ast.unparse(statement).splitlines()[0]
+        namespace = dict(vars(module))
+        exec(compile(changed, f"<mutant of {exercise.name}>", "exec"), namespace)
+        name = f"{before} → {after}" if after != before else f"{before} → (left out)"
+        yield Mutant(name, namespace[exercise.name])
+
+
+def _lines_of_students(source: str) -> set[int]:
+    marked, inside = set(), False
+    lines = source.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if "### BEGIN SOLUTION" in line:
+            inside = True
+        elif "### END SOLUTION" in line:
+            inside = False
+        elif inside:
+            marked.add(number)
+    return marked or set(range(1, len(lines) + 1))
+
+
+def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]:
+    """Every change that can be made to a tree: the statement that it is in, and how to make it."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    blocks = (
+        block
+        for function in functions
+        for node in ast.walk(function)
+        for name in ("body", "orelse")
+        if isinstance(block := getattr(node, name, None), list)
+    )
+    for block in blocks:
+        for position, statement in enumerate(block):
+            if statement.lineno not in lines or _is_docstring(statement):
+                continue
+            yield statement, lambda b=block, p=position: b.__setitem__(p, ast.Pass())
+            if not isinstance(statement, ast.Raise):
+                for node in _parts(statement):
+                    for edit in _edits_of(node):
+                        yield statement, edit
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement and the expressions in it, without the statements and the texts in it."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.stmt, ast.JoinedStr)):
+            yield from _parts(child)
+
+
+def _edits_of(node: ast.AST) -> Iterator[Edit]:
+    match node:
+        case ast.BinOp() | ast.AugAssign() if type(node.op) in _BINARY:
+            yield lambda: setattr(node, "op", _BINARY[type(node.op)]())
+        case ast.Compare() if type(node.ops[0]) in _COMPARE:
+            yield lambda: node.ops.__setitem__(0, _COMPARE[type(node.ops[0])]())
+        case ast.Constant(value=bool()):
+            yield lambda: setattr(node, "value", not node.value)
+        case ast.Constant(value=int()):
+            yield lambda: setattr(node, "value", node.value + 1)
+        case ast.Constant(value=float()):
+            yield lambda: setattr(node, "value", node.value * 2)
+        case ast.UnaryOp(op=ast.USub()):
+            yield lambda: setattr(node, "op", ast.UAdd())
+        case ast.UnaryOp():
+            yield lambda: setattr(node, "operand", ast.UnaryOp(node.op, node.operand))
+        case ast.Attribute() if node.attr in _NAMES:
+            yield lambda: setattr(node, "attr", _NAMES[node.attr])
+        case ast.BoolOp():
+            other = ast.Or if isinstance(node.op, ast.And) else ast.And
+            yield lambda: setattr(node, "op", other())
+        case ast.IfExp():
+            yield lambda: _exchange(node, "body", "orelse")
+        case ast.If() | ast.While():
+            yield lambda: setattr(node, "test", ast.UnaryOp(ast.Not(), node.test))
+        case ast.Slice() if node.lower or node.upper:
+            yield lambda: _exchange(node, "lower", "upper")
+        case ast.Tuple() | ast.List():
+            yield from _exchanges(node.elts)
+        case ast.Call():
+            yield from _exchanges(node.args)
+            for number in range(len(node.keywords)):
+                yield lambda n=number: node.keywords.pop(n)
+
+
+def _exchange(node: ast.AST, first: str, second: str) -> None:
+    a, b = getattr(node, first), getattr(node, second)
+    setattr(node, first, b)
+    setattr(node, second, a)
+
+
+def _exchanges(items: list[ast.expr]) -> Iterator[Edit]:
+    for n in range(len(items) - 1):
+        yield lambda n=n: items.__setitem__(slice(n, n + 2), items[n : n + 2][::-1])

@@ -1,0 +1,202 @@
+"""Make the instructor's notebook, not yet executed, from a master and course_pkg."""
+
+import ast
+import base64
+import hashlib
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from autograder.exercise import exercises
+from autograder.grading import load_hidden
+from autograder.master import (
+    ROOT,
+    Assignment,
+    Code,
+    ExerciseFence,
+    MasterError,
+    Part,
+    Question,
+    Text,
+    parts,
+)
+from course_pkg.checking.registry import CHECKS
+
+_IMAGE = re.compile(r"!\[([^\]]*)\]\(([^):/]+\.(?:svg|png))\)")
+_MIME = {".svg": "image/svg+xml", ".png": "image/png"}
+
+
+def notebook(assignment: Assignment) -> NotebookNode:
+    """Make the notebook of an assignment.
+
+    Its metadata hold a hash of the code that its outputs depend on.
+
+    Raises:
+        MasterError: the master and course_pkg do not fit together.
+    """
+    found = parts(assignment.master)
+    sources = _exercises(assignment)
+    _demand_same_exercises(assignment, found, sources)
+    _demand_headings(assignment, found)
+    cells = [cell for part in found for cell in _cells(assignment, part, sources)]
+    metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+        "course": {"outputs_depend_on": _hash(assignment, cells)},
+    }
+    return _with_ids(assignment, new_notebook(cells=cells, metadata=metadata))
+
+
+def _exercises(assignment: Assignment) -> dict[str, str]:
+    try:
+        return exercises(ROOT / "course_pkg" / f"{assignment.topic}.py")
+    except (ValueError, FileNotFoundError) as error:
+        raise MasterError(str(error)) from None
+
+
+def _demand_same_exercises(
+    assignment: Assignment, found: list[Part], sources: dict[str, str]
+) -> None:
+    module = f"course_pkg/{assignment.topic}.py"
+    placed = {part.name: part.line for part in found if isinstance(part, ExerciseFence)}
+    for name, line in placed.items():
+        if name not in sources:
+            raise MasterError(f"{assignment.master}:{line}: there is no {name!r} in {module}")
+    if unused := [name for name in sources if name not in placed]:
+        raise MasterError(
+            f"{assignment.master}:1: {unused[0]!r} of {module} has no fence; "
+            f'add ```python exercise="{unused[0]}" points=…'
+        )
+
+
+def _demand_headings(assignment: Assignment, found: list[Part]) -> None:
+    """Every check that refers to a heading must find it; every exercise must have its checks."""
+    importlib.import_module(f"course_pkg.checks.{assignment.topic}")
+    text = "\n".join(part.source for part in found if isinstance(part, Text))
+    headings = set(re.findall(r"^#+ +(.*?) *$", text, re.MULTILINE))
+    checked = {e: checks for e, checks in CHECKS.items() if e.module == assignment.topic}
+    if checked:
+        load_hidden(next(iter(checked)))
+    for part in found:
+        if isinstance(part, ExerciseFence):
+            own = [c for e, cs in checked.items() if e.name == part.name for c in cs.values()]
+            if {check.hidden for check in own} != {True, False}:
+                raise MasterError(
+                    f"{assignment.master}:{part.line}: {part.name} needs checks in "
+                    f"course_pkg/checks and in autograder/hidden"
+                )
+            for check in own:
+                if check.see and check.see not in headings:
+                    raise MasterError(
+                        f"{assignment.master}:{part.line}: the check {check.name} of {part.name} "
+                        f"refers to the heading {check.see!r}, which is not there"
+                    )
+
+
+def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Iterator[NotebookNode]:
+    match part:
+        case Text():
+            yield _text_cell(assignment, part.source)
+        case Code():
+            name = "cell-" + hashlib.sha256(part.source.encode()).hexdigest()[:8]
+            yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
+        case ExerciseFence():
+            points = int(part.points) if part.points.is_integer() else part.points
+            yield new_code_cell(sources[part.name], metadata=_nbgrader(part.name, solution=True))
+            yield new_code_cell(
+                "### BEGIN HIDDEN TESTS\n"
+                "from autograder import grade\n\n"
+                f"check = grade(points={points})\n"
+                "### END HIDDEN TESTS\n"
+                f"check({part.name})",
+                metadata=_nbgrader(f"check_{part.name}", points=part.points, locked=True),
+            )
+        case Question():
+            rubric = (
+                f"<!-- BEGIN MARK SCHEME -->\n**Rubric**\n\n{part.rubric}\n<!-- END MARK SCHEME -->"
+            )
+            yield new_markdown_cell(
+                f"{part.text} *({part.points:g} points)*\n\n{rubric}",
+                metadata=_nbgrader(f"question_{part.name}", locked=True),
+            )
+            yield new_markdown_cell(
+                "A good answer is described by the rubric above.",
+                metadata=_nbgrader(part.name, points=part.points, solution=True),
+            )
+
+
+def _nbgrader(
+    name: str, *, points: float | None = None, solution: bool = False, locked: bool = False
+) -> dict:
+    metadata = {
+        "schema_version": 3,
+        "grade_id": name,
+        "grade": points is not None,
+        "solution": solution,
+        "locked": locked,
+        "task": False,
+    }
+    return {"nbgrader": metadata if points is None else {**metadata, "points": points}}
+
+
+def _text_cell(assignment: Assignment, source: str) -> NotebookNode:
+    attachments = {}
+    for name in {match[2] for match in _IMAGE.finditer(source)}:
+        path = assignment.master.parent / name
+        if not path.exists():
+            raise MasterError(f"{assignment.master}:1: there is no picture {path}")
+        data = base64.b64encode(path.read_bytes()).decode()
+        attachments[name] = {_MIME[path.suffix]: data}
+    cell = new_markdown_cell(_IMAGE.sub(r"![\1](attachment:\2)", source))
+    if attachments:
+        cell.attachments = attachments
+    return cell
+
+
+def _with_ids(assignment: Assignment, nb: NotebookNode) -> NotebookNode:
+    seen = set()
+    for cell in nb.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        cell.id = name or "text-" + hashlib.sha256(cell.source.encode()).hexdigest()[:8]
+        if cell.id in seen:
+            raise MasterError(
+                f"{assignment.master}:1: two cells are the same: {cell.source.splitlines()[0]!r}"
+            )
+        seen.add(cell.id)
+    return nb
+
+
+def _hash(assignment: Assignment, cells: list[NotebookNode]) -> str:
+    """Hash the code cells, the checks and every file of the course that they import."""
+    modules = [f"course_pkg.checks.{assignment.topic}", f"autograder.hidden.{assignment.topic}"]
+    files = {path for name in modules for path in _files(name)}
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    todo = [code, *(path.read_text(encoding="utf-8") for path in files)]
+    while todo:
+        new = {path for name in _imports(todo.pop()) for path in _files(name)} - files
+        files |= new
+        todo += [path.read_text(encoding="utf-8") for path in new]
+    digest = hashlib.sha256(code.encode())
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _imports(code: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _files(module: str) -> Iterator[Path]:
+    """The file of a module of ours, if `module` is one."""
+    if module.partition(".")[0] in ("course_pkg", "autograder"):
+        base = ROOT.joinpath(*module.split("."))
+        yield from (p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists())

@@ -1,0 +1,319 @@
+"""Checks of 02_lstm. Oracles: torch.nn.RNNCell, LSTMCell, LSTM, GRUCell, autograd, closed forms."""
+
+import torch
+from torch import Tensor, nn
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+from course_pkg.lstm import (
+    LSTM,
+    additive_cell_step,
+    cell_gradient,
+    chrono_bias,
+    convert_torch_lstm,
+    gru_step,
+    init_forget_bias,
+    lstm_step,
+)
+
+
+def step_inputs(case: Case, B: int, D: int, H: int, gates: int) -> list[Tensor]:
+    """Draw x, h, c, W and b for a cell with so many gates."""
+    W, b = case.randn(gates * H, H + D) / H**0.5, case.randn(gates * H)
+    return [case.randn(B, D), case.randn(B, H), case.randn(B, H), W, b]
+
+
+def to_torch(cell: nn.Module, W: Tensor, b: Tensor, suffix: str = "") -> nn.Module:
+    """Give torch's cell our fused weights: gates i, f, o, g become torch's i, f, g, o."""
+    H = W.shape[0] // 4
+    rows = torch.cat([torch.arange(2 * H), torch.arange(3 * H, 4 * H), torch.arange(2 * H, 3 * H)])
+    state = {
+        "weight_hh": W[rows, :H],
+        "weight_ih": W[rows, H:],
+        "bias_hh": b[rows],
+        "bias_ih": torch.zeros_like(b),
+    }
+    cell.double().load_state_dict({name + suffix: value for name, value in state.items()})
+    return cell
+
+
+def run_lstm(case: Case, lstm, X: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a student's LSTM and split what it returns into outputs, h and c."""
+    outputs, state = case.unpack(lstm(X, *args, **kwargs), "outputs", "(h, c)")
+    return outputs, *case.unpack(state, "h", "c")
+
+
+def lstm_pair(case: Case, student, D: int, H: int) -> tuple:
+    """Make a student's LSTM and torch's with the same random weights, float64."""
+    W, b = case.randn(4 * H, H + D) / H**0.5, case.randn(4 * H)
+    ours = student(D, H).double()
+    ours.load_state_dict({"W": W, "b": b})
+    return ours, to_torch(nn.LSTM(D, H, batch_first=True), W, b, "_l0")
+
+
+def both(case: Case, result: object, B: int, H: int) -> tuple[Tensor, Tensor]:
+    """Split what a step returns into h_t and c_t, and demand their shapes."""
+    h_t, c_t = case.unpack(result, "h_t", "c_t")
+    case.shape(h_t, (B, H), "h_t")
+    case.shape(c_t, (B, H), "c_t")
+    return h_t, c_t
+
+
+@check(additive_cell_step, weight=2)
+def values(step, case):
+    """adds the output of torch.nn.RNNCell to the cell state"""
+    B, D, H = case.sizes(3)
+    x, h, c, W, b = step_inputs(case, B, D, H, 1)
+    cell = nn.RNNCell(D, H).double()
+    names = ["weight_hh", "weight_ih", "bias_hh", "bias_ih"]
+    parts = [W[:, :H], W[:, H:], b, torch.zeros_like(b)]
+    cell.load_state_dict(dict(zip(names, parts, strict=True)))
+    expected = c + cell(x, h)
+    h_t, c_t = both(case, step(x, h, c, W, b), B, H)
+    case.equal(c_t, expected, "c_t")
+    case.equal(h_t, expected.tanh(), "h_t")
+
+
+@check(additive_cell_step)
+def nothing_to_add(step, case):
+    """keeps the cell state when all weights are zero"""
+    B, D, H = case.sizes(3)
+    x, h, c, W, b = step_inputs(case, B, D, H, 1)
+    h_t, c_t = both(case, step(x, h, c, 0 * W, 0 * b), B, H)
+    case.equal(c_t, c, "c_t")
+    case.equal(h_t, c.tanh(), "h_t")
+
+
+@check(lstm_step, weight=3)
+def values(step, case):
+    """agrees with torch.nn.LSTMCell"""
+    B, D, H = case.sizes(3)
+    x, h, c, W, b = step_inputs(case, B, D, H, 4)
+    expected_h, expected_c = to_torch(nn.LSTMCell(D, H), W, b)(x, (h, c))
+    h_t, c_t = both(case, step(x, h, c, W, b), B, H)
+    case.equal(c_t, expected_c, "c_t")
+    case.equal(h_t, expected_h, "h_t")
+
+
+@check(lstm_step)
+def remembers(step, case):
+    """keeps the cell state when f = 1 and i = 0"""
+    B, D, H = case.sizes(3)
+    x, h, c, W, b = step_inputs(case, B, D, H, 4)
+    b = b.index_fill(0, torch.arange(H), -1e3).index_fill(0, torch.arange(H, 2 * H), 1e3)
+    _, c_t = both(case, step(x, h, c, W, b), B, H)
+    case.equal(c_t, c, "c_t")
+
+
+@check(lstm_step)
+def reveals_nothing(step, case):
+    """gives h_t = 0 when o = 0, whatever the cell holds"""
+    B, D, H = case.sizes(3)
+    x, h, c, W, b = step_inputs(case, B, D, H, 4)
+    b = b.index_fill(0, torch.arange(2 * H, 3 * H), -1e3)
+    h_t, _ = both(case, step(x, h, c, W, b), B, H)
+    case.equal(h_t, torch.zeros(B, H), "h_t")
+
+
+@check(LSTM)
+def parameters(lstm, case):
+    """has the parameters W (4H, H+D) and b (4H)"""
+    D, H = case.sizes(2)
+    found = {name: tuple(value.shape) for name, value in lstm(D, H).named_parameters()}
+    expected = {"W": (4 * H, H + D), "b": (4 * H,)}
+    case.that(found == expected, f"Parameters should be {expected}, yours are {found}.")
+
+
+@check(LSTM, weight=3)
+def values(lstm, case):
+    """agrees with torch.nn.LSTM"""
+    B, T, D, H = case.sizes(4)
+    ours, torchs = lstm_pair(case, lstm, D, H)
+    X = case.randn(B, T, D)
+    outputs, h, c = run_lstm(case, ours, X)
+    expected, (expected_h, expected_c) = torchs(X)
+    case.equal(outputs, expected, "outputs")
+    case.equal(h, expected_h[0], "h")
+    case.equal(c, expected_c[0], "c")
+
+
+@check(LSTM)
+def continues(lstm, case):
+    """gives the same when a sequence is cut in two and the state carried over"""
+    B, T, D, H = case.sizes(4)
+    ours, torchs = lstm_pair(case, lstm, D, H)
+    X = case.randn(B, 2 * T, D)
+    _, h, c = run_lstm(case, ours, X[:, :T])
+    outputs, h, c = run_lstm(case, ours, X[:, T:], (h, c))
+    expected, (expected_h, expected_c) = torchs(X)
+    case.equal(outputs, expected[:, T:], "outputs of the second half")
+    case.equal(h, expected_h[0], "h")
+    case.equal(c, expected_c[0], "c")
+
+
+@check(LSTM, weight=2)
+def ragged(lstm, case):
+    """treats sequences of different lengths as torch's packed sequences"""
+    B, T, D, H = case.sizes(4, low=3)
+    ours, torchs = lstm_pair(case, lstm, D, H)
+    X, lengths = case.randn(B, T, D), case.lengths(B, T)
+    packed = nn.utils.rnn.pack_padded_sequence(X, lengths, True, enforce_sorted=False)
+    expected, (expected_h, expected_c) = torchs(packed)
+    expected, _ = nn.utils.rnn.pad_packed_sequence(expected, batch_first=True, total_length=T)
+    outputs, h, c = run_lstm(case, ours, X, lengths=lengths)
+    case.equal(outputs, expected, "outputs")
+    case.equal(h, expected_h[0], "h")
+    case.equal(c, expected_c[0], "c")
+
+
+def gru_inputs(case: Case, B: int, D: int, H: int) -> list[Tensor]:
+    """Draw x, h, W_x, W_h, b_x and b_h for a GRU."""
+    W_x, W_h = case.randn(3 * H, D) / D**0.5, case.randn(3 * H, H) / H**0.5
+    return [case.randn(B, D), case.randn(B, H), W_x, W_h, case.randn(3 * H), case.randn(3 * H)]
+
+
+@check(gru_step, weight=3)
+def values(step, case):
+    """agrees with torch.nn.GRUCell"""
+    B, D, H = case.sizes(3)
+    x, h, *weights = gru_inputs(case, B, D, H)
+    cell = nn.GRUCell(D, H).double()
+    names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+    cell.load_state_dict(dict(zip(names, weights, strict=True)))
+    case.equal(step(x, h, *weights), cell(x, h), "h_t")
+
+
+@check(gru_step)
+def remembers(step, case):
+    """keeps the hidden state when z = 1"""
+    B, D, H = case.sizes(3)
+    x, h, W_x, W_h, b_x, b_h = gru_inputs(case, B, D, H)
+    b_x = b_x.index_fill(0, torch.arange(H, 2 * H), 1e3)
+    case.equal(step(x, h, W_x, W_h, b_x, b_h), h, "h_t")
+
+
+@check(gru_step)
+def forgets(step, case):
+    """depends on x_t alone when r = 0 and z = 0"""
+    B, D, H = case.sizes(3)
+    x, h, W_x, W_h, b_x, b_h = gru_inputs(case, B, D, H)
+    b_x = b_x.index_fill(0, torch.arange(2 * H), -1e3)
+    expected = torch.tanh(x @ W_x[2 * H :].T + b_x[2 * H :])
+    case.equal(step(x, h, W_x, W_h, b_x, b_h), expected, "h_t")
+
+
+@check(cell_gradient, weight=2)
+def values(gradient, case):
+    """agrees with autograd through c_t = f_t ⊙ c_{t-1} + …"""
+    B, T, H = case.sizes(3, low=3)
+    f = case.rand(B, T, H)
+    added = torch.zeros(B, T, H, dtype=torch.float64, requires_grad=True)
+    c = torch.zeros(B, H, dtype=torch.float64)
+    for t in range(T):
+        c = f[:, t] * c + added[:, t]  # so that ∂c_T/∂added_t = ∂c_T/∂c_t
+    (expected,) = torch.autograd.grad(c.sum(), added)
+    case.equal(gradient(f), expected, "∂c_T/∂c_t")
+
+
+@check(cell_gradient)
+def last_is_one(gradient, case):
+    """is one at t = T: c_T depends on itself through no gate"""
+    B, T, H = case.sizes(3)
+    G = gradient(case.rand(B, T, H))
+    case.shape(G, (B, T, H), "∂c_T/∂c_t")
+    case.equal(G[:, -1], torch.ones(B, H), "∂c_T/∂c_T")
+
+
+@check(cell_gradient)
+def open_gates(gradient, case):
+    """is one everywhere when every forget gate is open"""
+    B, T, H = case.sizes(3)
+    case.equal(gradient(torch.ones(B, T, H)), torch.ones(B, T, H), "∂c_T/∂c_t")
+
+
+def torch_weights(case: Case, D: int, H: int) -> dict[str, Tensor]:
+    """Draw the state dict of a torch.nn.LSTM with one layer."""
+    return {
+        "weight_ih_l0": case.randn(4 * H, D),
+        "weight_hh_l0": case.randn(4 * H, H),
+        "bias_ih_l0": case.randn(4 * H),
+        "bias_hh_l0": case.randn(4 * H),
+    }
+
+
+def converted(case: Case, result: object) -> tuple[Tensor, Tensor]:
+    """Take W and b out of a converted state."""
+    names = sorted(result) if isinstance(result, dict) else result
+    case.that(names == ["W", "b"], f"The keys should be ['W', 'b'], yours are {names}.")
+    return result["W"], result["b"]
+
+
+@check(convert_torch_lstm)
+def keys_and_shapes(convert, case):
+    """returns W (4H, H+D) and b (4H)"""
+    D, H = case.sizes(2)
+    W, b = converted(case, convert(torch_weights(case, D, H)))
+    case.shape(W, (4 * H, H + D), "W")
+    case.shape(b, (4 * H,), "b")
+
+
+@check(convert_torch_lstm, weight=3)
+def same_gates(convert, case):
+    """gives each gate the weights that it has in torch"""
+    D, H = case.sizes(2)
+    state = torch_weights(case, D, H)
+    W, b = converted(case, convert(state))
+    case.shape(W, (4 * H, H + D), "W")
+    case.shape(b, (4 * H,), "b")
+    for gate, ours, torchs in [("i", 0, 0), ("f", 1, 1), ("o", 2, 3), ("g", 3, 2)]:
+        mine, theirs = slice(ours * H, (ours + 1) * H), slice(torchs * H, (torchs + 1) * H)
+        case.equal(W[mine, :H], state["weight_hh_l0"][theirs], f"W of {gate} for h")
+        case.equal(W[mine, H:], state["weight_ih_l0"][theirs], f"W of {gate} for x")
+        case.equal(b[mine], (state["bias_ih_l0"] + state["bias_hh_l0"])[theirs], f"b of {gate}")
+
+
+@check(init_forget_bias, weight=2)
+def values(init, case):
+    """sets the forget gates' biases, which are numbers H to 2H - 1"""
+    (H,) = case.sizes(1, low=3)
+    b = case.randn(4 * H)
+    expected = torch.cat([b[:H], torch.full((H,), 2.5, dtype=b.dtype), b[2 * H :]])
+    case.equal(init(b, 2.5), expected, "b")
+
+
+@check(init_forget_bias)
+def default(init, case):
+    """sets them to 1 unless told otherwise"""
+    (H,) = case.sizes(1, low=3)
+    new = init(case.randn(4 * H))
+    case.shape(new, (4 * H,), "b")
+    case.equal(new[H : 2 * H], torch.ones(H), "b of f")
+
+
+@check(chrono_bias, weight=2)
+def values(chrono, case):
+    """gives cells the time constants 2 + u (T_max - 2): σ(b_f) = 1 - 1/τ"""
+    (H,) = case.sizes(1, low=3)
+    b, u = case.randn(4 * H), case.rand(H)
+    new = chrono(b, u, 40)
+    case.shape(new, (4 * H,), "b")
+    case.equal(new[H : 2 * H], torch.logit(1 - 1 / (2 + u * 38)), "b of f")
+
+
+@check(chrono_bias)
+def input_gate(chrono, case):
+    """opens the input gate as far as the forget gate closes: b_i = -b_f"""
+    (H,) = case.sizes(1, low=3)
+    new = chrono(case.randn(4 * H), case.rand(H), 40)
+    case.shape(new, (4 * H,), "b")
+    case.equal(new[:H], -new[H : 2 * H], "b of i")
+
+
+@check(chrono_bias)
+def others(chrono, case):
+    """leaves the biases of o and g as they are"""
+    (H,) = case.sizes(1, low=3)
+    b = case.randn(4 * H)
+    new = chrono(b, case.rand(H), 40)
+    case.shape(new, (4 * H,), "b")
+    case.equal(new[2 * H :], b[2 * H :], "b of o and g")

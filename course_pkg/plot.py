@@ -1,0 +1,179 @@
+"""The course's figures: one style sheet, curves with direct labels, and heat maps of tokens."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+_LABEL_GAP = 0.075  # the least distance between two direct labels, in heights of the axes
+_TICKS = 30  # more labels than this on one axis of a heat map are thinned out
+
+
+def style() -> None:
+    """Apply the course's style sheet and, in a notebook, draw at twice the resolution."""
+    plt.style.use(Path(__file__).with_name("course.mplstyle"))
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        set_matplotlib_formats("retina")
+
+
+def curves(
+    lines: dict[str, ArrayLike],
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    x: ArrayLike | None = None,
+    bands: dict[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    xscale: str = "linear",
+    yscale: str = "linear",
+    reference: tuple[float, str] | None = None,
+    smooth: int = 1,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw one line per name, with the name at the line's end in place of a legend.
+
+    Args:
+        lines: the values of each line, by its name.
+        title: what the figure shows, as a sentence: the answer, not the question.
+        xlabel, ylabel: the axes' labels, with units.
+        x: where the values are, the same for every line; 0, 1, 2 … when None.
+        bands: a lower and an upper limit around some of the lines, by the line's name.
+        xscale, yscale: "linear" or "log".
+        reference: the height and the label of a horizontal dashed line, a baseline for example.
+        smooth: how many values to average, the last ones before each; for losses.
+        ax: where to draw; a figure of its own when None.
+    Returns:
+        The axes, to add to them.
+    Raises:
+        ValueError: there is no line, lines, bands and x differ in length, a band has no line,
+            or smooth is less than 1.
+    """
+    if not lines:
+        raise ValueError("curves needs at least one line")
+    if smooth < 1:
+        raise ValueError(f"smooth must be at least 1, got {smooth}")
+    if unknown := sorted(set(bands or {}) - set(lines)):
+        raise ValueError(f"bands for lines that are not drawn: {unknown}")
+    ax = plt.subplots()[1] if ax is None else ax
+    ends = []
+    for name, values in lines.items():
+        values = _average(_vector(name, values), smooth)
+        where = np.arange(len(values)) if x is None else _vector("x", x)
+        if len(where) != len(values):
+            raise ValueError(f"{name} has {len(values)} values, but x has {len(where)}")
+        (line,) = ax.plot(where, values)
+        if bands and name in bands:
+            low, high = (_vector(f"the band of {name}", limit) for limit in bands[name])
+            if not len(low) == len(high) == len(values):
+                raise ValueError(f"{name} and its band differ in length")
+            ax.fill_between(where, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        drawn = np.isfinite(values) & ((values > 0) | (yscale == "linear"))
+        if drawn.any():
+            ends.append((values[drawn][-1], name, line.get_color()))
+    if reference is not None:
+        ax.axhline(reference[0], color="0.45", linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        ends.append((reference[0], reference[1], "0.35"))
+    ax.set(title=title, xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale)
+    ax.margins(x=0)
+    _label(ax, ends)
+    return ax
+
+
+def heatmap(
+    values: ArrayLike,
+    *,
+    title: str,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
+    colour_label: str = "",
+    limits: tuple[float, float] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a matrix as square coloured cells, with tokens as ticks and a colour bar.
+
+    Args:
+        values: the matrix; its first row is drawn on top.
+        title: what the figure shows, as a sentence.
+        rows, columns: the token of each row and column; numbers from 0 when None.
+        xlabel, ylabel: the axes' labels.
+        colour_label: what the colours measure, with its unit.
+        limits: the values at the two ends of the colour bar; those of the matrix when None.
+        ax: where to draw; a figure of its own when None.
+    Returns:
+        The axes, to add to them.
+    Raises:
+        ValueError: values is not a matrix, or the tokens do not fit its shape.
+    """
+    matrix = _array(values)
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise ValueError(f"a heat map needs a matrix, got shape {matrix.shape}")
+    for tokens, size in zip((rows, columns), matrix.shape, strict=True):
+        if tokens is not None and len(tokens) != size:
+            raise ValueError(f"got {len(tokens)} tokens for {size} rows or columns")
+    if ax is None:
+        height = min(max(7.2 * len(matrix) / len(matrix.T), 1.2), 7.2) + 1.1
+        ax = plt.subplots(figsize=(7.2, height))[1]
+    low, high = limits if limits is not None else (None, None)
+    image = ax.imshow(matrix, vmin=low, vmax=high, aspect="equal")
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    if rows is not None:
+        step = 1 + len(rows) // _TICKS
+        ax.set_yticks(range(0, len(rows), step), list(rows)[::step])
+    if columns is not None:
+        step = 1 + len(columns) // _TICKS
+        turn = {"rotation": 90} if max(map(len, columns)) > 3 else {}
+        ax.set_xticks(range(0, len(columns), step), list(columns)[::step], **turn)
+    bar = ax.figure.colorbar(image, ax=ax, label=colour_label, fraction=0.03, pad=0.02)
+    bar.outline.set_visible(False)
+    return ax
+
+
+def _array(values: ArrayLike) -> np.ndarray:
+    if hasattr(values, "detach"):  # a tensor, perhaps on a GPU or with a gradient
+        values = values.detach().cpu()
+    return np.asarray(values, dtype=float)
+
+
+def _vector(name: str, values: ArrayLike) -> np.ndarray:
+    vector = _array(values)
+    if vector.ndim != 1 or vector.size == 0:
+        raise ValueError(f"{name} must be a list of numbers, got shape {vector.shape}")
+    return vector
+
+
+def _average(values: np.ndarray, window: int) -> np.ndarray:
+    starts = np.maximum(np.arange(len(values)) + 1 - window, 0)
+    return np.array([values[start : end + 1].mean() for end, start in enumerate(starts)])
+
+
+def _label(ax: Axes, ends: list[tuple[float, str, str]]) -> None:
+    """Write names to the right of the axes, at the lines' ends but never on each other."""
+    to_axes = ax.transData + ax.transAxes.inverted()
+    ends = sorted((to_axes.transform((ax.get_xlim()[1], y))[1], name, c) for y, name, c in ends)
+    heights = np.clip([height for height, _, _ in ends], 0, 1)
+    for i in range(1, len(heights)):
+        heights[i] = max(heights[i], heights[i - 1] + _LABEL_GAP)
+    # Spread upwards, the labels may leave the axes: move each cluster down around its lines.
+    for i in range(len(heights) - 1, -1, -1):
+        ceiling = 1.0 if i == len(heights) - 1 else heights[i + 1] - _LABEL_GAP
+        heights[i] = min(heights[i], ceiling)
+    for height, (_, name, colour) in zip(heights, ends, strict=True):
+        ax.annotate(
+            name,
+            (1.015, height),
+            xycoords="axes fraction",
+            color=colour,
+            va="center",
+            annotation_clip=False,
+        )

@@ -1,0 +1,60 @@
+"""nbgrader's directories and rules for this course; nbgrader's commands read this file."""
+
+import os
+import sys
+from pathlib import Path
+
+c = get_config()  # Jupyter defines this name for its configuration files.
+root = Path(__file__).resolve().parent
+course = root / "autograder" / "course"
+# SQLite creates the gradebook's file, but not its folder.
+course.mkdir(parents=True, exist_ok=True)
+# nbgrader calls alembic by name, also where the environment has not been activated.
+programs = str(Path(sys.executable).parent)
+if programs not in os.environ["PATH"].split(os.pathsep):
+    os.environ["PATH"] = programs + os.pathsep + os.environ["PATH"]
+
+# What is committed.
+c.CourseDirectory.course_id = "sequence_models"
+c.CourseDirectory.root = str(root)
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "notebooks"
+
+# What is not: submissions, grades and the exchange.
+c.CourseDirectory.db_url = f"sqlite:///{course / 'gradebook.db'}"
+c.CourseDirectory.submitted_directory = "autograder/course/submitted"
+c.CourseDirectory.autograded_directory = "autograder/course/autograded"
+c.CourseDirectory.feedback_directory = "autograder/course/feedback"
+c.CourseDirectory.solution_directory = "autograder/course/solution"
+c.CourseDirectory.source_with_tests_directory = "autograder/course/source_with_tests"
+c.CourseDirectory.ignore = [
+    ".ipynb_checkpoints",
+    ".DS_Store",
+    "*.pyc",
+    "__pycache__",
+    "feedback",
+]
+c.Exchange.root = str(course / "exchange")
+c.Exchange.cache = str(course / "cache")
+# A student of this checkout works in notebooks/NN_topic, so nothing has to be fetched first.
+c.Exchange.assignment_dir = str(root / "notebooks")
+
+c.IncludeHeaderFooter.header = ""
+c.IncludeHeaderFooter.footer = ""
+
+# The rubric of a hand-graded question stands in a locked text cell above the answer.
+c.ClearMarkScheme.enforce_metadata = False
+
+# Grading kernels inherit the environment. With one thread each, a busy machine does not push
+# right solutions over the time limit.
+os.environ["OMP_NUM_THREADS"] = "1"
+c.ExecutePreprocessor.timeout = 120
+c.ExecutePreprocessor.interrupt_on_timeout = True
+
+# Feedback shows neither hidden tests nor rubrics, which autograding has put back.
+c.GenerateFeedback.preprocessors = [
+    "nbgrader.preprocessors.GetGrades",
+    "nbgrader.preprocessors.ClearHiddenTests",
+    "nbgrader.preprocessors.ClearMarkScheme",
+    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]
