@@ -13,6 +13,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbgrader.apps.api import NbGraderAPI
+from nbgrader.converters import GenerateAssignment
+from nbgrader.preprocessors import SaveCells
 from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.fingerprints import files, is_fresh
@@ -141,6 +143,11 @@ def _student(assignment: Assignment) -> str:
         source.mkdir(parents=True)
         shutil.copy(assignment.solved, source)
         config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
+        # Making a gradebook takes seconds, and the notebook does not depend on it.
+        config.GenerateAssignment.no_database = True
+        config.GenerateAssignment.preprocessors = [
+            step for step in GenerateAssignment().preprocessors if step is not SaveCells
+        ]
         result = NbGraderAPI(config=config).generate_assignment(assignment.name)
         if not result["success"]:
             raise MasterError(f"{assignment.master}: nbgrader refuses\n{result['log']}")

@@ -11,13 +11,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from autograder.process import Overdue, Process
-from course_pkg.checking.failure import Failure
-from course_pkg.checking.guard import NotImplementedYet
+from course_pkg.checking.failure import Failure, NotImplementedYet
 from course_pkg.checking.leaves import Leaves
-from course_pkg.checking.wire import Decoder, Encoder, WireError, read
+from course_pkg.checking.wire import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 
-_MESSAGE = 4000  # characters of a failure
-_LABEL = 200  # characters of an object's name, kind and type
 _MALFORMED = (
     WireError,
     AttributeError,
@@ -101,11 +98,14 @@ class Channel:
             The gradients of its inputs; None for those that it does not depend on.
         Raises:
             Failure: as `ask`.
+            RuntimeError: autograd finds a gradient that cannot be computed.
         """
         encoder = Encoder()
         trees = [encoder.value(grad) for grad in grads]
         header = {"do": "backward", "name": graph.name, "target": graph.number, "grads": trees}
         answer = self._request(header, encoder)
+        if isinstance(answer.header.get("error"), str):
+            raise RuntimeError(answer.header["error"][:MESSAGE])
         with self._reading(graph.name):
             results = [answer.value(tree) for tree in answer.header["grads"]]
             for result, shape in zip(results, graph.shapes, strict=True):
@@ -171,6 +171,11 @@ class Channel:
         except _MALFORMED as error:
             self.end("an earlier call gave what cannot be read")
             raise Failure(f"{name} gives what cannot be read: {error!s:.200}.") from None
+        except Failure:
+            raise
+        except BaseException:  # such as Ctrl-C: the next answer would be to this question
+            self.end("it was interrupted")
+            raise
 
     def _value(self, answer: Decoder, encoder: Encoder, inputs: list[int], name: str) -> object:
         """Rebuild the value of an answer; its tensors continue the graph of the inputs."""
@@ -197,7 +202,7 @@ class Channel:
             case ["leaf", number]:
                 return self._leaves.tensor(number)
             case ["object", int(number), str(name), str(kind), str(type_name)]:
-                if all(0 < len(text) <= _LABEL for text in (name, kind, type_name)):
+                if all(0 < len(text) <= LABEL for text in (name, kind, type_name)):
                     return self._proxy(self, number, name, kind, type_name)
         raise WireError(f"an unknown kind of value: {tree!r:.40}")
 
@@ -238,7 +243,7 @@ def _failure(answer: Decoder, fields: dict) -> Failure:
     if not (observed is None or isinstance(observed, Tensor)):
         raise WireError("a malformed failure")
     kind = NotImplementedYet if fields["not_implemented"] is True else Failure
-    return kind(message[:_MESSAGE], what=what, observed=observed, kinds=tuple(kinds))
+    return kind(message[:MESSAGE], what=what, observed=observed, kinds=tuple(kinds))
 
 
 def _words(status: int) -> str:

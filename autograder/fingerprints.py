@@ -41,7 +41,7 @@ def files(assignment: Assignment) -> dict[Path, list[Entry]]:
                 failure = outcome.failure
                 if failure is None or failure.observed is None:
                     continue
-                observed = _compact(failure.observed.numpy(force=True))
+                observed = _compact(failure.observed.numpy())
                 if fingerprints.identifies(observed):
                     entry = Entry(
                         exercise.name, outcome.check.name, bug.sentence, failure.what, observed

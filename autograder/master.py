@@ -114,6 +114,12 @@ def parts(path: Path) -> list[Part]:
 
 def _of(cell, path: Path, text: str) -> Iterator[Part]:
     if cell.cell_type == "code":
+        if unknown := set(cell.metadata) - {"exercise", "points"}:
+            option = cell.metadata.get("incorrectly_encoded_metadata", ", ".join(sorted(unknown)))
+            line = _line(text, rf"^```python.*{re.escape(option)}")
+            raise MasterError(
+                f'{path}:{line}: not understood: {option}; write exercise="name" points=4'
+            )
         if "exercise" not in cell.metadata:
             yield Code(cell.source)
             return

@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 from autograder.channel import Channel
 from autograder.process import COMMAND, Process
-from course_pkg.checking.failure import Failure
+from course_pkg.checking.failure import CheckingError, Failure
 from course_pkg.checking.guard import SECONDS
+from course_pkg.checking.raw import WireError
 
+START_SECONDS = 60.0
 LOAD_SECONDS = 60.0
 RESTARTS = 3  # of a child that student code has ended
 
@@ -59,13 +61,13 @@ class Proxy:
         """Look up by which number a channel's child knows a value; None if it is no proxy.
 
         Raises:
-            TypeError: it stands in for an object of another child, or of one that has ended.
+            WireError: it stands in for an object of another child, or of one that has ended.
         """
         if not isinstance(value, Proxy):
             return None
         value._renew()
         if value._channel is not channel:
-            raise TypeError(f"{value._name} lives in another child")
+            raise WireError(f"{value._name} lives in another child")
         return value._number
 
     def _renew(self) -> None:
@@ -73,6 +75,10 @@ class Proxy:
             new = self._again()
             self._channel, self._number = new._channel, new._number
             self._new = new  # the owner of the number
+
+
+class ChildError(CheckingError):
+    """A child does not start, which is not the student's fault."""
 
 
 class Child:
@@ -86,6 +92,8 @@ class Child:
         grace: how much longer the child may take before it is ended from outside.
         command: what to run in place of a plain Python, for example the same in a sandbox.
         stderr: where the child's stderr goes, as for subprocess; nowhere by default.
+    Raises (from all that needs a child):
+        ChildError: it does not start.
     """
 
     def __init__(
@@ -157,7 +165,13 @@ class Child:
 
     def _start(self) -> Channel:
         process = Process(self._command, self._stderr)
-        return Channel(process, self._seconds, self._grace, Proxy)
+        channel = Channel(process, self._seconds, self._grace, Proxy)
+        try:
+            channel.ask("start", "The child", START_SECONDS)
+        except Failure as failure:
+            command = " ".join(self._command)
+            raise ChildError(f"{failure.message}\nIt was started by: {command}") from None
+        return channel
 
     def _alive(self) -> Channel:
         if self._channel.ended and self._restarts < RESTARTS:

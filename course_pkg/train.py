@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from course_pkg.threads import one_thread
+
 
 class DeviceError(RuntimeError):
     """COURSE_DEVICE asks for something that there is not."""
@@ -83,7 +85,6 @@ def fit(
     history = History()
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(parameters, lr=lr)
-    threads = torch.get_num_threads()
     bar = _Bar(
         total=steps,
         desc=label,
@@ -92,31 +93,27 @@ def fit(
         mininterval=0,
         miniters=1,
     )
-    try:
-        torch.set_num_threads(1)
-        with bar, torch.random.fork_rng([place] if place.type == "cuda" else []):
-            torch.manual_seed(seed)
-            model.train()
-            for step in range(1, steps + 1):
-                batch = [_move(member, place) for member in batches(generator)]
-                optimizer.zero_grad()
-                value = loss(model, *batch)
-                if value.dim() != 0:
-                    raise ValueError(f"the loss must be a scalar, got shape {[*value.shape]}")
-                value.backward()
-                if clip is not None:
-                    nn.utils.clip_grad_norm_(parameters, clip)
-                optimizer.step()
-                history.losses.append(value.item())
-                if step * 10 // steps > bar.n * 10 // steps:  # ten updates, whatever the speed
-                    bar.set_postfix_str(f"loss {history.losses[-1]:.4f}", refresh=False)
-                    bar.update(step - bar.n)
-            model.eval()
-            if evaluate is not None:
-                with torch.no_grad():
-                    history.metrics = dict(evaluate(model))
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), bar, torch.random.fork_rng([place] if place.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model.train()
+        for step in range(1, steps + 1):
+            batch = [_move(member, place) for member in batches(generator)]
+            optimizer.zero_grad()
+            value = loss(model, *batch)
+            if value.dim() != 0:
+                raise ValueError(f"the loss must be a scalar, got shape {[*value.shape]}")
+            value.backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(parameters, clip)
+            optimizer.step()
+            history.losses.append(value.item())
+            if step * 10 // steps > bar.n * 10 // steps:  # ten updates, whatever the speed
+                bar.set_postfix_str(f"loss {history.losses[-1]:.4f}", refresh=False)
+                bar.update(step - bar.n)
+        model.eval()
+        if evaluate is not None:
+            with torch.no_grad():
+                history.metrics = dict(evaluate(model))
     return history
 
 

@@ -7,7 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_pkg.checking.failure import Failure, describe, kind_of_numbers, mismatch
+from course_pkg.checking.failure import (
+    Failure,
+    NotImplementedYet,
+    describe,
+    kind_of_numbers,
+    mismatch,
+    plain,
+)
 
 
 class Case:
@@ -110,17 +117,16 @@ class Case:
             raise Failure(
                 f"{what} should have shape {tuple(expected)}, yours has {tuple(given.shape)}.",
                 what=what,
-                observed=given.detach().cpu(),
+                observed=given,
             )
 
-    def that(self, holds: bool | Tensor, message: str, observed: object = None) -> None:
+    def that(self, holds: bool | Tensor, message: str, observed: Tensor | None = None) -> None:
         """Demand a condition; `message` says what should be and what is, with numbers.
 
         Raises:
             Failure: the condition does not hold.
         """
         if not bool(holds):
-            observed = observed.detach().cpu() if isinstance(observed, Tensor) else None
             raise Failure(message, what=message.split()[0], observed=observed)
 
     def raises(self, kind: type[Exception], call: Callable[[], object], when: str) -> Failure:
@@ -131,6 +137,8 @@ class Case:
         """
         try:
             result = call()
+        except NotImplementedYet:
+            raise
         except Failure as failure:
             if kind.__name__ in failure.kinds:
                 return failure
@@ -149,4 +157,7 @@ class Case:
             raise Failure(
                 f"{what} should be {describe(expected)}, yours is {describe(given)}.{hint}"
             )
-        return given.detach().cpu().resolve_conj()
+        dense = plain(given)
+        if dense is None:
+            raise Failure(f"{what} should hold values, yours is on the meta device.")
+        return dense

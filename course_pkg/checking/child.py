@@ -16,10 +16,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from course_pkg.checking.failure import Failure
-from course_pkg.checking.guard import Guarded, NotImplementedYet
+from course_pkg.checking.failure import Failure, NotImplementedYet
+from course_pkg.checking.guard import Guarded, attempt
 from course_pkg.checking.leaves import Leaves, equal
-from course_pkg.checking.wire import Decoder, Encoder, WireError, read
+from course_pkg.checking.wire import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 
 
 @dataclass
@@ -76,6 +76,7 @@ class Server:
             "attribute": self._attribute,
             "backward": self._backward,
             "seed": self._seed,
+            "start": lambda request, encoder: {},
         }
         torch.set_default_dtype(getattr(torch, header["dtype"]))
         with torch.set_grad_enabled(header["grad"]):
@@ -100,7 +101,7 @@ class Server:
             code = compile(source, file, "exec")
         except (SyntaxError, ValueError) as error:
             raise Failure(f"{name} is not Python: {error}") from None
-        Guarded(None, name, seconds)._attempt(partial(exec, code, self.namespace))
+        attempt(name, partial(exec, code, self.namespace), seconds)
         return {}
 
     def _get(self, request: Decoder, encoder: Encoder) -> dict:
@@ -152,17 +153,18 @@ class Server:
         grads = [request.value(tree) for tree in request.header["grads"]]
         pairs = zip(graph.outputs, grads, strict=True)
         outputs, grads = zip(*[pair for pair in pairs if pair[1] is not None], strict=True)
-        guard = Guarded(None, graph.name, request.header["seconds"])
-        results = guard._attempt(
-            partial(
-                torch.autograd.grad,
-                outputs,
-                graph.leaves,
-                grads,
-                retain_graph=True,
-                allow_unused=True,
-            )
-        )
+
+        def go_back():
+            try:
+                return torch.autograd.grad(
+                    outputs, graph.leaves, grads, retain_graph=True, allow_unused=True
+                )
+            except RuntimeError as error:
+                return error
+
+        results = attempt(graph.name, go_back, request.header["seconds"])
+        if isinstance(results, RuntimeError):  # in one process, backward() would raise it
+            return {"grads": None, "error": str(results)[:MESSAGE]}
         return {"grads": [encoder.value(result) for result in results]}
 
     def _seed(self, request: Decoder, encoder: Encoder) -> dict:
@@ -173,7 +175,8 @@ class Server:
         if isinstance(value, Guarded):
             self.count += 1
             self.objects[self.count] = value
-            return ["object", self.count, value._name, value.kind, value.type_name]
+            labels = (value._name, value.kind, value.type_name)
+            return ["object", self.count, *(label[:LABEL] or "object" for label in labels)]
         if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
             if not any(value is leaf for leaf in self.arguments):
                 return ["leaf", self.leaves.number(value) or self.leaves.add(value)]
@@ -216,10 +219,10 @@ def _failure(failure: Failure, encoder: Encoder) -> dict:
         except WireError:
             observed = None
     return {
-        "message": failure.message,
+        "message": failure.message[:MESSAGE],
         "what": failure.what,
         "observed": observed,
-        "kinds": failure.kinds,
+        "kinds": [kind[:LABEL] for kind in failure.kinds],
         "not_implemented": isinstance(failure, NotImplementedYet),
     }
 

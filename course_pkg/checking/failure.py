@@ -25,8 +25,28 @@ class Failure(Exception):
         super().__init__(message)
         self.message = message
         self.what = what
-        self.observed = observed
+        self.observed = None if observed is None else plain(observed)
         self.kinds = kinds
+
+
+class CheckingError(Exception):
+    """Checking itself cannot go on, for a reason that is not the student's."""
+
+
+class NotImplementedYet(Failure):
+    """The exercise, or one that it calls, is still the stub."""
+
+
+def plain(values: Tensor) -> Tensor | None:
+    """Bring values of any device, layout and precision into a dense tensor in memory.
+
+    Returns:
+        The tensor, or None when there are no values (on the meta device).
+    """
+    if values.is_meta:
+        return None
+    values = values.detach().cpu().to_dense().resolve_conj().resolve_neg()
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 def describe(value: object) -> str:
@@ -38,11 +58,11 @@ def describe(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, (bool, int, float)):
-        return f"the number {value}"
+        return f"the number {value:.6g}" if isinstance(value, float) else f"the value {value!r:.40}"
     if isinstance(value, str):
-        return f"the string {value!r}"
-    name = getattr(value, "type_name", type(value).__name__)
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+        return f"the string {value!r:.40}"
+    name = str(getattr(value, "type_name", type(value).__name__))
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def numbers(expected: float, given: float) -> tuple[str, str]:

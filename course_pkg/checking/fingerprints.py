@@ -34,7 +34,7 @@ def cause(check: Check, failure: Failure) -> str | None:
     """
     if failure.observed is None:
         return None
-    observed = failure.observed.numpy(force=True)
+    observed = failure.observed.numpy()
     sentences = {
         entry.sentence
         for entry in _known(_file(check))

@@ -6,22 +6,19 @@ import signal
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.failure import Failure, NotImplementedYet, describe
 
 SECONDS = 10.0  # for one call of a student's function
+DEEPEST = 40  # containers within each other in a result
 LONGEST_TEXT = 400  # characters of an exception's message
 _PLAIN = (bool, int, float, complex, str, bytes, Tensor, np.ndarray, np.generic, torch.dtype)
 _NOT_STUDENT = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __file__)
-
-
-class NotImplementedYet(Failure):
-    """The exercise, or one that it calls, is still the stub."""
 
 
 class TooSlow(BaseException):
@@ -67,44 +64,65 @@ class Guarded:
                 raise Failure(
                     f"{self._name} changes its input {name} in place; the caller still needs it.",
                     what=f"{name} after the call",
-                    observed=tensor.detach().clone(),
+                    observed=tensor.clone(),
                 )
-        return self._wrap(result)
+        return self._wrap(result, self._name.partition(".")[0])
 
     def __getattr__(self, name: str):
         if name.startswith("_"):
             raise AttributeError(name)
-        if not hasattr(self._target, name):
+        found, value = self._attempt(lambda: _attribute(self._target, name))
+        if not found:
             raise Failure(f"{self._name} has no attribute or method {name!r}.")
-        return self._wrap(self._attempt(lambda: getattr(self._target, name)), name)
+        return self._wrap(value, f"{self._name}.{name}")
 
-    def _wrap(self, value: object, attribute: str = ""):
-        if _is_plain(value):
-            return value
-        name = f"{self._name}.{attribute}" if attribute else self._name
-        return Guarded(value, name, self._seconds)
+    def _wrap(self, value: object, name: str):
+        return value if _is_plain(value) else Guarded(value, name, self._seconds)
 
-    def _attempt(self, action):
-        try:
-            with deadline(self._seconds):
-                return action()
-        except TooSlow:
-            raise Failure(f"{self._name} ran for more than {self._seconds:g} s.") from None
-        except (Exception, SystemExit) as error:
-            if isinstance(error, NotImplementedError) and not error.args:  # the stub's
-                raise NotImplementedYet(self._not_implemented(error)) from None
-            kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-            text = str(error)
-            if len(text) > LONGEST_TEXT:
-                text = text[:LONGEST_TEXT] + " …"
-            text = f"{self._name} raised {kinds[0]}: {text}{_line_of_student(error)}"
-            raise Failure(text, kinds=kinds) from None
+    def _attempt(self, action: Callable[[], object]):
+        return attempt(self._name, action, self._seconds)
 
-    def _not_implemented(self, error: NotImplementedError) -> str:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        stub = frame.f_code.co_qualname.partition(".")[0]
-        because = "" if stub == self._name.partition(".")[0] else f", because {stub} is not"
-        return f"{self._name} is not implemented yet{because}."
+
+def attempt(name: str, action: Callable[[], object], seconds: float = SECONDS):
+    """Do something that runs student code, and put into words what goes wrong.
+
+    Args:
+        name: what messages call the student's object.
+        action: what to do.
+        seconds: the time limit.
+    Raises:
+        Failure: the student's code raised or ran too long.
+    """
+    try:
+        with deadline(seconds):
+            return action()
+    except TooSlow:
+        raise Failure(f"{name} ran for more than {seconds:g} s.") from None
+    except (Exception, SystemExit) as error:
+        if isinstance(error, NotImplementedError) and not error.args:  # the stub's
+            raise NotImplementedYet(_not_implemented(name, error)) from None
+        kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+        text = f"{name} raised {kinds[0]}: {_text(error)}{_line_of_student(error)}"
+        raise Failure(text, kinds=kinds) from None
+
+
+def _attribute(target: object, name: str) -> tuple[bool, object]:
+    return (True, getattr(target, name)) if hasattr(target, name) else (False, None)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        return "(its message raised an exception too)"
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " …"
+
+
+def _not_implemented(name: str, error: NotImplementedError) -> str:
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    stub = frame.f_code.co_qualname.rpartition("<locals>.")[2].partition(".")[0]
+    because = "" if stub == name.partition(".")[0] else f", because {stub} is not"
+    return f"{name} is not implemented yet{because}."
 
 
 @contextlib.contextmanager
@@ -177,12 +195,16 @@ def _materialise(value: object) -> object:
     return list(value) if isinstance(value, Iterator) else value
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(value: object, depth: int = 0) -> bool:
+    if depth > DEEPEST:
+        raise Failure(f"The result holds more than {DEEPEST} containers within each other.")
     if value is None or isinstance(value, _PLAIN):
         return True
     if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    return isinstance(value, (list, tuple, set, range)) and all(map(_is_plain, value))
+        value = list(value.values())
+    return isinstance(value, (list, tuple, set, range)) and all(
+        _is_plain(item, depth + 1) for item in value
+    )
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -9,10 +9,14 @@ from torch import Tensor
 
 from course_pkg.checking.wire import Decoder, Encoder, WireError
 
+BYTES = 256 << 20  # of all parameters of a child together
+COUNT = 100_000
+
 
 @dataclass
 class _Leaf:
     refer: Callable[[], Tensor | None]
+    key: int
     data: Tensor | None = None  # as the other side knows it
     grad: Tensor | None = None
 
@@ -79,16 +83,17 @@ class Leaves:
             changes: the pairs.
             new: whether a number not known before is a new leaf.
         Raises:
-            WireError: the pairs are malformed.
+            WireError: the pairs are malformed, or the leaves too many or too large.
         """
         for pair in changes if isinstance(changes, list) else [None]:
             match pair:
                 case [int(number), None]:
                     self._forget(number)
                 case [int(number), int(place)] if number in self._leaves:
-                    tensor = self.tensor(number)
-                    _assign(tensor, decoder.tensor(place))
-                    self._remember(self._leaves[number], tensor)
+                    tensor = self._leaves[number].refer()
+                    if tensor is not None:
+                        _assign(tensor, decoder.tensor(place))
+                        self._remember(self._leaves[number], tensor)
                 case [int(number), int(place)] if new:
                     tensor = decoder.tensor(place)
                     if not (tensor.requires_grad and tensor.is_leaf):
@@ -97,14 +102,19 @@ class Leaves:
                     self._remember(self._leaves[number], tensor)
                 case _:
                     raise WireError("malformed parameters")
+        size = sum(leaf.data.nbytes for leaf in self._leaves.values() if leaf.data is not None)
+        if size > BYTES or len(self._leaves) > COUNT:
+            raise WireError(f"more than {BYTES >> 20} MB or {COUNT} of parameters")
 
     def _put(self, number: int, tensor: Tensor) -> None:
-        self._leaves[number] = _Leaf(weakref.ref(tensor) if self._weak else lambda: tensor)
+        refer = weakref.ref(tensor) if self._weak else lambda: tensor
+        self._leaves[number] = _Leaf(refer, id(tensor))
         self._numbers[id(tensor)] = number
 
     def _forget(self, number: int) -> None:
-        self._leaves.pop(number, None)
-        self._numbers = {key: value for key, value in self._numbers.items() if value != number}
+        leaf = self._leaves.pop(number, None)
+        if leaf is not None and self._numbers.get(leaf.key) == number:
+            del self._numbers[leaf.key]
 
     def _remember(self, leaf: _Leaf, tensor: Tensor) -> None:
         leaf.data = tensor.detach().clone()

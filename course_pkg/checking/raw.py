@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from course_pkg.checking.failure import CheckingError
+
 _DIMENSIONS = 32
 _SIZE = 1 << 40  # entries
 _NUMBERS = "uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64"
@@ -14,7 +16,7 @@ _DTYPES = {
 }
 
 
-class WireError(Exception):
+class WireError(CheckingError):
     """A value cannot be sent, or bytes that came are not a message."""
 
 
@@ -66,10 +68,10 @@ def checked(spec: object) -> dict:
             "parameter": bool(),
             "grad": None | int(),
         } if dtype in _DTYPES:
-            sizes_fit = all(type(size) is int and 0 <= size < 1 << 40 for size in shape)
+            sizes_fit = all(type(size) is int and 0 <= size < _SIZE for size in shape)
             if len(shape) > _DIMENSIONS or not sizes_fit:
                 raise WireError("a tensor's shape is not one")
-            if math.prod(size for size in shape if size) >= 1 << 40:
+            if math.prod(size for size in shape if size) >= _SIZE:
                 raise WireError("a tensor is too large")
             kind = _DTYPES[dtype]
             if requires_grad and not (kind.is_floating_point or kind.is_complex):

@@ -6,10 +6,12 @@ import sys
 import textwrap
 from dataclasses import dataclass
 
+import torch
+
 from course_pkg.checking import fingerprints
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure, describe
-from course_pkg.checking.guard import Guarded, NotImplementedYet
+from course_pkg.checking.failure import CheckingError, Failure, NotImplementedYet, describe
+from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Check, Exercise, find
 from course_pkg.threads import one_thread
 
@@ -117,7 +119,8 @@ def run(
     """
     outcomes = []
     # Warnings of student code go to stdout: a graded cell that writes to stderr scores nothing.
-    with contextlib.redirect_stderr(sys.stdout), one_thread():
+    # Oracles and students may draw random numbers; the notebook's random state stays as it is.
+    with contextlib.redirect_stderr(sys.stdout), one_thread(), torch.random.fork_rng(devices=[]):
         for check in CHECKS[exercise].values():
             if check.hidden and not hidden:
                 continue
@@ -130,11 +133,14 @@ def run(
 
 
 def _failure(check: Check, student) -> Failure | None:
+    torch.manual_seed(0)
     try:
         _demand_kind(check.exercise, student)
         check.run(student, Case(f"{check.exercise.name}.{check.name}"))
     except Failure as failure:
         return failure
+    except CheckingError:
+        raise
     except Exception as error:  # the reference passes, so it is the student's result that is odd
         return Failure(f"The result cannot be checked: {type(error).__name__}: {error}")
     return None

@@ -23,6 +23,8 @@ from course_pkg.checking.raw import WireError
 HEADER_BYTES = 4 << 20
 BODY_BYTES = 256 << 20
 DEPTH = 40  # of containers within containers
+MESSAGE = 4000  # characters of a failure
+LABEL = 200  # characters of an object's name, kind and type
 _NAME = 100  # characters of a type's name
 _INT_BITS = 1 << 16
 _CHUNK = 1 << 20
@@ -126,10 +128,8 @@ class Encoder:
             case complex():
                 return ["complex", value.real, value.imag]
             case bytes():
-                return [
-                    "bytes",
-                    self.tensor(torch.from_numpy(np.frombuffer(bytearray(value), np.uint8))),
-                ]
+                raw_bytes = np.frombuffer(bytearray(value), np.uint8)
+                return ["bytes", self.tensor(torch.from_numpy(raw_bytes))]
             case range():
                 return ["range", *map(_int_tree, (value.start, value.stop, value.step))]
             case torch.dtype():
@@ -148,7 +148,6 @@ class Decoder:
     Args:
         header: the JSON text.
         body: the bytes of the tensors, one after the other.
-        resolve: gives the object that a tree of another kind refers to.
     Raises:
         WireError: the message is malformed.
     """
@@ -187,6 +186,8 @@ class Decoder:
     def value(self, tree, resolve: Callable[[list], object] | None = None, depth: int = 0):
         """Rebuild the value that Encoder.value described.
 
+        Args:
+            resolve: gives the object that a tree of an unknown kind refers to.
         Raises:
             WireError: the tree is malformed.
         """
@@ -196,12 +197,7 @@ class Decoder:
             raise WireError(f"more than {DEPTH} containers within each other")
         try:
             match tree:
-                case [
-                    "list" | "tuple" | "dict" | "set" as kind,
-                    str(name),
-                    list(fields),
-                    list(items),
-                ]:
+                case [kind, str(name), list(fields), list(items)] if kind in _CONTAINERS:
                     items = [self.value(item, resolve, depth + 1) for item in items]
                     if kind == "dict":
                         items = zip(items[::2], items[1::2], strict=True)
@@ -263,7 +259,8 @@ def _container_type(kind: str, name: str, fields: tuple[str, ...]) -> type:
         return base
     if name in _SUBCLASSES and issubclass(_SUBCLASSES[name], base):
         return _SUBCLASSES[name]
-    if not _is_name(name) or not all(_is_name(field) and field[0] != "_" for field in fields):
+    are_names = all(_is_name(field) and field[0] != "_" for field in fields)
+    if not _is_name(name) or not are_names or (fields and kind != "tuple"):
         raise WireError("a type's name is not one")
     properties = {field: property(operator.itemgetter(place)) for place, field in enumerate(fields)}
     return type(name, (base,), properties)

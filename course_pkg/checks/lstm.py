@@ -115,15 +115,6 @@ def reveals_nothing(step, case):
     case.equal(h_t, torch.zeros(B, H), "h_t")
 
 
-@check(LSTM)
-def parameters(lstm, case):
-    """has the parameters W (4H, H+D) and b (4H)"""
-    D, H = case.sizes(2)
-    found = {name: tuple(value.shape) for name, value in lstm(D, H).named_parameters()}
-    expected = {"W": (4 * H, H + D), "b": (4 * H,)}
-    case.that(found == expected, f"Parameters should be {expected}, yours are {found}.")
-
-
 @check(LSTM, weight=3)
 def values(lstm, case):
     """agrees with torch.nn.LSTM"""

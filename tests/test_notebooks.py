@@ -1,0 +1,75 @@
+"""Solved notebooks run in their time; in students' notebooks nothing fails but checks."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from autograder.master import Assignment, assignments
+
+BUDGET = 90  # seconds for a solved notebook
+STARTING = 15  # seconds more for pytest and the kernel on a busy machine
+BOUND = {"OMP_NUM_THREADS": "1", "COURSE_DEVICE": "cpu"}
+
+
+def name(assignment: Assignment) -> str:
+    return assignment.name
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=name)
+def test_solved_notebook(assignment, record_property):
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", "-p", "no:cacheprovider"]
+    command += [f"--nbval-cell-timeout={BUDGET}", str(assignment.solved)]
+    start = time.perf_counter()
+    done = subprocess.run(
+        command,
+        env={**os.environ, **BOUND},
+        capture_output=True,
+        text=True,
+        timeout=BUDGET + STARTING,
+    )
+    seconds = time.perf_counter() - start
+    record_property("seconds", seconds)
+    print(f"{assignment.name}: {seconds:.0f} s of {BUDGET}")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    cells = sum(cell.cell_type == "code" for cell in nbformat.read(assignment.solved, 4).cells)
+    assert f"{cells} passed" in done.stdout  # every cell is a test of its own
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=name)
+def test_student_notebook_fails_in_checks_alone(assignment, monkeypatch):
+    for variable, value in BOUND.items():
+        monkeypatch.setenv(variable, value)
+    nb = nbformat.read(assignment.student, as_version=4)
+    NotebookClient(nb, timeout=BUDGET, allow_errors=True).execute()
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            errors = [output for output in cell.outputs if output.output_type == "error"]
+            if cell.id.startswith("check_"):
+                exercise = cell.id.removeprefix("check_")
+                assert [error.ename for error in errors] == ["CheckFailed"]
+                assert errors[0].traceback == [f"✗ {exercise} is not implemented yet."]
+            else:
+                assert not errors, cell.source + "\n".join(errors[0].traceback)
+            assert not any(output.get("name") == "stderr" for output in cell.outputs), cell.source
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=name)
+def test_stored_outputs_are_fit_to_publish(assignment):
+    nb = nbformat.read(assignment.solved, as_version=4)
+    pictures = 0
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error" and output.get("name") != "stderr", cell.source
+            data = output.get("data", {})
+            picture = data.get("image/png", data.get("image/svg+xml", ""))
+            assert len(picture) * 3 / 4 < 200_000, cell.source
+            pictures += bool(picture)
+            text = "".join(output.get("text", ""))
+            assert not re.search(r"/home/|/root/|/tmp/|\\Users\\", text), cell.source
+    assert pictures >= 2
