@@ -1,0 +1,1 @@
+"""A submission with mistakes for each assignment, and what it should get."""
