@@ -32,7 +32,7 @@ test: env
 	@echo "== Graders"
 	@$(RUN) autograder score
 	@echo "== Tests"
-	@$(RUN) pytest -n logical --dist worksteal
+	@$(RUN) pytest -n logical --dist loadgroup
 
 build: env
 	@$(RUN) autograder build

@@ -4,10 +4,7 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -16,9 +13,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder import lab
+from tests.server import serving
 
 ROOT = Path(__file__).resolve().parents[1]
-SECONDS_TO_START = 60
 
 
 @pytest.fixture
@@ -66,56 +63,10 @@ def nbgrader(grade_id, *, grade=False, solution=False, locked=False, points=None
 
 
 @pytest.fixture
-def port():
-    """A port that is free now."""
-    with socket.socket() as candidate:
-        candidate.bind(("127.0.0.1", 0))
-        return candidate.getsockname()[1]
-
-
-@pytest.fixture
-def server(course, port):
+def server(course):
     """A running server for the course: its folder, and a function that gets a page."""
-    program = "import sys; from pathlib import Path; from autograder import lab\n"
-    program += f"lab.serve(Path({str(course)!r}), {port}, browser=False)"
-    log = course / "server.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env=os.environ | {"HOME": str(course / "home")},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        token = wait_for_token(course, process, log)
-        yield course, lambda page: get(port, page, token)
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-
-
-def wait_for_token(course, process, log):
-    """Return the server's token as soon as the server has written it down."""
-    runtime = course / "autograder" / "course" / "jupyter" / "runtime"
-    description = runtime / f"jpserver-{process.pid}.json"
-    deadline = time.monotonic() + SECONDS_TO_START
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        if description.exists() and description.read_text().rstrip().endswith("}"):
-            return json.loads(description.read_text())["token"]
-        time.sleep(0.1)
-    pytest.fail(f"JupyterLab has not started:\n{log.read_text()}")
-
-
-def get(port, page, token):
-    """Return the text of a page."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/{page}", headers={"Authorization": f"token {token}"}
-    )
-    with urllib.request.urlopen(request, timeout=SECONDS_TO_START) as response:
-        return response.read().decode()
+    with serving(course) as page:
+        yield course, page
 
 
 def test_one_server_serves_a_student_and_a_grader(server):

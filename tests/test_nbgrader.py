@@ -1,110 +1,60 @@
 """A whole cycle with nbgrader's own commands: what each kind of submission gets, to the point."""
 
 import csv
-import os
-import shutil
-import subprocess
-import sys
+import html
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbgrader.api import Gradebook
 
-from autograder.exercise import exercises
-from autograder.master import ROOT, Assignment
+from autograder.master import Assignment
+from tests import course as toolbox
+from tests.course import WORK, nbgrader
+from tests.server import serving
+from tests.submissions import lstm
 
 LSTM = Assignment("02_lstm")
-COURSE = "sequence_models"
-POINTS = {
-    "additive_cell_step": 2,
-    "lstm_step": 5,
-    "LSTM": 6,
-    "gru_step": 4,
-    "cell_gradient": 3,
-    "convert_torch_lstm": 4,
-    "init_forget_bias": 2,
-    "chrono_bias": 3,
-}
-
-
-def nbgrader(folder: Path, *arguments: str) -> str:
-    """Run a command of nbgrader in a folder and return what it printed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COURSE_DEVICE": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-m", "nbgrader", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def solve(nb: nbformat.NotebookNode, names: list[str], changes: dict[str, tuple[str, str]]) -> None:
-    """Write the solutions of some exercises, with a mistake in those that `changes` names."""
-    solutions = exercises(ROOT / "course_pkg" / "lstm.py")
-    for cell in nb.cells:
-        if cell.id in names:
-            right, wrong = changes.get(cell.id, ("", ""))
-            assert right in solutions[cell.id]
-            cell.source = solutions[cell.id].replace(right, wrong) if right else solutions[cell.id]
-
-
-def answer(nb: nbformat.NotebookNode) -> None:
-    """Answer the questions."""
-    for cell in nb.cells:
-        if cell.cell_type == "markdown" and cell.source == "YOUR ANSWER HERE":
-            cell.source = "Because the forget gate can still close."
-
-
-SUBMISSIONS = {
-    "perfect": (list(POINTS), {}),
-    "untouched": ([], {}),
-    "half": (["additive_cell_step", "lstm_step", "convert_torch_lstm"], {}),
-    "buggy": (
-        list(POINTS),
-        {
-            "additive_cell_step": ("c = c + candidate", "c = candidate"),
-            "gru_step": ("(1 - z) * n + z * h", "z * n + (1 - z) * h"),
-            "init_forget_bias": ("b[H : 2 * H] = value", "b[:H] = value"),
-        },
-    ),
-}
+POINTS = toolbox.points(LSTM)
+QUESTIONS = toolbox.questions(LSTM)
+HALF = ["additive_cell_step", "lstm_step", "convert_torch_lstm"]
+# The tests share a course that takes long to make: all of them run on one worker.
+pytestmark = pytest.mark.xdist_group("cycle")
+STUDENTS = ["perfect", "untouched", "half", "buggy"]
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory) -> Path:
     """A course in which the four students have submitted and everything is graded."""
-    root = tmp_path_factory.mktemp("course")
-    shutil.copy(ROOT / "nbgrader_config.py", root)
-    shutil.copytree(LSTM.solved.parent, root / "solutions" / LSTM.name)
-    nbgrader(root, "generate_assignment", LSTM.name)
+    root = toolbox.new_course(tmp_path_factory.mktemp("course"), LSTM)
     nbgrader(root, "release_assignment", LSTM.name)
-    exchange = f"--Exchange.root={root / 'autograder' / 'course' / 'exchange'}"
-    for student, (names, changes) in SUBMISSIONS.items():
+    for student in STUDENTS:
         desk = tmp_path_factory.mktemp(student)
-        flags = ["--course", COURSE, exchange, f"--Exchange.cache={desk / 'cache'}"]
+        flags = ["--course", toolbox.COURSE, f"--Exchange.root={root / WORK / 'exchange'}"]
+        flags += [f"--Exchange.cache={desk / 'cache'}"]
         nbgrader(desk, "fetch_assignment", LSTM.name, *flags)
         path = desk / LSTM.name / f"{LSTM.name}.ipynb"
-        nb = nbformat.read(path, as_version=4)
-        solve(nb, names, changes)
-        if student == "perfect":
-            answer(nb)
-        nbformat.write(nb, path)
+        nbformat.write(work_of(student, nbformat.read(path, as_version=4)), path)
         nbgrader(desk, "submit", LSTM.name, *flags, "--student", student)
     nbgrader(root, "collect", LSTM.name)
     nbgrader(root, "autograde", LSTM.name)
     return root
 
 
-def scores(course: Path, student: str) -> dict[str, float | None]:
-    """The automatic scores of a student, by cell."""
-    with Gradebook(f"sqlite:///{course}/autograder/course/gradebook.db", COURSE) as gradebook:
-        notebook = gradebook.find_submission_notebook(LSTM.name, LSTM.name, student)
-        return {grade.name.removeprefix("check_"): grade.auto_score for grade in notebook.grades}
+def work_of(student: str, nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Do the assignment as a student does."""
+    if student != "untouched":
+        toolbox.solve(nb, LSTM, HALF if student == "half" else None)
+    if student == "perfect":
+        toolbox.answer(nb)
+    if student == "buggy":
+        toolbox.spoil(nb, LSTM)
+    return nb
+
+
+def exercise_scores(course: Path, student: str) -> dict[str, float]:
+    """The scores of a student, without those of questions."""
+    found = toolbox.scores(course, student, LSTM)
+    return {name: found[name] for name in POINTS}
 
 
 def test_student_notebook_is_what_the_command_makes(course):
@@ -113,71 +63,74 @@ def test_student_notebook_is_what_the_command_makes(course):
 
 
 def test_perfect_submission_gets_all_points(course):
-    found = scores(course, "perfect")
-    assert {name: found[name] for name in POINTS} == POINTS
+    assert exercise_scores(course, "perfect") == POINTS
 
 
 def test_untouched_submission_gets_nothing(course):
-    assert set(scores(course, "untouched").values()) == {0}
+    found = toolbox.scores(course, "untouched", LSTM)
+    assert found == dict.fromkeys([*POINTS, *QUESTIONS], 0)
 
 
 def test_half_done_submission_gets_its_half(course):
-    found = scores(course, "half")
-    solved = SUBMISSIONS["half"][0]
-    expected = {name: points if name in solved else 0 for name, points in POINTS.items()}
-    assert {name: found[name] for name in POINTS} == expected
+    expected = {name: points if name in HALF else 0 for name, points in POINTS.items()}
+    assert exercise_scores(course, "half") == expected
 
 
 def test_buggy_submission_loses_what_its_bugs_cost(course):
-    found = scores(course, "buggy")
-    expected = {
-        **POINTS,
-        "additive_cell_step": 0,  # every property fails
-        "gru_step": 0,
-        "init_forget_bias": 0,
-    }
-    assert {name: found[name] for name in POINTS} == expected
+    assert exercise_scores(course, "buggy") == {**POINTS, **lstm.SCORES}
 
 
 def test_questions_wait_for_a_grader_with_their_rubric(course):
-    path = course / "autograder" / "course" / "autograded" / "perfect" / LSTM.name
-    nb = nbformat.read(path / f"{LSTM.name}.ipynb", as_version=4)
-    rubrics = [cell for cell in nb.cells if "**Rubric**" in cell.source]
-    questions = [cell for cell in nb.cells if cell.id.startswith("question_")]
-    assert len(questions) >= 2 and rubrics == questions
-    found = scores(course, "perfect")
-    assert all(found[cell.id.removeprefix("question_")] is None for cell in questions)
+    path = course / WORK / "autograded" / "perfect" / LSTM.name / f"{LSTM.name}.ipynb"
+    nb = nbformat.read(path, as_version=4)
+    rubrics = [cell.id for cell in nb.cells if "**Rubric**" in cell.source]
+    assert rubrics == [f"question_{name}" for name in QUESTIONS]
+    found = toolbox.scores(course, "perfect", LSTM)
+    assert {found[name] for name in QUESTIONS} == {None}
+    with toolbox.gradebook(course) as book:
+        notebook = book.find_submission_notebook(LSTM.name, LSTM.name, "perfect")
+        assert notebook.needs_manual_grade
+        address = f"formgrader/submissions/{notebook.id}"
+    with serving(course) as page:
+        shown = page(address)
+    assert shown.count("<strong>Rubric</strong>") == len(QUESTIONS)
+    assert "Because the equations say so." in shown
 
 
 @pytest.fixture(scope="module")
-def feedback(course, tmp_path_factory) -> dict[str, str]:
-    """What each student fetches after the questions of one have been graded by hand."""
-    with Gradebook(f"sqlite:///{course}/autograder/course/gradebook.db", COURSE) as gradebook:
-        notebook = gradebook.find_submission_notebook(LSTM.name, LSTM.name, "perfect")
+def feedback(course) -> dict[str, str]:
+    """What each student gets after the answers of one have been graded by hand."""
+    with toolbox.gradebook(course) as book:
+        notebook = book.find_submission_notebook(LSTM.name, LSTM.name, "perfect")
         for grade in notebook.grades:
             if grade.auto_score is None:
                 grade.manual_score, grade.needs_manual_grade = 2, False
-        gradebook.db.commit()
+        book.db.commit()
     nbgrader(course, "generate_feedback", LSTM.name)
     nbgrader(course, "release_feedback", LSTM.name)
-    pages = {}
-    for student in SUBMISSIONS:
-        folder = course / "autograder" / "course" / "feedback" / student / LSTM.name
-        pages[student] = (folder / f"{LSTM.name}.html").read_text(encoding="utf-8")
-    return pages
+    folder = course / WORK / "feedback"
+    return {
+        student: (folder / student / LSTM.name / f"{LSTM.name}.html").read_text(encoding="utf-8")
+        for student in STUDENTS
+    }
+
+
+def test_feedback_is_released(course, feedback):
+    released = course / WORK / "exchange" / toolbox.COURSE / "feedback"
+    assert len(list(released.rglob("*.html"))) == len(STUDENTS)
 
 
 def test_feedback_names_the_bugs(feedback):
-    words = " ".join(feedback["buggy"].split())
+    words = " ".join(html.unescape(feedback["buggy"]).split())
     assert "the cell state is replaced instead of added to" in words
     assert "z and 1 - z are mixed up" in words
-    assert "the input gates&#39; biases are set" in words or "input gates' biases are set" in words
+    assert "the input gates' biases are set instead of the forget gates'" in words
 
 
 def test_feedback_shows_no_hidden_test_and_no_rubric(feedback):
     for page in feedback.values():
         assert "BEGIN HIDDEN TESTS" not in page
-        assert "from autograder import grade" not in page
+        assert "from autograder import" not in page
         assert "MARK SCHEME" not in page and "Rubric" not in page
 
 
@@ -185,10 +138,14 @@ def test_export_holds_every_score(course, feedback):
     nbgrader(course, "export", "--to=grades.csv")
     with open(course / "grades.csv", newline="") as file:
         rows = {row["student_id"]: row for row in csv.DictReader(file)}
-    questions = sum(1 for name in scores(course, "perfect") if name not in POINTS)
-    assert set(rows) == set(SUBMISSIONS)
-    assert float(rows["perfect"]["score"]) == sum(POINTS.values()) + 2 * questions
-    assert float(rows["untouched"]["score"]) == 0
-    assert float(rows["half"]["score"]) == 2 + 5 + 4
-    assert float(rows["buggy"]["score"]) == sum(POINTS.values()) - 2 - 4 - 2
-    assert {float(row["max_score"]) for row in rows.values()} == {29 + 3 * questions}
+    assert set(rows) == set(STUDENTS)
+    lost = sum(POINTS[name] - score for name, score in lstm.SCORES.items())
+    expected = {
+        "perfect": sum(POINTS.values()) + 2 * len(QUESTIONS),
+        "untouched": 0,
+        "half": sum(POINTS[name] for name in HALF),
+        "buggy": sum(POINTS.values()) - lost,
+    }
+    assert {name: float(row["score"]) for name, row in rows.items()} == expected
+    full = sum(POINTS.values()) + sum(QUESTIONS.values())
+    assert {float(row["max_score"]) for row in rows.values()} == {full}

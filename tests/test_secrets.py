@@ -1,6 +1,8 @@
 """Nothing that students receive holds a solution, a hidden check, a bug or a rubric."""
 
 import ast
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +53,14 @@ def secrets(assignment: Assignment) -> dict[str, set[str]]:
         "bug": set(code_lines((folder / "bugs" / f"{topic}.py").read_text())),
         "rubric": {squeeze(line) for part in questions for line in part.rubric.splitlines()},
     }
-    # What the visible checks say too is no secret: both draw their inputs the same way.
-    public = set(code_lines((ROOT / "course_pkg" / "checks" / f"{topic}.py").read_text()))
-    public.add("withtorch.no_grad():")
+    # What students may read elsewhere is no secret: visible checks, earlier references, training.
+    later = {other.topic for other in assignments() if other.name >= assignment.name}
+    public = {
+        line
+        for path in (ROOT / "course_pkg").rglob("*.py")
+        if (path.name == f"{topic}.py" and path.parent.name == "checks") or path.stem not in later
+        for line in code_lines(path.read_text(encoding="utf-8"))
+    }
     return {
         kind: {line for line in lines if len(line) >= SHORTEST and line not in public}
         for kind, lines in found.items()
@@ -115,3 +122,37 @@ def test_the_wheel_holds_no_part_of_the_graders(assignment, artefacts):
 def test_the_notebook_says_nothing_of_hidden_tests(artefacts):
     for word in ("BEGIN SOLUTION", "HIDDEN TESTS", "MARK SCHEME", "Rubric", "autograder"):
         assert word not in artefacts["notebook"]
+
+
+def test_the_wheel_checks_solutions_on_its_own(tmp_path):
+    path = wheel(Assignment("02_lstm"), tmp_path)
+    program = f"""
+import sys
+sys.path.insert(0, "")
+sys.modules["autograder"] = None  # students do not have it
+import zipfile
+zipfile.ZipFile({str(path)!r}).extractall({str(tmp_path / "site")!r})
+sys.path[0] = {str(tmp_path / "site")!r}
+import course_pkg.lstm
+from course_pkg import check
+assert course_pkg.__file__.startswith(sys.path[0]), course_pkg.__file__
+try:
+    check(course_pkg.lstm.lstm_step)
+except AssertionError as error:
+    print(error)
+
+def init_forget_bias(b, value=1.0):
+    b = b.clone()
+    b[: len(b) // 4] = value
+    return b
+
+try:
+    check(init_forget_bias)
+except AssertionError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "lstm_step is not implemented yet" in done.stdout
+    words = " ".join(done.stdout.split())
+    assert "the input gates' biases are set instead of the forget gates'." in words
