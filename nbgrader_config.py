@@ -51,6 +51,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 c.ExecutePreprocessor.timeout = 120
 c.ExecutePreprocessor.interrupt_on_timeout = True
 
+# Feedback is one file: pictures of the notebook are part of it.
+c.HTMLExporter.embed_images = True
+
 # Feedback shows neither hidden tests nor rubrics, which autograding has put back.
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",

@@ -19,7 +19,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.fingerprints import files, is_fresh
 from autograder.master import ROOT, Assignment, MasterError, assignments
-from autograder.notebook import notebook
+from autograder.notebook import notebook, pictures
 from course_pkg.checking import fingerprints
 
 CELL_SECONDS = 300
@@ -67,8 +67,8 @@ def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
         _execute(assignment, nb)
     else:
         _keep_outputs(stored, nb)
-    written += _write(assignment.solved, nbformat.writes(nb) + "\n")
-    return written + _write(assignment.student, _student(assignment))
+    written += _write(_solved(assignment, nb))
+    return written + _write(_released(assignment))
 
 
 def check(assignment: Assignment) -> list[Path]:
@@ -79,13 +79,8 @@ def check(assignment: Assignment) -> list[Path]:
     if not _same_code(stored, nb):
         return [*stale, assignment.solved]
     _keep_outputs(stored, nb)
-    if assignment.solved.read_text(encoding="utf-8") != nbformat.writes(nb) + "\n":
-        stale.append(assignment.solved)
-    if not assignment.student.exists() or assignment.student.read_text(
-        encoding="utf-8"
-    ) != _student(assignment):
-        stale.append(assignment.student)
-    return stale
+    expected = _solved(assignment, nb) | _released(assignment)
+    return stale + [path for path, content in expected.items() if not _holds(path, content)]
 
 
 def is_stale(path: Path, assignment: Assignment) -> str:
@@ -130,8 +125,15 @@ def _execute(assignment: Assignment, nb: NotebookNode) -> None:
     nb.metadata["language_info"] = language  # without the Python version
 
 
-def _student(assignment: Assignment) -> str:
-    """Make the student's notebook from the solved one with nbgrader's generate_assignment.
+def _solved(assignment: Assignment, nb: NotebookNode) -> dict[Path, bytes]:
+    """The instructor's files: the notebook and its pictures."""
+    folder = assignment.solved.parent
+    found = {folder / path.name: path.read_bytes() for path in pictures(assignment)}
+    return {assignment.solved: (nbformat.writes(nb) + "\n").encode(), **found}
+
+
+def _released(assignment: Assignment) -> dict[Path, bytes]:
+    """The student's files, which nbgrader's generate_assignment makes from the instructor's.
 
     Raises:
         MasterError: nbgrader refuses.
@@ -139,9 +141,7 @@ def _student(assignment: Assignment) -> str:
     with tempfile.TemporaryDirectory() as folder:
         course = Path(folder)
         shutil.copy(ROOT / "nbgrader_config.py", course)
-        source = course / "solutions" / assignment.name
-        source.mkdir(parents=True)
-        shutil.copy(assignment.solved, source)
+        shutil.copytree(assignment.solved.parent, course / "solutions" / assignment.name)
         config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
         # Making a gradebook takes seconds, and the notebook does not depend on it.
         config.GenerateAssignment.no_database = True
@@ -151,13 +151,18 @@ def _student(assignment: Assignment) -> str:
         result = NbGraderAPI(config=config).generate_assignment(assignment.name)
         if not result["success"]:
             raise MasterError(f"{assignment.master}: nbgrader refuses\n{result['log']}")
-        released = course / "notebooks" / assignment.name / assignment.student.name
-        return released.read_text(encoding="utf-8")
+        made = (course / "notebooks" / assignment.name).iterdir()
+        return {assignment.student.parent / path.name: path.read_bytes() for path in made}
 
 
-def _write(path: Path, text: str) -> list[Path]:
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return []
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return [path]
+def _holds(path: Path, content: bytes) -> bool:
+    return path.exists() and path.read_bytes() == content
+
+
+def _write(contents: dict[Path, bytes]) -> list[Path]:
+    """Write the files that do not hold their content already; list them."""
+    changed = [path for path, content in contents.items() if not _holds(path, content)]
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(contents[path])
+    return changed

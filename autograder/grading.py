@@ -3,9 +3,8 @@
 import importlib
 from collections.abc import Callable
 
-from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import Exercise, find
-from course_pkg.checking.report import run
+from course_pkg.checking.report import run_here
 
 
 def grade(points: float) -> Callable[[object], float]:
@@ -21,7 +20,7 @@ def grade(points: float) -> Callable[[object], float]:
     def check(solution: object) -> float:
         exercise = find(getattr(solution, "__name__", str(solution)))
         load_hidden(exercise)
-        report = run(exercise, Guarded(solution, exercise.name), hidden=True)
+        report = run_here(exercise, solution, hidden=True)
         print(report.text)
         return round(points * report.share, 2)
 

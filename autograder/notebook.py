@@ -1,7 +1,6 @@
 """Make the instructor's notebook, not yet executed, from a master and course_pkg."""
 
 import ast
-import base64
 import hashlib
 import importlib
 import re
@@ -26,8 +25,7 @@ from autograder.master import (
 )
 from course_pkg.checking.registry import CHECKS
 
-_IMAGE = re.compile(r"!\[([^\]]*)\]\(([^):/]+\.(?:svg|png))\)")
-_MIME = {".svg": "image/svg+xml", ".png": "image/png"}
+_PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 
 
 def notebook(assignment: Assignment) -> NotebookNode:
@@ -49,6 +47,20 @@ def notebook(assignment: Assignment) -> NotebookNode:
         "course": {"outputs_depend_on": _hash(assignment, cells)},
     }
     return _with_ids(assignment, new_notebook(cells=cells, metadata=metadata))
+
+
+def pictures(assignment: Assignment) -> list[Path]:
+    """List the pictures beside the master that its text shows.
+
+    Raises:
+        MasterError: there is no such file.
+    """
+    names = _PICTURE.findall(assignment.master.read_text(encoding="utf-8"))
+    found = [assignment.master.parent / name for name in names]
+    for path in found:
+        if not path.exists():
+            raise MasterError(f"{assignment.master}:1: there is no picture {path}")
+    return found
 
 
 def _exercises(assignment: Assignment) -> dict[str, str]:
@@ -100,7 +112,7 @@ def _demand_headings(assignment: Assignment, found: list[Part]) -> None:
 def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Iterator[NotebookNode]:
     match part:
         case Text():
-            yield _text_cell(assignment, part.source)
+            yield new_markdown_cell(part.source)
         case Code():
             name = "cell-" + hashlib.sha256(part.source.encode()).hexdigest()[:8]
             yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
@@ -141,20 +153,6 @@ def _nbgrader(
         "task": False,
     }
     return {"nbgrader": metadata if points is None else {**metadata, "points": points}}
-
-
-def _text_cell(assignment: Assignment, source: str) -> NotebookNode:
-    attachments = {}
-    for name in {match[2] for match in _IMAGE.finditer(source)}:
-        path = assignment.master.parent / name
-        if not path.exists():
-            raise MasterError(f"{assignment.master}:1: there is no picture {path}")
-        data = base64.b64encode(path.read_bytes()).decode()
-        attachments[name] = {_MIME[path.suffix]: data}
-    cell = new_markdown_cell(_IMAGE.sub(r"![\1](attachment:\2)", source))
-    if attachments:
-        cell.attachments = attachments
-    return cell
 
 
 def _with_ids(assignment: Assignment, nb: NotebookNode) -> NotebookNode:

@@ -26,8 +26,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise MasterError(is_stale(stale[0], assignment))
     folder = BUNDLES / assignment.name
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    shutil.copy(assignment.student, folder)
+    shutil.copytree(assignment.student.parent, folder, ignore=shutil.ignore_patterns(".*"))
     wheel(assignment, folder)
     for path in sorted(folder.iterdir()):
         print(path.relative_to(ROOT))

@@ -1,5 +1,6 @@
 """The course's figures: one style sheet, curves with direct labels, and heat maps of tokens."""
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 _LABEL_GAP = 0.075  # the least distance between two direct labels, in heights of the axes
-_TICKS = 30  # more labels than this on one axis of a heat map are thinned out
+_SMALLEST = 6.5  # points; tokens that need a smaller font than this are thinned out
 
 
 def style() -> None:
@@ -127,14 +128,15 @@ def heatmap(
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    cell = 72 * min(ax.get_figure().get_size_inches() / matrix.T.shape) * 0.75
+    step = math.ceil(_SMALLEST / cell)
+    size = min(max(cell, _SMALLEST), plt.rcParams["font.size"])
     if rows is not None:
-        step = 1 + len(rows) // _TICKS
-        ax.set_yticks(range(0, len(rows), step), list(rows)[::step])
+        ax.set_yticks(range(0, len(rows), step), rows[::step], size=size)
     if columns is not None:
-        step = 1 + len(columns) // _TICKS
-        turn = {"rotation": 90} if max(map(len, columns)) > 3 else {}
-        ax.set_xticks(range(0, len(columns), step), list(columns)[::step], **turn)
-    bar = ax.figure.colorbar(image, ax=ax, label=colour_label, fraction=0.03, pad=0.02)
+        turn = 90 if max(map(len, columns)) > 2 else 0
+        ax.set_xticks(range(0, len(columns), step), columns[::step], size=size, rotation=turn)
+    bar = ax.figure.colorbar(image, cax=ax.inset_axes([1.02, 0, 0.02, 1]), label=colour_label)
     bar.outline.set_visible(False)
     return ax
 
@@ -161,13 +163,15 @@ def _label(ax: Axes, ends: list[tuple[float, str, str]]) -> None:
     """Write names to the right of the axes, at the lines' ends but never on each other."""
     to_axes = ax.transData + ax.transAxes.inverted()
     ends = sorted((to_axes.transform((ax.get_xlim()[1], y))[1], name, c) for y, name, c in ends)
-    heights = np.clip([height for height, _, _ in ends], 0, 1)
-    for i in range(1, len(heights)):
-        heights[i] = max(heights[i], heights[i - 1] + _LABEL_GAP)
-    # Spread upwards, the labels may leave the axes: move each cluster down around its lines.
-    for i in range(len(heights) - 1, -1, -1):
-        ceiling = 1.0 if i == len(heights) - 1 else heights[i + 1] - _LABEL_GAP
-        heights[i] = min(heights[i], ceiling)
+    # Labels keep their distance when these shifted heights do not decrease: pool those that do.
+    shift = _LABEL_GAP * np.arange(len(ends))
+    pools = []
+    for height in np.array([height for height, _, _ in ends]) - shift:
+        pools.append([height])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    pooled = np.array([np.mean(pool) for pool in pools for _ in pool])
+    heights = np.clip(pooled, 0, max(0, 0.96 - shift[-1])) + shift if ends else []
     for height, (_, name, colour) in zip(heights, ends, strict=True):
         ax.annotate(
             name,

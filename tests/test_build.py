@@ -110,6 +110,7 @@ def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, 
     changed_master(old, new)
     with pytest.raises(MasterError, match=message):
         notebook.notebook(LSTM)
+        notebook.pictures(LSTM)
 
 
 def test_an_unknown_assignment_is_reported():
@@ -130,9 +131,8 @@ def test_building_twice_changes_nothing():
 
 def test_a_changed_notebook_is_stale(monkeypatch, tmp_path):
     for name in ("solved", "student"):
-        copy = tmp_path / name / LSTM.student.name
-        copy.parent.mkdir()
-        shutil.copy(getattr(LSTM, name), copy)
+        folder = shutil.copytree(getattr(LSTM, name).parent, tmp_path / name)
+        copy = folder / LSTM.student.name
         monkeypatch.setattr(Assignment, name, property(lambda self, copy=copy: copy))
     assert build.check(LSTM) == []
     LSTM.student.write_text(LSTM.student.read_text().replace("# YOUR CODE HERE", "pass", 1))

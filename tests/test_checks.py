@@ -247,6 +247,18 @@ def test_grade_gives_points_by_weight(capsys):
     capsys.readouterr()
 
 
+def test_a_broken_part_is_named(monkeypatch):
+    def lstm_step(x, h, c, W, b):
+        return h, c
+
+    module = importlib.import_module("course_pkg.lstm")
+    monkeypatch.setattr(module, "lstm_step", lstm_step)
+    with pytest.raises(CheckFailed, match="It uses your lstm_step, whose checks fail: begin there"):
+        check(LSTM)
+    monkeypatch.undo()
+    check(LSTM)
+
+
 def test_checks_are_found_by_name():
     assert find("lstm_step") == LSTM_STEP
     assert find("LSTM").is_class

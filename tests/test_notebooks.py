@@ -23,7 +23,7 @@ def name(assignment: Assignment) -> str:
 
 @pytest.mark.parametrize("assignment", assignments(), ids=name)
 def test_solved_notebook(assignment, record_property):
-    command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", "-p", "no:cacheprovider"]
     command += [f"--nbval-cell-timeout={BUDGET}", str(assignment.solved)]
     start = time.perf_counter()
     done = subprocess.run(

@@ -26,7 +26,7 @@ from course_pkg.lstm import (
 )
 
 
-@check(additive_cell_step)
+@check(additive_cell_step, see="A cell that only adds")
 def gradient_of_the_cell_path(step, case):
     """has ∂c_t/∂c_{t-1} = 1, the identity"""
     B, D, H = case.sizes(3)
@@ -38,7 +38,7 @@ def gradient_of_the_cell_path(step, case):
     case.gradient(c, torch.ones(B, H), "c")
 
 
-@check(lstm_step)
+@check(lstm_step, see="The LSTM step")
 def gradients(step, case):
     """passes the same gradients back as torch.nn.LSTMCell"""
     B, D, H = case.sizes(3)
@@ -54,7 +54,7 @@ def gradients(step, case):
         case.gradient(tensor, gradient, name)
 
 
-@check(lstm_step)
+@check(lstm_step, see="The order of the gates")
 def one_sequence(step, case):
     """agrees with torch.nn.LSTMCell for a batch of one"""
     D, H = case.sizes(2)
@@ -65,7 +65,7 @@ def one_sequence(step, case):
     case.equal(h_t, expected_h, "h_t")
 
 
-@check(LSTM)
+@check(LSTM, see="The LSTM over a sequence")
 def gradients(lstm, case):
     """passes the same gradients to X and b as torch.nn.LSTM"""
     B, T, D, H = case.sizes(4)
@@ -82,7 +82,7 @@ def gradients(lstm, case):
     case.gradient(b, torch.cat([i, f, o, g]), "b")
 
 
-@check(LSTM)
+@check(LSTM, see="When a sequence ends early")
 def padding(lstm, case):
     """gives the same whatever the padding holds"""
     B, T, D, H = case.sizes(4, low=3)
@@ -97,7 +97,7 @@ def padding(lstm, case):
         case.equal(given, expected, name)
 
 
-@check(LSTM)
+@check(LSTM, see="The LSTM over a sequence")
 def starts_afresh(lstm, case):
     """gives the same when it is called twice"""
     B, T, D, H = case.sizes(4)
@@ -110,7 +110,7 @@ def starts_afresh(lstm, case):
         case.equal(given, expected, f"{name} of the second call")
 
 
-@check(LSTM)
+@check(LSTM, see="When a sequence ends early")
 def ragged_with_state(lstm, case):
     """keeps a sequence's given state apart from the others when lengths differ"""
     B, T, D, H = case.sizes(4, low=3)
@@ -126,7 +126,7 @@ def ragged_with_state(lstm, case):
         case.equal(c[row], expected_c[0, 0], f"c of sequence {row}")
 
 
-@check(gru_step)
+@check(gru_step, see="Two GRUs in the literature")
 def gradients(step, case):
     """passes the same gradients back as torch.nn.GRUCell"""
     B, D, H = case.sizes(3)
@@ -145,7 +145,7 @@ def gradients(step, case):
     case.gradient(h, expected[1], "h")
 
 
-@check(cell_gradient)
+@check(cell_gradient, see="How much of the memory is left")
 def closed_gate(gradient, case):
     """is zero before a gate that is closed, and no other value is disturbed"""
     B, T, H = case.sizes(3, low=4)
@@ -155,14 +155,14 @@ def closed_gate(gradient, case):
     case.equal(gradient(f), expected, "∂c_T/∂c_t")
 
 
-@check(cell_gradient)
+@check(cell_gradient, see="How much of the memory is left")
 def one_step(gradient, case):
     """is one for a sequence of one step"""
     B, H = case.sizes(2)
     case.equal(gradient(case.rand(B, 1, H)), torch.ones(B, 1, H), "∂c_T/∂c_t")
 
 
-@check(convert_torch_lstm)
+@check(convert_torch_lstm, see="Weights from torch")
 def no_bias(convert, case):
     """gives a zero b where torch has no bias"""
     D, H = case.sizes(2)
@@ -172,7 +172,7 @@ def no_bias(convert, case):
     case.equal(b, torch.zeros(4 * H), "b")
 
 
-@check(convert_torch_lstm)
+@check(convert_torch_lstm, see="Weights from torch")
 def refuses(convert, case):
     """raises ValueError for a second layer or a reverse direction"""
     D, H = case.sizes(2)
@@ -183,7 +183,7 @@ def refuses(convert, case):
     case.raises(ValueError, lambda: convert(reverse), "there is a reverse direction")
 
 
-@check(init_forget_bias)
+@check(init_forget_bias, see="Start with the gate open")
 def negative(init, case):
     """takes any value, a negative one too"""
     (H,) = case.sizes(1, low=3)
@@ -192,7 +192,7 @@ def negative(init, case):
     case.equal(init(b, value=-3.25), expected, "b")
 
 
-@check(chrono_bias)
+@check(chrono_bias, see="Give each cell its own memory span")
 def extremes(chrono, case):
     """spans the time constants from 2 to T_max"""
     (H,) = case.sizes(1, low=3)
@@ -203,7 +203,7 @@ def extremes(chrono, case):
     case.equal(tau, torch.linspace(2, 17, H), "τ")
 
 
-@check(chrono_bias)
+@check(chrono_bias, see="Give each cell its own memory span")
 def shortest(chrono, case):
     """gives zero biases for T_max = 2 and refuses a smaller one"""
     (H,) = case.sizes(1, low=3)

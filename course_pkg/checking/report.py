@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import inspect
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Report:
     def __init__(self, exercise: Exercise, outcomes: list[Outcome]):
         self.exercise = exercise
         self.outcomes = outcomes
+        self.broken_parts: list[str] = []  # exercises that the solution uses and that fail
 
     @property
     def passed(self) -> bool:
@@ -66,6 +68,9 @@ class Report:
             lines.append(_wrap(self._headline(outcome), indent=2))
             if outcome.failure is not None:
                 lines += [_wrap("  " + line, indent=2) for line in _lines(outcome, explained)]
+        if failures and self.broken_parts:
+            names = " and ".join(self.broken_parts)
+            lines.append(_wrap(f"It uses your {names}, whose checks fail: begin there.", indent=2))
         return "\n".join(lines)
 
     def _headline(self, outcome: Outcome) -> str:
@@ -97,13 +102,42 @@ def check(solution: object) -> None:
     if not hasattr(solution, "__name__"):
         raise TypeError(f"check takes a function or a class itself, got {describe(solution)}")
     exercise = find(solution.__name__)
-    report = run(exercise, Guarded(solution, exercise.name))
+    report = run_here(exercise, solution)
     if not report.passed:
         raise CheckFailed(report) from None
     if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
         shell.display_pub.publish({"text/plain": report.text, "text/html": report._repr_html_()})
     else:
         print(report.text)
+
+
+def run_here(exercise: Exercise, solution: object, *, hidden: bool = False) -> Report:
+    """Run all checks of a solution in this process; look into other exercises that it uses.
+
+    A wrong step makes the loop around it wrong as well: the report of the loop then says so.
+    """
+    report = run(exercise, Guarded(solution, exercise.name), hidden=hidden)
+    if not report.passed:
+        parts = _exercises_used(exercise, solution)
+        report.broken_parts = [
+            part.name
+            for part, own in parts.items()
+            if not run(part, Guarded(own, part.name), until_failure=True).passed
+        ]
+    return report
+
+
+def _exercises_used(exercise: Exercise, solution: object) -> dict[Exercise, object]:
+    """Find the exercises of the same assignment that a solution's code names."""
+    functions = vars(solution).values() if inspect.isclass(solution) else [solution]
+    known = {other.name: other for other in CHECKS if other.module == exercise.module}
+    return {
+        known[name]: function.__globals__[name]
+        for function in functions
+        if inspect.isfunction(function)
+        for name in function.__code__.co_names
+        if name in known and name in function.__globals__ and name != exercise.name
+    }
 
 
 def run(
@@ -153,12 +187,13 @@ def _demand_kind(exercise: Exercise, student: Guarded) -> None:
 
 
 def _lines(outcome: Outcome, explained: set[str]) -> list[str]:
-    """The message of a failed check, with its cause the first time that this cause is seen."""
+    """The message of a failed check; a cause and a heading are given once in a report."""
     lines = outcome.failure.message.splitlines()
     if outcome.cause and outcome.cause not in explained:
         explained.add(outcome.cause)
         lines.append(f"Your output equals what you get when {outcome.cause}.")
-    if outcome.check.see:
+    if outcome.check.see and outcome.check.see not in explained:
+        explained.add(outcome.check.see)
         lines.append(f'See "{outcome.check.see}" above.')
     return lines
 

@@ -59,7 +59,7 @@ def both(case: Case, result: object, B: int, H: int) -> tuple[Tensor, Tensor]:
     return h_t, c_t
 
 
-@check(additive_cell_step, weight=2)
+@check(additive_cell_step, weight=2, see="A cell that only adds")
 def values(step, case):
     """adds the output of torch.nn.RNNCell to the cell state"""
     B, D, H = case.sizes(3)
@@ -74,7 +74,7 @@ def values(step, case):
     case.equal(h_t, expected.tanh(), "h_t")
 
 
-@check(additive_cell_step)
+@check(additive_cell_step, see="A cell that only adds")
 def nothing_to_add(step, case):
     """keeps the cell state when all weights are zero"""
     B, D, H = case.sizes(3)
@@ -84,7 +84,7 @@ def nothing_to_add(step, case):
     case.equal(h_t, c.tanh(), "h_t")
 
 
-@check(lstm_step, weight=3)
+@check(lstm_step, weight=3, see="The order of the gates")
 def values(step, case):
     """agrees with torch.nn.LSTMCell"""
     B, D, H = case.sizes(3)
@@ -95,7 +95,7 @@ def values(step, case):
     case.equal(h_t, expected_h, "h_t")
 
 
-@check(lstm_step)
+@check(lstm_step, see="The LSTM step")
 def remembers(step, case):
     """keeps the cell state when f = 1 and i = 0"""
     B, D, H = case.sizes(3)
@@ -105,7 +105,7 @@ def remembers(step, case):
     case.equal(c_t, c, "c_t")
 
 
-@check(lstm_step)
+@check(lstm_step, see="The LSTM step")
 def reveals_nothing(step, case):
     """gives h_t = 0 when o = 0, whatever the cell holds"""
     B, D, H = case.sizes(3)
@@ -115,7 +115,7 @@ def reveals_nothing(step, case):
     case.equal(h_t, torch.zeros(B, H), "h_t")
 
 
-@check(LSTM, weight=3)
+@check(LSTM, weight=3, see="The LSTM over a sequence")
 def values(lstm, case):
     """agrees with torch.nn.LSTM"""
     B, T, D, H = case.sizes(4)
@@ -128,7 +128,7 @@ def values(lstm, case):
     case.equal(c, expected_c[0], "c")
 
 
-@check(LSTM)
+@check(LSTM, see="The LSTM over a sequence")
 def continues(lstm, case):
     """gives the same when a sequence is cut in two and the state carried over"""
     B, T, D, H = case.sizes(4)
@@ -142,7 +142,7 @@ def continues(lstm, case):
     case.equal(c, expected_c[0], "c")
 
 
-@check(LSTM, weight=2)
+@check(LSTM, weight=2, see="When a sequence ends early")
 def ragged(lstm, case):
     """treats sequences of different lengths as torch's packed sequences"""
     B, T, D, H = case.sizes(4, low=3)
@@ -163,7 +163,7 @@ def gru_inputs(case: Case, B: int, D: int, H: int) -> list[Tensor]:
     return [case.randn(B, D), case.randn(B, H), W_x, W_h, case.randn(3 * H), case.randn(3 * H)]
 
 
-@check(gru_step, weight=3)
+@check(gru_step, weight=3, see="Two GRUs in the literature")
 def values(step, case):
     """agrees with torch.nn.GRUCell"""
     B, D, H = case.sizes(3)
@@ -174,7 +174,7 @@ def values(step, case):
     case.equal(step(x, h, *weights), cell(x, h), "h_t")
 
 
-@check(gru_step)
+@check(gru_step, see="The GRU step")
 def remembers(step, case):
     """keeps the hidden state when z = 1"""
     B, D, H = case.sizes(3)
@@ -183,7 +183,7 @@ def remembers(step, case):
     case.equal(step(x, h, W_x, W_h, b_x, b_h), h, "h_t")
 
 
-@check(gru_step)
+@check(gru_step, see="Two GRUs in the literature")
 def forgets(step, case):
     """depends on x_t alone when r = 0 and z = 0"""
     B, D, H = case.sizes(3)
@@ -193,7 +193,7 @@ def forgets(step, case):
     case.equal(step(x, h, W_x, W_h, b_x, b_h), expected, "h_t")
 
 
-@check(cell_gradient, weight=2)
+@check(cell_gradient, weight=2, see="How much of the memory is left")
 def values(gradient, case):
     """agrees with autograd through c_t = f_t ⊙ c_{t-1} + …"""
     B, T, H = case.sizes(3, low=3)
@@ -206,7 +206,7 @@ def values(gradient, case):
     case.equal(gradient(f), expected, "∂c_T/∂c_t")
 
 
-@check(cell_gradient)
+@check(cell_gradient, see="How much of the memory is left")
 def last_is_one(gradient, case):
     """is one at t = T: c_T depends on itself through no gate"""
     B, T, H = case.sizes(3)
@@ -215,7 +215,7 @@ def last_is_one(gradient, case):
     case.equal(G[:, -1], torch.ones(B, H), "∂c_T/∂c_T")
 
 
-@check(cell_gradient)
+@check(cell_gradient, see="How much of the memory is left")
 def open_gates(gradient, case):
     """is one everywhere when every forget gate is open"""
     B, T, H = case.sizes(3)
@@ -239,7 +239,7 @@ def converted(case: Case, result: object) -> tuple[Tensor, Tensor]:
     return result["W"], result["b"]
 
 
-@check(convert_torch_lstm)
+@check(convert_torch_lstm, see="Weights from torch")
 def keys_and_shapes(convert, case):
     """returns W (4H, H+D) and b (4H)"""
     D, H = case.sizes(2)
@@ -248,7 +248,7 @@ def keys_and_shapes(convert, case):
     case.shape(b, (4 * H,), "b")
 
 
-@check(convert_torch_lstm, weight=3)
+@check(convert_torch_lstm, weight=3, see="Weights from torch")
 def same_gates(convert, case):
     """gives each gate the weights that it has in torch"""
     D, H = case.sizes(2)
@@ -263,7 +263,7 @@ def same_gates(convert, case):
         case.equal(b[mine], (state["bias_ih_l0"] + state["bias_hh_l0"])[theirs], f"b of {gate}")
 
 
-@check(init_forget_bias, weight=2)
+@check(init_forget_bias, weight=2, see="Start with the gate open")
 def values(init, case):
     """sets the forget gates' biases, which are numbers H to 2H - 1"""
     (H,) = case.sizes(1, low=3)
@@ -272,7 +272,7 @@ def values(init, case):
     case.equal(init(b, 2.5), expected, "b")
 
 
-@check(init_forget_bias)
+@check(init_forget_bias, see="Start with the gate open")
 def default(init, case):
     """sets them to 1 unless told otherwise"""
     (H,) = case.sizes(1, low=3)
@@ -281,7 +281,7 @@ def default(init, case):
     case.equal(new[H : 2 * H], torch.ones(H), "b of f")
 
 
-@check(chrono_bias, weight=2)
+@check(chrono_bias, weight=2, see="Give each cell its own memory span")
 def values(chrono, case):
     """gives cells the time constants 2 + u (T_max - 2): σ(b_f) = 1 - 1/τ"""
     (H,) = case.sizes(1, low=3)
@@ -291,7 +291,7 @@ def values(chrono, case):
     case.equal(new[H : 2 * H], torch.logit(1 - 1 / (2 + u * 38)), "b of f")
 
 
-@check(chrono_bias)
+@check(chrono_bias, see="Give each cell its own memory span")
 def input_gate(chrono, case):
     """opens the input gate as far as the forget gate closes: b_i = -b_f"""
     (H,) = case.sizes(1, low=3)
@@ -300,7 +300,7 @@ def input_gate(chrono, case):
     case.equal(new[:H], -new[H : 2 * H], "b of i")
 
 
-@check(chrono_bias)
+@check(chrono_bias, see="Give each cell its own memory span")
 def others(chrono, case):
     """leaves the biases of o and g as they are"""
     (H,) = case.sizes(1, low=3)
