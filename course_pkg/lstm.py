@@ -195,7 +195,7 @@ def init_forget_bias(b: Float[Tensor, "4*H"], value: float = 1.0) -> Float[Tenso
     """Set the forget gates' biases, so that a fresh LSTM keeps its memory for a while.
 
     f = σ(value) when inputs are small: a memory of about 1 / (1 - σ(value)) steps
-    (Gers et al. 2000, §3; Jozefowicz et al. 2015, §2.2).
+    (Gers et al. 2000, §3; Jozefowicz et al. 2015).
 
     Args:
         b: the bias of an LSTM, in the order i, f, o, g; it is not changed in place.
@@ -213,7 +213,7 @@ def chrono_bias(b: Float[Tensor, "4*H"], u: Float[Tensor, "H"], T_max: int) -> F
     """Set input and forget biases so that the cells' memories cover every range up to T_max.
 
     b_f = log(1 + u (T_max - 2)),   b_i = -b_f,   with u from U(0, 1): σ(b_f) = 1 - 1/τ for a time
-    constant τ spread evenly between 2 and T_max      (Tallec & Ollivier 2018, §3, eq. 16)
+    constant τ spread evenly between 2 and T_max      (Tallec & Ollivier 2018)
 
     Args:
         b: the bias of an LSTM, in the order i, f, o, g; it is not changed in place.

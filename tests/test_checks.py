@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from autograder.bugs import BUGS
 from autograder.exercise import stub as exercise_stub
 from autograder.grading import grade, load_hidden
-from autograder.master import assignments
+from autograder.master import ROOT, assignments
 from course_pkg import check, ready
 from course_pkg.checking import CheckFailed
 from course_pkg.checking.case import Case
@@ -225,8 +226,20 @@ def test_check_raises_one_exception_with_the_report():
     assert str(caught.value) == "\n".join(caught.value._render_traceback_())
 
 
+def test_the_readme_shows_what_a_check_says():
+    def lstm_step(x, h, c, W, b):
+        i, f, g, o = (torch.cat([h, x], dim=1) @ W.T + b).chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+    with pytest.raises(CheckFailed) as caught:
+        check(lstm_step)
+    shown = "\n".join(str(caught.value).splitlines()[:6])
+    assert textwrap.indent(shown, " " * 7) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_check_of_an_unknown_name_or_of_no_function():
-    with pytest.raises(LookupError, match="no exercise is called 'stub'; there are LSTM"):
+    with pytest.raises(LookupError, match=r"no exercise is called 'stub'; there are .*LSTM"):
         check(stub)
     with pytest.raises(TypeError, match="takes a function or a class itself, got a Linear"):
         check(torch.nn.Linear(2, 3))
