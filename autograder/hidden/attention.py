@@ -51,7 +51,7 @@ def back(case: Case, y: Tensor, seen: Tensor, inputs: dict[str, Tensor], expecte
         case.gradient(tensor, gradient, name)
 
 
-@check(soft_lookup)
+@check(soft_lookup, see="From exact to near")
 def far(lookup, case):
     """still gives weights when the query is far from every row"""
     q, X, N, D = query_and_table(case)
@@ -61,7 +61,7 @@ def far(lookup, case):
     case.equal(y, expected @ X, "y")
 
 
-@check(soft_lookup)
+@check(soft_lookup, see="From exact to near")
 def even(lookup, case):
     """returns the mean of the rows when the temperature is very high"""
     q, X, N, D = query_and_table(case)
@@ -70,7 +70,7 @@ def even(lookup, case):
     case.equal(y, X.mean(dim=0), "y", atol=1e-6)
 
 
-@check(soft_lookup)
+@check(soft_lookup, see="From exact to near")
 def gradient(lookup, case):
     """moves with the query by the rows' weighted covariance: ∂y/∂q = Cov_a(X) / τ"""
     q, X, N, D = query_and_table(case)
@@ -83,7 +83,7 @@ def gradient(lookup, case):
     case.gradient(q, covariance @ seen / 2, "q")
 
 
-@check(soft_lookup)
+@check(soft_lookup, see="From exact to near")
 def refuses(lookup, case):
     """raises ValueError for a temperature of zero or less"""
     q, X, _, _ = query_and_table(case)
@@ -91,7 +91,7 @@ def refuses(lookup, case):
     case.raises(ValueError, lambda: lookup(q, X, -1.0), "the temperature is -1")
 
 
-@check(dot_attention)
+@check(dot_attention, see="From distances to dot products")
 def indifferent(attend, case):
     """returns the mean of the rows when the query is zero"""
     _, X, N, D = query_and_table(case)
@@ -100,7 +100,7 @@ def indifferent(attend, case):
     case.equal(y, X.mean(dim=0), "y")
 
 
-@check(dot_attention)
+@check(dot_attention, see="From distances to dot products")
 def loud(attend, case):
     """picks one row, and not NaN, when scores are in the thousands"""
     q, X, N, D = query_and_table(case)
@@ -111,7 +111,7 @@ def loud(attend, case):
     case.equal(y, X[row], "y")
 
 
-@check(dot_attention)
+@check(dot_attention, see="From distances to dot products")
 def gradients(attend, case):
     """passes gradients to q and X as torch's scaled_dot_product_attention does"""
     q, X, N, D = query_and_table(case)
@@ -120,13 +120,13 @@ def gradients(attend, case):
     back(case, y, case.randn(D), inputs, one_query(q, X, scale=1.0)[0])
 
 
-@check(scaled_dot_attention)
+@check(scaled_dot_attention, see="Why divide by √D_Q")
 def permuted(attend, case):
     """permutes the weights with the rows, and leaves the output as it is"""
     rows_permuted(case, attend)
 
 
-@check(scaled_dot_attention)
+@check(scaled_dot_attention, see="Why divide by √D_Q")
 def loud(attend, case):
     """picks one row, and not NaN, when scores are in the thousands"""
     q, X, N, D = query_and_table(case)
@@ -137,7 +137,7 @@ def loud(attend, case):
     case.equal(y, X[row], "y")
 
 
-@check(scaled_dot_attention)
+@check(scaled_dot_attention, see="Why divide by √D_Q")
 def gradients(attend, case):
     """passes gradients to q and X as torch's scaled_dot_product_attention does"""
     q, X, N, D = query_and_table(case)
@@ -146,7 +146,7 @@ def gradients(attend, case):
     back(case, y, case.randn(D), inputs, one_query(q, X)[0])
 
 
-@check(scaled_dot_attention)
+@check(scaled_dot_attention, see="Why divide by √D_Q")
 def refuses(attend, case):
     """raises ValueError when q and X differ in D_Q"""
     q, X, _, D = query_and_table(case)
@@ -155,7 +155,7 @@ def refuses(attend, case):
     case.raises(ValueError, lambda: attend(q[:1], X), f"q has 1 feature and X {D}")
 
 
-@check(attention_matrix)
+@check(attention_matrix, see="From one query to many")
 def gradients(attend, case):
     """passes gradients to Q and X as torch's scaled_dot_product_attention does"""
     N_Q, N_X, D = case.sizes(3)
@@ -164,7 +164,7 @@ def gradients(attend, case):
     back(case, Y, case.randn(1, N_Q, D), {"Q": Q, "X": X}, torchs(Q, X, X)[0])
 
 
-@check(attention_matrix)
+@check(attention_matrix, see="From one query to many")
 def single(attend, case):
     """agrees with torch for one query and no batch, and for a batch of two axes"""
     B, H, N_Q, N_X, D = case.sizes(5)
@@ -176,7 +176,7 @@ def single(attend, case):
         case.equal(Y, expected[0], "Y")
 
 
-@check(attention_matrix)
+@check(attention_matrix, see="From one query to many")
 def loud(attend, case):
     """picks one row, and not NaN, when scores are in the thousands"""
     N_Q, N_X, D = case.sizes(3, low=3)
@@ -187,7 +187,7 @@ def loud(attend, case):
     case.equal(Y, X[best], "Y")
 
 
-@check(AttentionLayer)
+@check(AttentionLayer, see="From rows to keys and values")
 def gradients(layer, case):
     """passes gradients to Q, X, W_K and W_V as torch's scaled_dot_product_attention does"""
     N_Q, N_X, D_X, D_Q, D_V = case.sizes(5)
@@ -206,7 +206,7 @@ def gradients(layer, case):
         case.gradient(tensor, gradient, name)
 
 
-@check(AttentionLayer)
+@check(AttentionLayer, see="From rows to keys and values")
 def unbatched(layer, case):
     """agrees with torch for one query and no batch"""
     N_X, D_X, D_Q, D_V = case.sizes(4)
@@ -219,7 +219,7 @@ def unbatched(layer, case):
     case.equal(Y, expected_Y[0], "Y")
 
 
-@check(basic_self_attention)
+@check(basic_self_attention, see="From given queries to self-attention")
 def batch(attend, case):
     """keeps the members of a batch apart"""
     B, N, D = case.sizes(3)
@@ -230,7 +230,7 @@ def batch(attend, case):
     case.equal(A_one, A[1], "A of one member")
 
 
-@check(basic_self_attention)
+@check(basic_self_attention, see="From given queries to self-attention")
 def alone(attend, case):
     """returns a single vector as it is"""
     (D,) = case.sizes(1, low=6)
@@ -240,7 +240,7 @@ def alone(attend, case):
     case.equal(A, torch.ones(1, 1), "A")
 
 
-@check(basic_self_attention)
+@check(basic_self_attention, see="From given queries to self-attention")
 def gradient(attend, case):
     """passes gradients to X through queries, keys and values"""
     N, D = case.sizes(2)
@@ -249,7 +249,7 @@ def gradient(attend, case):
     back(case, Y, case.randn(1, N, D), {"X": X}, torchs(X, X, X, scale=1.0)[0])
 
 
-@check(SelfAttention)
+@check(SelfAttention, see="Three roles, three projections")
 def batch(layer, case):
     """keeps the members of a batch apart"""
     B, N, D_X, D_Q, D_V = case.sizes(5)
@@ -261,7 +261,7 @@ def batch(layer, case):
     case.equal(A_one, A[1], "A of one member")
 
 
-@check(SelfAttention)
+@check(SelfAttention, see="Three roles, three projections")
 def gradients(layer, case):
     """passes gradients to X and the three matrices as torch does"""
     N, D_X, D_Q, D_V = case.sizes(4)
@@ -278,20 +278,20 @@ def gradients(layer, case):
         case.gradient(tensor, gradient, name)
 
 
-@check(causal_mask)
+@check(causal_mask, see="A mask says who may look at whom")
 def one_position(mask, case):
     """allows the newest position of a cache everything"""
     (past,) = case.sizes(1, low=6)
     case.equal(mask(1, past), torch.ones(1, past + 1, dtype=torch.bool), "mask of one position")
 
 
-@check(causal_mask)
+@check(causal_mask, see="A mask says who may look at whom")
 def smallest(mask, case):
     """allows a sequence of one position itself"""
     case.equal(mask(1), torch.ones(1, 1, dtype=torch.bool), "mask of one position alone")
 
 
-@check(padding_mask)
+@check(padding_mask, see="Padding is not there")
 def with_causal(mask, case):
     """combines with a causal mask to (B, T, T)"""
     B, T = case.sizes(2, low=4)
@@ -305,7 +305,7 @@ def with_causal(mask, case):
     case.equal(given & causal, expected, "both masks")
 
 
-@check(padding_mask)
+@check(padding_mask, see="Padding is not there")
 def longer(mask, case):
     """has T positions also when no sequence is that long, and may be empty"""
     B, T = case.sizes(2, low=4)
@@ -314,7 +314,7 @@ def longer(mask, case):
     case.equal(mask(lengths, T + 2), expected, "mask")
 
 
-@check(masked_softmax)
+@check(masked_softmax, see="A row without an allowed key")
 def gradients(softmax, case):
     """passes finite gradients back, and none through forbidden keys or empty rows"""
     E, mask = scores(case)
@@ -329,7 +329,7 @@ def gradients(softmax, case):
     case.gradient(E, slope, "E")
 
 
-@check(masked_softmax)
+@check(masked_softmax, see="A row without an allowed key")
 def anything(softmax, case):
     """does not care about ∞ and NaN where a key is forbidden"""
     E, mask = scores(case)
@@ -339,7 +339,7 @@ def anything(softmax, case):
         case.equal(softmax(torch.where(mask, E, value), mask), expected, f"A with {value}")
 
 
-@check(masked_softmax)
+@check(masked_softmax, see="A mask comes before the softmax")
 def broadcasts(softmax, case):
     """takes masks of shapes (N_Q, N_X) and (B, 1, N_X) for scores of every head"""
     B, H, N_Q, N_X = case.sizes(4, low=3)
@@ -349,7 +349,7 @@ def broadcasts(softmax, case):
         case.equal(softmax(E, mask), expected, "A")
 
 
-@check(masked_softmax)
+@check(masked_softmax, see="A mask comes before the softmax")
 def far_below(softmax, case):
     """keeps its weights when all allowed scores are very low, or very high"""
     E, mask = scores(case)
@@ -359,7 +359,7 @@ def far_below(softmax, case):
         case.equal(given, expected, "A of shifted scores", rtol=2e-3, atol=1e-4)
 
 
-@check(split_heads)
+@check(split_heads, see="One vector, several heads")
 def refuses(split, case):
     """raises ValueError when the heads cannot share the features equally"""
     B, T, H, D_h = case.sizes(4)
@@ -367,7 +367,7 @@ def refuses(split, case):
     case.raises(ValueError, lambda: split(X, H), f"{H * D_h + 1} features meet {H} heads")
 
 
-@check(split_heads)
+@check(split_heads, see="One vector, several heads")
 def one_head(split, case):
     """only adds an axis for one head, and gives each feature its own for D heads"""
     B, T, D = case.sizes(3, low=3)
@@ -376,7 +376,7 @@ def one_head(split, case):
     case.equal(split(X, D), X.mT[..., None], "heads when H = D")
 
 
-@check(split_heads)
+@check(split_heads, see="One vector, several heads")
 def gradient(split, case):
     """passes the gradient back to where each part came from"""
     B, T, H, D_h = case.sizes(4)
@@ -388,7 +388,7 @@ def gradient(split, case):
     case.gradient(X, seen, "X")
 
 
-@check(merge_heads)
+@check(merge_heads, see="One vector, several heads")
 def one_head(merge, case):
     """only removes the axis of one head"""
     B, T, D = case.sizes(3, low=3)
@@ -396,7 +396,7 @@ def one_head(merge, case):
     case.equal(merge(X), X[:, 0], "merged")
 
 
-@check(merge_heads)
+@check(merge_heads, see="One vector, several heads")
 def gradient(merge, case):
     """passes the gradient back to each part"""
     B, H, T, D_h = case.sizes(4)
@@ -408,7 +408,7 @@ def gradient(merge, case):
     case.gradient(X, torch.stack(seen.split(D_h, dim=2), dim=1), "X")
 
 
-@check(MultiHeadAttention, weight=2)
+@check(MultiHeadAttention, weight=2, see="Several heads at once")
 def biases(attention, case):
     """agrees with torch.nn.MultiheadAttention with biases and several masks"""
     B, N_Q, N_X, D_X, H, D_h = case.sizes(6)
@@ -422,7 +422,7 @@ def biases(attention, case):
     case.equal(Y, expected_Y, "Y")
 
 
-@check(MultiHeadAttention)
+@check(MultiHeadAttention, see="Several heads at once")
 def one_head(attention, case):
     """agrees with torch.nn.MultiheadAttention for one head and for one sequence"""
     N_Q, N_X, D = case.sizes(3)
@@ -431,7 +431,7 @@ def one_head(attention, case):
     case.equal(ours(X, memory), torchs_heads(theirs, X, memory)[0], "Y")
 
 
-@check(MultiHeadAttention)
+@check(MultiHeadAttention, see="A row without an allowed key")
 def nothing_allowed(attention, case):
     """gives b_O, not NaN, for a query that may attend to nothing, and finite gradients"""
     B, T, H, D_h = case.sizes(4, low=3)
@@ -447,7 +447,7 @@ def nothing_allowed(attention, case):
     case.that(X.grad is not None and X.grad.isfinite().all(), "The gradient should be finite.")
 
 
-@check(MultiHeadAttention)
+@check(MultiHeadAttention, see="A mask says who may look at whom")
 def causal(attention, case):
     """keeps what comes later out of every position under a causal mask"""
     B, T, H, D_h = case.sizes(4, low=3)
@@ -458,7 +458,7 @@ def causal(attention, case):
     case.equal(ours(X[:, :2], mask=mask[:2, :2]), whole[:, :2], "Y of the first two positions")
 
 
-@check(MultiHeadAttention)
+@check(MultiHeadAttention, see="Several heads at once")
 def gradients(attention, case):
     """passes gradients to X, the memory and every matrix as torch's does"""
     B, N_Q, N_X, H, D_h = case.sizes(5)
@@ -482,7 +482,7 @@ def gradients(attention, case):
         case.gradient(tensor, gradient, name)
 
 
-@check(MultiHeadAttention)
+@check(MultiHeadAttention, see="Several heads at once")
 def weights_on_demand(attention, case):
     """returns Y alone unless the weights are asked for"""
     B, T, H, D_h = case.sizes(4)
@@ -493,14 +493,14 @@ def weights_on_demand(attention, case):
     sum_to_one(case, A, "A")
 
 
-@check(attention_cost)
+@check(attention_cost, see="Three layers, three costs")
 def refuses(cost, case):
     """raises ValueError for a convolution that is even or too narrow"""
     case.raises(ValueError, lambda: cost(9, 5, 4), "k is 4")
     case.raises(ValueError, lambda: cost(9, 5, 1), "k is 1")
 
 
-@check(attention_cost)
+@check(attention_cost, see="Three layers, three costs")
 def default_width(cost, case):
     """takes convolutions of width 3 unless told otherwise"""
     narrow = counted(case, lambda T, D, k: cost(T, D), "convolution", "multiply_adds")

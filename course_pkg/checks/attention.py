@@ -73,7 +73,7 @@ def rows_permuted(case: Case, attend, **options) -> None:
     case.equal(y_new, y, "y of the permuted rows")
 
 
-@check(soft_lookup)
+@check(soft_lookup, see="From exact to near")
 def weights(lookup, case):
     """gives weights that are not negative and sum to one"""
     q, X, N, D = query_and_table(case)
@@ -81,7 +81,7 @@ def weights(lookup, case):
     sum_to_one(case, a, "a")
 
 
-@check(soft_lookup)
+@check(soft_lookup, see="From exact to near")
 def nearest(lookup, case):
     """returns the row nearest to the query when the temperature is low"""
     q, X, N, D = query_and_table(case, low=5)
@@ -91,7 +91,7 @@ def nearest(lookup, case):
     case.equal(y, X[row], "y")
 
 
-@check(soft_lookup)
+@check(soft_lookup, see="From exact to near")
 def permuted(lookup, case):
     """permutes the weights with the rows, and leaves the output as it is"""
     rows_permuted(case, lookup, temperature=2.0)
@@ -108,7 +108,7 @@ def values(lookup, case):
     case.equal(y, (expected[:, None] * X).sum(dim=0), "y")
 
 
-@check(dot_attention)
+@check(dot_attention, see="From distances to dot products")
 def weights(attend, case):
     """gives weights that are not negative and sum to one"""
     q, X, N, D = query_and_table(case)
@@ -116,7 +116,7 @@ def weights(attend, case):
     sum_to_one(case, a, "a")
 
 
-@check(dot_attention)
+@check(dot_attention, see="From distances to dot products")
 def permuted(attend, case):
     """permutes the weights with the rows, and leaves the output as it is"""
     rows_permuted(case, attend)
@@ -131,7 +131,7 @@ def equal_norms(attend, case):
     case.equal(a, torch.softmax(-(torch.cdist(q[None], X)[0] ** 2) / 2, dim=0), "a")
 
 
-@check(dot_attention, weight=2)
+@check(dot_attention, weight=2, see="From distances to dot products")
 def values(attend, case):
     """agrees with torch's scaled_dot_product_attention at scale 1"""
     q, X, N, D = query_and_table(case, low=4)
@@ -160,7 +160,7 @@ def spread(attend, case):
         case.that(0.5 < std < 2, f"{message} {std:.3g}.", a)
 
 
-@check(scaled_dot_attention, weight=2)
+@check(scaled_dot_attention, weight=2, see="Why divide by √D_Q")
 def values(attend, case):
     """agrees with torch's scaled_dot_product_attention"""
     q, X, N, D = query_and_table(case, low=4)
@@ -170,7 +170,7 @@ def values(attend, case):
     case.equal(y, expected_y, "y")
 
 
-@check(attention_matrix)
+@check(attention_matrix, see="From one query to many")
 def rows(attend, case):
     """gives every query weights that sum to one"""
     B, N_Q, N_X, D = case.sizes(4)
@@ -191,7 +191,7 @@ def each_alone(attend, case):
     case.equal(Y_new[0], Y[0], "Y[0] with other queries")
 
 
-@check(attention_matrix)
+@check(attention_matrix, see="From one query to many")
 def permuted(attend, case):
     """permutes outputs with the queries, and columns of A with the rows of X"""
     N_Q, N_X, D = case.sizes(3, low=4)
@@ -204,7 +204,7 @@ def permuted(attend, case):
     case.equal(Y_new, Y[queries], "Y of the permuted inputs")
 
 
-@check(attention_matrix, weight=2)
+@check(attention_matrix, weight=2, see="From one query to many")
 def values(attend, case):
     """agrees with torch's scaled_dot_product_attention"""
     B, N_Q, N_X, D = case.sizes(4)
@@ -234,7 +234,7 @@ def keys_and_values(case: Case, D_X: int, D_Q: int, D_V: int) -> dict[str, Tenso
     return {name: W[name] for name in ("W_K", "W_V")}
 
 
-@check(AttentionLayer)
+@check(AttentionLayer, see="From rows to keys and values")
 def rows(layer, case):
     """gives every query weights that sum to one"""
     B, N_Q, N_X, D_X, D_Q, D_V = case.sizes(6)
@@ -258,7 +258,7 @@ def dictionary(layer, case):
     case.equal(Y, table[wanted, D_Q:], "Y")
 
 
-@check(AttentionLayer, weight=2)
+@check(AttentionLayer, weight=2, see="From rows to keys and values")
 def values(layer, case):
     """agrees with torch's scaled_dot_product_attention of X W_K and X W_V"""
     B, N_Q, N_X, D_X, D_Q, D_V = case.sizes(6)
@@ -281,7 +281,7 @@ def equivariant(case: Case, attend, N: int, D_X: int, D_Y: int) -> None:
     case.equal(Y_new, Y[order], "Y of the permuted input")
 
 
-@check(basic_self_attention)
+@check(basic_self_attention, see="From given queries to self-attention")
 def rows(attend, case):
     """gives every vector weights that sum to one"""
     B, N, D = case.sizes(3)
@@ -307,7 +307,7 @@ def values(attend, case):
     case.equal(Y, expected_Y, "Y")
 
 
-@check(SelfAttention)
+@check(SelfAttention, see="Three roles, three projections")
 def rows(layer, case):
     """gives every vector weights that sum to one"""
     B, N, D_X, D_Q, D_V = case.sizes(5)
@@ -324,7 +324,7 @@ def permuted(layer, case):
     equivariant(case, ours, N, D_X, D_V)
 
 
-@check(SelfAttention, weight=3)
+@check(SelfAttention, weight=3, see="Three roles, three projections")
 def values(layer, case):
     """agrees with torch's scaled_dot_product_attention of X W_Q, X W_K and X W_V"""
     B, N, D_X, D_Q, D_V = case.sizes(5)
@@ -344,7 +344,7 @@ def values(mask, case):
     case.equal(mask(T), expected, "mask")
 
 
-@check(causal_mask)
+@check(causal_mask, see="A mask says who may look at whom")
 def counts(mask, case):
     """allows position t exactly past + t + 1 positions"""
     T, past = case.sizes(2, low=6)
@@ -353,7 +353,7 @@ def counts(mask, case):
     case.equal(given.sum(dim=1), past + 1 + torch.arange(T), "allowed positions of each row")
 
 
-@check(causal_mask, weight=2)
+@check(causal_mask, weight=2, see="A mask says who may look at whom")
 def last_rows(mask, case):
     """with a past, gives the last rows of the mask of the whole sequence"""
     T, past = case.sizes(2, low=3)
@@ -361,7 +361,7 @@ def last_rows(mask, case):
     case.equal(mask(T, past), expected, "mask with past")
 
 
-@check(padding_mask)
+@check(padding_mask, see="Padding is not there")
 def counts(mask, case):
     """allows as many positions as each sequence has, for every query alike"""
     B, T = case.sizes(2, low=6)
@@ -371,7 +371,7 @@ def counts(mask, case):
     case.equal(given.sum(dim=2), lengths[:, None], "allowed positions of each sequence")
 
 
-@check(padding_mask, weight=2, see="A mask says who may look at whom")
+@check(padding_mask, weight=2, see="Padding is not there")
 def values(mask, case):
     """allows the first positions, up to each sequence's length"""
     B, T = case.sizes(2, low=4)
@@ -388,7 +388,7 @@ def scores(case: Case) -> tuple[Tensor, Tensor]:
     return case.randn(B, N_Q, N_X), mask
 
 
-@check(masked_softmax)
+@check(masked_softmax, see="A mask comes before the softmax")
 def rows(softmax, case):
     """shares one among the allowed keys, and gives exactly zero to the others"""
     E, mask = scores(case)
@@ -418,14 +418,14 @@ def empty_rows(softmax, case):
     case.equal(A[1, 2], torch.zeros(E.shape[-1]), "A of an empty row")
 
 
-@check(masked_softmax)
+@check(masked_softmax, see="A mask comes before the softmax")
 def no_mask(softmax, case):
     """is the softmax over the last axis when there is no mask"""
     E, _ = scores(case)
     case.equal(softmax(E), E.exp() / E.exp().sum(dim=-1, keepdim=True), "A without a mask")
 
 
-@check(masked_softmax, weight=2)
+@check(masked_softmax, weight=2, see="A mask comes before the softmax")
 def values(softmax, case):
     """is a softmax over the allowed keys alone"""
     E, mask = scores(case)
@@ -436,7 +436,7 @@ def values(softmax, case):
     case.equal(softmax(E, mask), expected, "A")
 
 
-@check(split_heads)
+@check(split_heads, see="One vector, several heads")
 def first_and_last(split, case):
     """gives head 0 the first features and the last head the last ones"""
     B, T, H, D_h = case.sizes(4)
@@ -456,7 +456,7 @@ def values(split, case):
     case.equal(split(X, H), expected, "heads")
 
 
-@check(merge_heads)
+@check(merge_heads, see="One vector, several heads")
 def one_position(merge, case):
     """joins the parts of one position, and of no other"""
     B, H, T, D_h = case.sizes(4)
@@ -510,7 +510,7 @@ def some_mask(case: Case, B: int, N_Q: int, N_X: int) -> Tensor:
     return mask.scatter(-1, case.integers(0, N_X, B, N_Q, 1), True)
 
 
-@check(MultiHeadAttention)
+@check(MultiHeadAttention, see="Several heads at once")
 def rows(attention, case):
     """gives every query, in every head, weights that sum to one"""
     B, T, H, D_h = case.sizes(4)
@@ -531,7 +531,7 @@ def permuted(attention, case):
     case.equal(ours(X[:, order]), Y[:, order], "Y of the permuted input")
 
 
-@check(MultiHeadAttention)
+@check(MultiHeadAttention, see="A mask says who may look at whom")
 def masked_key(attention, case):
     """gives the same whatever a key holds that may not be attended to"""
     B, T, H, D_h = case.sizes(4, low=3)
@@ -544,7 +544,7 @@ def masked_key(attention, case):
     case.equal(ours(other, mask=mask)[:, :-1], Y[:, :-1], "Y with another masked key")
 
 
-@check(MultiHeadAttention, weight=3)
+@check(MultiHeadAttention, weight=3, see="Several heads at once")
 def self_attention(attention, case):
     """agrees with torch.nn.MultiheadAttention from X to X"""
     B, T, H, D_h = case.sizes(4)
@@ -556,7 +556,7 @@ def self_attention(attention, case):
     case.equal(Y, expected_Y, "Y")
 
 
-@check(MultiHeadAttention, weight=2)
+@check(MultiHeadAttention, weight=2, see="Several heads at once")
 def cross_attention(attention, case):
     """agrees with torch.nn.MultiheadAttention from X to a memory of another size"""
     B, N_Q, N_X, D_X, H, D_h = case.sizes(6)
@@ -565,7 +565,7 @@ def cross_attention(attention, case):
     case.equal(ours(X, memory), torchs_heads(theirs, X, memory)[0], "Y")
 
 
-@check(MultiHeadAttention, weight=2)
+@check(MultiHeadAttention, weight=2, see="Several heads at once")
 def masks(attention, case):
     """agrees with torch.nn.MultiheadAttention under one mask, and under one for each sequence"""
     B, N_Q, N_X, H, D_h = case.sizes(5, low=3)
