@@ -1089,7 +1089,7 @@ def no_recurrence(T, D, k=3):
 @bug(
     attention_cost,
     "the RNN's path counts as one application, as if its T steps were one",
-    told_by="path length of rnn at [0] should be 5, yours is 1 ",
+    told_by="path_length of rnn for T, D, k = 5, 3, 3 at [0] should be 5, yours is 1 ",
 )
 def short_rnn(T, D, k=3):
     return costs(T, D, k, rnn={"path_length": 1})

@@ -581,19 +581,23 @@ def masks(attention, case):
 SIZES = [(5, 3, 3), (12, 4, 5), (9, 10, 7), (30, 2, 3), (17, 6, 9), (2, 5, 3), (8, 7, 5)]  # T, D, k
 
 
-def counted(case: Case, cost, layer: str, what: str) -> Tensor:
-    """Collect one of the student's counts at all SIZES."""
+def demand_counts(case: Case, cost, layer: str, count: str, expected: list[float]) -> None:
+    """Demand one of the student's counts at all SIZES; name the first size where it is wrong."""
     found = []
     for size in SIZES:
         result = cost(*size)
         row = result.get(layer) if isinstance(result, dict) else None
-        value = row.get(what) if isinstance(row, dict) else None
+        value = row.get(count) if isinstance(row, dict) else None
         case.that(
             isinstance(value, (int, float)),
-            f'The result should hold a number at ["{layer}"]["{what}"], yours does not.',
+            f'The result should hold a number at ["{layer}"]["{count}"], yours does not.',
         )
         found.append(float(value))
-    return torch.tensor(found, dtype=torch.float64)
+    pairs = zip(SIZES, found, expected, strict=True)
+    T, D, k = next((size for size, given, right in pairs if given != right), SIZES[0])
+    what = f"{count} of {layer} for T, D, k = {T}, {D}, {k}"
+    numbers = torch.tensor([found, expected], dtype=torch.float64)
+    case.equal(numbers[0], numbers[1], what)
 
 
 def products(run) -> float:
@@ -631,39 +635,34 @@ def layers_to_the_end(T: int, k: int) -> int:
 @check(attention_cost, see="Three layers, three costs")
 def rnn(cost, case):
     """counts the RNN's multiply-adds and memory"""
-    expected = torch.tensor([rnn_products(*size) for size in SIZES], dtype=torch.float64)
-    case.equal(counted(case, cost, "rnn", "multiply_adds"), expected, "multiply-adds")
-    expected = torch.tensor([torch.empty(T, D).numel() for T, D, _ in SIZES]).double()
-    case.equal(counted(case, cost, "rnn", "memory"), expected, "memory")
+    demand_counts(case, cost, "rnn", "multiply_adds", [rnn_products(*size) for size in SIZES])
+    demand_counts(case, cost, "rnn", "memory", [torch.empty(T, D).numel() for T, D, _ in SIZES])
 
 
 @check(attention_cost, see="Three layers, three costs")
 def convolution(cost, case):
     """counts the convolution's multiply-adds and memory"""
-    expected = torch.tensor([convolution_products(*size) for size in SIZES], dtype=torch.float64)
-    case.equal(counted(case, cost, "convolution", "multiply_adds"), expected, "multiply-adds")
-    expected = torch.tensor([torch.empty(T, D).numel() for T, D, _ in SIZES]).double()
-    case.equal(counted(case, cost, "convolution", "memory"), expected, "memory")
+    expected = [convolution_products(*size) for size in SIZES]
+    demand_counts(case, cost, "convolution", "multiply_adds", expected)
+    demand_counts(
+        case, cost, "convolution", "memory", [torch.empty(T, D).numel() for T, D, _ in SIZES]
+    )
 
 
 @check(attention_cost, weight=2, see="Three layers, three costs")
 def self_attention(cost, case):
     """counts self-attention's multiply-adds, as torch does, and memory"""
-    expected = torch.tensor([attention_products(*size) for size in SIZES], dtype=torch.float64)
-    case.equal(counted(case, cost, "self-attention", "multiply_adds"), expected, "multiply-adds")
+    expected = [attention_products(*size) for size in SIZES]
+    demand_counts(case, cost, "self-attention", "multiply_adds", expected)
     named = [(torch.empty(4, T, D), torch.empty(T, T)) for T, D, _ in SIZES]  # Q K V Y, A
-    expected = torch.tensor([vectors.numel() + A.numel() for vectors, A in named]).double()
-    case.equal(counted(case, cost, "self-attention", "memory"), expected, "memory")
+    expected = [vectors.numel() + A.numel() for vectors, A in named]
+    demand_counts(case, cost, "self-attention", "memory", expected)
 
 
 @check(attention_cost, weight=2, see="Three layers, three costs")
 def path_length(cost, case):
     """counts the applications between the first input and the last output"""
-    lengths = {
-        "rnn": [T for T, _, _ in SIZES],
-        "convolution": [layers_to_the_end(T, k) for T, _, k in SIZES],
-        "self-attention": [1 for _ in SIZES],
-    }
-    for layer, expected in lengths.items():
-        given = counted(case, cost, layer, "path_length")
-        case.equal(given, torch.tensor(expected).double(), f"path length of {layer}")
+    demand_counts(case, cost, "rnn", "path_length", [T for T, _, _ in SIZES])
+    expected = [layers_to_the_end(T, k) for T, _, k in SIZES]
+    demand_counts(case, cost, "convolution", "path_length", expected)
+    demand_counts(case, cost, "self-attention", "path_length", [1 for _ in SIZES])
