@@ -196,7 +196,8 @@ class RotaryAttention(nn.Module):
         Q, K = rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)  # (B, H, T, D_h)
         E = Q @ K.mT / math.sqrt(Q.shape[-1])  # (B, H, T, T)
         A = masked_softmax(E, None if mask is None else mask.unsqueeze(-3))
-        Y = merge_heads(A @ V) @ self.W_O
+        heads = A @ V  # (B, H, T, D_h)
+        Y = merge_heads(heads) @ self.W_O
         return (Y, A) if return_weights else Y
         ### END SOLUTION
 

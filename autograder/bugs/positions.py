@@ -780,6 +780,11 @@ equivalent(
     "a maximum does not depend on the order",
 )
 equivalent(
+    shaw_relative_attention,
+    "t = torch.arange(T, device=Q.device) → t = torch.arange(T)",
+    ON_CPU,
+)
+equivalent(
     rope_rotate,
     "positions = torch.arange(T, device=X.device) → positions = torch.arange(T)",
     ON_CPU,

@@ -37,6 +37,16 @@ def normalised(linear, case):
     case.equal(linear(T, D, normalise=True), expected, "P")
 
 
+@check(linear_positions, see="Number the positions")
+def shortest(linear, case):
+    """numbers one position 0 and two positions 0 and 1, normalised or not"""
+    (D,) = case.sizes(1)
+    for T in (1, 2):
+        expected = torch.arange(T)[:, None].repeat(1, D).double()
+        case.equal(linear(T, D), expected, "P")
+        case.equal(linear(T, D, normalise=True), expected, "P, normalised,")
+
+
 def clocks(T: int, D: int, base: float = 10000.0) -> Tensor:
     """The sinusoidal encoding, entry by entry: e^{i t ω} = cos(t ω) + i sin(t ω)."""
     rows = []
@@ -121,6 +131,22 @@ def refuses(learned, case):
     case.raises(ValueError, lambda: module(X), "the sequence is longer than the table")
 
 
+@check(LearnedPositions, see="Learn a table")
+def starts_random(learned, case):
+    """draws a fresh table from N(0, 1)"""
+    module = learned(150, 80)
+    parameters = dict(module.named_parameters())
+    case.that("P" in parameters, "There should be a parameter called P, yours is missing.")
+    P = parameters["P"]
+    case.shape(P, (150, 80), "P")
+    mean, std = P.mean().item(), P.std().item()
+    case.that(
+        abs(mean) < 0.05 and abs(std - 1) < 0.05,
+        f"P should have mean 0 and standard deviation 1, yours has {mean:.3f} and {std:.3f}.",
+        P,
+    )
+
+
 def shaw_inputs(case: Case, B: int, H: int, T: int, D_Q: int, D_V: int, k: int) -> list[Tensor]:
     """Draw Q, K, V and both tables."""
     heads = [case.randn(B, H, T, D) for D in (D_Q, D_Q, D_V)]
@@ -154,9 +180,8 @@ def attended(case: Case, result: object, expected: tuple[Tensor, Tensor]) -> Non
 @check(shaw_relative_attention, weight=3, see="Keys that say how far away they are")
 def values(attend, case):
     """agrees with a loop over all pairs of positions"""
-    k, *sizes = case.sizes(6)
-    B, H, T, D_Q, D_V = sizes
-    inputs = shaw_inputs(case, B, H, T + 2 * k, D_Q, D_V, k)
+    k, B, H, D_Q, D_V = 2, *case.sizes(4)
+    inputs = shaw_inputs(case, B, H, 3 * k + 1, D_Q, D_V, k)
     attended(case, attend(*inputs), shaw_loop(*inputs))
 
 
@@ -243,6 +268,22 @@ def offset_only(rotate, case):
     turn = rotated(k[:1], torch.tensor([distance]))
     expected = (q[:1] * turn).sum(dim=1).expand(T)
     case.equal(scores, expected, f"q · k at distance {distance}", **ANGLES)
+
+
+@check(rope_rotate, see="Count in float32")
+def half_precision(rotate, case):
+    """keeps the type of its input, but not its precision for the angles"""
+    T, half = case.sizes(2, low=3)
+    X = case.randn(T, 2 * half).bfloat16()
+    positions = 300 + torch.arange(T)
+    turned = rotate(X, positions)
+    case.shape(turned, (T, 2 * half), "turned X")
+    case.that(
+        turned.dtype == torch.bfloat16,
+        f"The result should have the type of X, torch.bfloat16, yours has {turned.dtype}.",
+    )
+    expected = rotated(X.double(), positions)
+    case.equal(turned, expected, "turned X", rtol=0.02, atol=0.03)
 
 
 def rotary_pair(case: Case, student, D: int, H: int, **options) -> tuple:
