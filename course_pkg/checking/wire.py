@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking import raw
+from course_pkg.checking.models import SmallDecoder
 from course_pkg.checking.raw import WireError
 
 HEADER_BYTES = 4 << 20
@@ -30,7 +31,7 @@ _INT_BITS = 1 << 16
 _CHUNK = 1 << 20
 _LENGTHS = struct.Struct("!IQ")  # of the header and of the body
 _CONTAINERS = {"list": list, "tuple": tuple, "dict": dict, "set": set}
-_SUBCLASSES = {"OrderedDict": OrderedDict, "Size": torch.Size}
+_SUBCLASSES = {"OrderedDict": OrderedDict, "Size": torch.Size, "SmallDecoder": SmallDecoder}
 
 
 class Encoder:
