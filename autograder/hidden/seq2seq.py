@@ -1,0 +1,340 @@
+"""Hidden checks of 03_seq2seq: gradients, padding, single sentences, limits, narrow beams."""
+
+import math
+
+import torch
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+from course_pkg.checks.seq2seq import (
+    annotations,
+    attended,
+    attention_case,
+    bleu_by_hand,
+    compare,
+    corpus,
+    decoder_pair,
+    encoder_pair,
+    ends,
+    even_sizes,
+    forced,
+    greedy_by_hand,
+    greedy_case,
+    hypotheses,
+    log_probability,
+    masked,
+    next_log_p,
+    one_by_one,
+    padded,
+    search_case,
+    small_decoder,
+)
+from course_pkg.data.translation import EOS
+from course_pkg.seq2seq import (
+    AttentionDecoder,
+    Decoder,
+    Encoder,
+    additive_scores,
+    attend,
+    beam_search,
+    bleu,
+    greedy_decode,
+    teacher_forcing_loss,
+)
+
+
+@check(Encoder, see="The encoder")
+def padding(encoder, case):
+    """gives the same whatever the padding holds"""
+    B, N, V, E, H = case.sizes(5, low=3)
+    ours, torchs = encoder_pair(case, encoder, V, E, H)
+    lengths, _ = masked(case, B, N)
+    X = case.integers(0, V, B, N)
+    h, _ = case.unpack(ours(X, lengths), "h", "mask")
+    case.equal(h, one_by_one(torchs, X, lengths), "h")
+
+
+@check(Encoder, see="The encoder")
+def wider_than_needed(encoder, case):
+    """keeps all N columns when no sentence fills them"""
+    B, N, V, E, H = case.sizes(5, low=3)
+    ours, torchs = encoder_pair(case, encoder, V, E, H)
+    lengths, _ = masked(case, B, N)
+    X = case.integers(0, V, B, N + 3)
+    h, mask = case.unpack(ours(X, lengths), "h", "mask")
+    case.equal(h, one_by_one(torchs, X, lengths), "h")
+    case.equal(mask, torch.arange(N + 3) < lengths[:, None], "mask")
+
+
+@check(Encoder, see="The encoder")
+def gradients(encoder, case):
+    """passes the right gradients to the embedding"""
+    B, N, V, E, H = case.sizes(5, low=3)
+    ours, torchs = encoder_pair(case, encoder, V, E, H)
+    lengths, _ = masked(case, B, N)
+    X, seen = case.integers(0, V, B, N), case.randn(B, N, 2 * H)
+    one_by_one(torchs, X, lengths).backward(seen)
+    h, _ = case.unpack(ours(X, lengths), "h", "mask")
+    case.that(h.requires_grad, "h should carry gradients, yours does not.")
+    h.backward(seen)
+    given = dict(ours.named_parameters())["embedding.weight"]
+    case.gradient(given, torchs["embedding"].weight.grad, "the embedding")
+
+
+@check(Decoder, see="A decoder with one context")
+def one_sentence(decoder, case):
+    """takes the same c from a sentence in a batch and on its own"""
+    V, E, C, S, B, N = even_sizes(case, 6)
+    ours, _ = decoder_pair(case, decoder, V, E, C, S)
+    h, mask = annotations(case, B, N, C)
+    for b in range(B):
+        n = int(mask[b].sum())
+        _, c = case.unpack(ours.start(h[b : b + 1, :n], mask[b : b + 1, :n]), "s_0", "c")
+        case.equal(c, ends(h, mask)[b : b + 1], f"c of sentence {b}")
+
+
+@check(Decoder, see="A decoder with one context")
+def gradients(decoder, case):
+    """passes the gradient of two steps back to h"""
+    V, E, C, S, B, N = even_sizes(case, 6)
+    ours, given = decoder_pair(case, decoder, V, E, C, S)
+    h, mask = annotations(case, B, N, C)
+    y, seen = case.integers(0, V, 2, B), case.randn(B, V)
+    h.requires_grad_()
+    c = ends(h, mask)
+    _, s = given.write(y[0], torch.tanh(given.first(c)), c)
+    (expected,) = torch.autograd.grad(given.write(y[1], s, c)[0], h, seen)
+    s, memory = case.unpack(ours.start(h, mask), "s_0", "c")
+    _, s, _ = case.unpack(ours.step(y[0], s, memory), "logits", "s_t", "None")
+    logits, _, _ = case.unpack(ours.step(y[1], s, memory), "logits", "s_t", "None")
+    case.that(logits.requires_grad, "logits should carry gradients, yours do not.")
+    logits.backward(seen)
+    case.gradient(h, expected, "h")
+
+
+@check(teacher_forcing_loss, see="Teacher forcing")
+def gradients(loss, case):
+    """passes the right gradient back to h"""
+    decoder, h, mask, Y, rows = forced(case)
+    h.requires_grad_()
+    log_p = [log_probability(decoder, h[n], mask[n], row) for n, row in enumerate(rows)]
+    (expected,) = torch.autograd.grad(-torch.cat(log_p).mean(), h)
+    given = loss(decoder, h, mask, Y)
+    case.shape(given, (), "loss")
+    case.that(given.requires_grad, "loss should carry a gradient, yours does not.")
+    given.backward()
+    case.gradient(h, expected, "h")
+
+
+@check(teacher_forcing_loss, see="Teacher forcing")
+def one_word(loss, case):
+    """is -log p(EOS) for an empty translation"""
+    decoder, h, mask, Y, _ = forced(case)
+    log_p = log_probability(decoder, h[0], mask[0], [EOS])
+    empty = torch.tensor([[Y[0, 0].item(), EOS]])
+    case.equal(loss(decoder, h[:1], mask[:1], empty), -log_p.mean(), "loss")
+
+
+@check(greedy_decode, see="Greedy decoding")
+def one_sentence(decode, case):
+    """translates a sentence the same on its own"""
+    decoder, h, mask = greedy_case(case, end=2.0)
+    for b in range(3):
+        words = greedy_by_hand(decoder, h[b], mask[b], 15)
+        given = decode(decoder, h[b : b + 1], mask[b : b + 1], 15)
+        case.equal(given, torch.tensor([words]), f"words of sentence {b}")
+
+
+@check(bleu, see="Measuring a translation")
+def of_a_corpus(score, case):
+    """adds up counts over sentences, of which some have no match of four words"""
+    hypotheses, references = corpus(case, keep=1.1, low=4, change=0.4)
+    hypotheses.append(references[0][::-1])
+    references.append(references[0])
+    case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+
+
+@check(bleu, see="Measuring a translation")
+def nothing_in_common(score, case):
+    """is 0 when no four words in a row are right, and when nothing is said"""
+    references = [list("abcdefg")]
+    case.equal(score([list("abcxdef")], references), 0.0, "BLEU")
+    case.equal(score([[]], references), 0.0, "BLEU of nothing")
+
+
+@check(bleu, see="Measuring a translation")
+def repeated(score, case):
+    """counts a repeated word only as often as its reference has it"""
+    hypotheses = [["the"] * 7, list("abcdefgh")]
+    references = ["the cat is on the mat now".split(), list("abcdefgh")]
+    expected = bleu_by_hand(hypotheses, references)
+    case.equal(score(hypotheses, references), expected, "BLEU")
+
+
+@check(bleu, see="Measuring a translation")
+def refuses(score, case):
+    """raises ValueError when a reference is missing"""
+    hypotheses, references = corpus(case, keep=1.0)
+    case.raises(ValueError, lambda: score(hypotheses, references[1:]), "a reference is missing")
+
+
+@check(additive_scores, see="Scores")
+def gradients(scores, case):
+    """passes the right gradients back to s, keys, W and v"""
+    B, N, S, A = case.sizes(4, low=3)
+    shapes = {"s": (B, S), "keys": (B, N, A), "W": (A, S), "v": (A,)}
+    inputs = [case.randn(*shape).requires_grad_() for shape in shapes.values()]
+    s, keys, W, v = inputs
+    fits = torch.tanh(torch.einsum("as,bs->ba", W, s).unsqueeze(1) + keys)
+    seen = case.randn(B, N)
+    expected = torch.autograd.grad(torch.einsum("bna,a->bn", fits, v), inputs, seen)
+    e = scores(*inputs)
+    case.shape(e, (B, N), "e")
+    case.that(e.requires_grad, "e should carry gradients, yours does not.")
+    e.backward(seen)
+    for name, tensor, gradient in zip(shapes, inputs, expected, strict=True):
+        case.gradient(tensor, gradient, name)
+
+
+@check(additive_scores, see="Scores")
+def one_sentence(scores, case):
+    """agrees with a loop for one sentence of one word"""
+    S, A = case.sizes(2)
+    s, keys, W, v = case.randn(1, S), case.randn(1, 1, A), case.randn(A, S), case.randn(A)
+    expected = sum(v[k] * math.tanh(W[k].dot(s[0]) + keys[0, 0, k]) for k in range(A))
+    case.equal(scores(s, keys, W, v), expected.reshape(1, 1), "e")
+
+
+@check(attend, see="From scores to a context")
+def large_scores(attend, case):
+    """stays finite for scores in the thousands"""
+    B, N, C = case.sizes(3, low=4)
+    _, mask = masked(case, B, N)
+    e, h = 1e4 * case.randn(B, N), case.randn(B, N, C)
+    best = torch.where(mask, e, -math.inf).argmax(dim=1)
+    c, a = case.unpack(attend(e, h, mask), "c", "a")
+    case.equal(a, torch.eye(N)[best], "a")
+    case.equal(c, h[torch.arange(B), best], "c")
+
+
+@check(attend, see="From scores to a context")
+def gradients(attend, case):
+    """passes the right gradients back to e and h"""
+    B, N, C = case.sizes(3, low=4)
+    e, h, seen = case.randn(B, N), case.randn(B, N, C), case.randn(B, C)
+    e, h = e.requires_grad_(), h.requires_grad_()
+    p = e.exp()
+    context = (p[:, :, None] * h).sum(dim=1) / p.sum(dim=1, keepdim=True)
+    expected = torch.autograd.grad(context, [e, h], seen)
+    c, _ = case.unpack(attend(e, h, torch.ones(B, N) > 0), "c", "a")
+    case.shape(c, (B, C), "c")
+    case.that(c.requires_grad, "c should carry gradients, yours does not.")
+    c.backward(seen)
+    case.gradient(e, expected[0], "e")
+    case.gradient(h, expected[1], "h")
+
+
+@check(AttentionDecoder, see="The decoder with attention")
+def padding(decoder, case):
+    """gives the same whatever the padding holds"""
+    ours, given, y, s, h, mask = attention_case(case, decoder)
+    c, expected_a = attended(given, s, h, mask)
+    expected, _ = given.write(y, s, c)
+    _, memory = case.unpack(ours.start(h + 100 * ~mask[:, :, None], mask), "s_0", "memory")
+    logits, _, a = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
+    case.equal(a, expected_a, "a_t")
+    case.equal(logits, expected, "logits")
+
+
+@check(AttentionDecoder, see="The decoder with attention")
+def one_sentence(decoder, case):
+    """agrees with the loops for a batch of one"""
+    ours, given, y, s, h, mask = attention_case(case, decoder, batch=1)
+    c, expected_a = attended(given, s, h, mask)
+    expected, _ = given.write(y, s, c)
+    _, memory = case.unpack(ours.start(h, mask), "s_0", "memory")
+    logits, _, a = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
+    case.equal(a, expected_a, "a_t")
+    case.equal(logits, expected, "logits")
+
+
+@check(AttentionDecoder, see="The decoder with attention")
+def gradients(decoder, case):
+    """passes the gradient of a step back to h, through scores, context and s_0"""
+    ours, given, y, _, h, mask = attention_case(case, decoder)
+    h.requires_grad_()
+    first = torch.tanh(given.first(h[:, 0, h.shape[2] // 2 :]))
+    e = torch.tanh((first @ given.W.T)[:, None] + h @ given.U.T) @ given.v
+    p = e.exp() * mask
+    a = p / p.sum(dim=1, keepdim=True)
+    expected, _ = given.write(y, first, torch.einsum("bn,bnc->bc", a, h))
+    seen = case.randn(*expected.shape)
+    (gradient,) = torch.autograd.grad(expected, h, seen)
+    s, memory = case.unpack(ours.start(h, mask), "s_0", "memory")
+    logits, _, _ = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
+    case.that(logits.requires_grad, "logits should carry gradients, yours do not.")
+    logits.backward(seen)
+    case.gradient(h, gradient, "h")
+
+
+def search_by_hand(decoder, h, mask, width: int, max_length: int, alpha: float) -> list:
+    """Search with lists, going back to the start for every hypothesis."""
+    kept = [([], 0.0)]
+    for _ in range(max_length):
+        candidates = [one for one in kept if EOS in one[0]]
+        for words, log_p in kept:
+            if EOS not in words:
+                more = next_log_p(decoder, h[0], mask[0], words).tolist()
+                candidates += [([*words, y], log_p + more[y]) for y in range(2, len(more))]
+        candidates.sort(key=lambda one: -one[1] / len(one[0]) ** alpha)
+        kept = candidates[:width]
+    return kept
+
+
+def narrow(case: Case, search, alpha: float, **settings) -> None:
+    """Compare with the search by hand for narrow beams."""
+    for width in (4, 3, 2):
+        decoder, h, mask = search_case(case, **settings)
+        expected = search_by_hand(decoder, h, mask, width, 7, alpha)
+        compare(case, search(decoder, h, mask, width, 7, alpha), expected)
+
+
+@check(beam_search, weight=2, see="Beam search")
+def narrow_beams(search, case):
+    """keeps the same hypotheses as a search with lists, for widths from two to four"""
+    narrow(case, search, 1.0, V=9)
+
+
+@check(beam_search, see="Short or probable")
+def between(search, case):
+    """divides by the length to the power α, also where α is neither 0 nor 1"""
+    narrow(case, search, 0.6, V=8)
+
+
+@check(beam_search, see="Beam search")
+def goes_no_further(search, case):
+    """returns what it has after max_length words, ended or not"""
+    decoder, h, mask = search_case(case, end=-40.0)
+    expected = search_by_hand(decoder, h, mask, 3, 5, 1.0)
+    compare(case, search(decoder, h, mask, 3, 5), expected)
+
+
+@check(beam_search, see="Beam search")
+def no_more_than_there_are(search, case):
+    """returns fewer hypotheses where there are fewer than the width"""
+    decoder, h, mask = search_case(case, V=6)
+    words, log_p = hypotheses(case, search(decoder, h, mask, 10, 1))
+    case.that(len(words) <= 6, f"hypotheses should be 6 at most, yours are {len(words)}.", log_p)
+    expected = next_log_p(decoder, h[0], mask[0], []).sort(descending=True).values
+    case.equal(log_p[:4], expected[:4].float(), "log p of hypotheses")
+
+
+@check(beam_search, see="Beam search")
+def padded_sentence(search, case):
+    """gives the same for a sentence with padding behind it"""
+    N, C, S = case.sizes(3, low=3)
+    decoder = small_decoder(case, 8, C, S, 0.5)
+    h, mask = case.randn(1, N + 2, C), torch.arange(N + 2)[None] < N
+    expected = search_by_hand(decoder, h, mask, 4, 6, 1.0)
+    words, _ = hypotheses(case, search(decoder, h, mask, 4, 6))
+    case.equal(padded(words), padded([one for one, _ in expected]), "words of hypotheses")

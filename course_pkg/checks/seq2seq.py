@@ -1,0 +1,529 @@
+"""Checks of 03_seq2seq. Oracles: torch's GRU sentence by sentence, loops, exhaustive search."""
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.models import SmallDecoder
+from course_pkg.checking.registry import check
+from course_pkg.data.translation import BOS, EOS, PAD
+from course_pkg.seq2seq import (
+    AttentionDecoder,
+    Decoder,
+    Encoder,
+    additive_scores,
+    attend,
+    beam_search,
+    bleu,
+    greedy_decode,
+    teacher_forcing_loss,
+)
+
+
+def masked(case: Case, B: int, N: int) -> tuple[Tensor, Tensor]:
+    """Draw lengths of sentences and make their mask."""
+    lengths = case.lengths(B, N)
+    return lengths, torch.arange(N) < lengths[:, None]
+
+
+def annotations(case: Case, B: int, N: int, C: int) -> tuple[Tensor, Tensor]:
+    """Draw an encoder's states, zero at padding, and their mask."""
+    _, mask = masked(case, B, N)
+    return case.randn(B, N, C) * mask[:, :, None], mask
+
+
+def weights(case: Case, module: nn.Module) -> dict[str, Tensor]:
+    """Draw a state dict for a module: numbers of a size at which nothing saturates."""
+    return {
+        name: case.randn(*value.shape) / value.shape[-1] ** 0.5
+        for name, value in module.state_dict().items()
+    }
+
+
+def load(case: Case, student, sizes: tuple[int, ...], state: dict[str, Tensor]):
+    """Make a student's module, float64, with given weights."""
+    module = student(*sizes).double()
+    names = sorted(module.state_dict())
+    wanted = sorted(state)
+    case.that(names == wanted, f"Parameters should be {wanted}, yours are {names}.")
+    module.load_state_dict(state)
+    return module
+
+
+def encoder_pair(case: Case, student, V: int, E: int, H: int) -> tuple:
+    """Make a student's Encoder, and torch's embedding and GRU with the same random weights."""
+    parts = {"embedding": nn.Embedding(V, E), "gru": nn.GRU(E, H, bidirectional=True)}
+    torchs = nn.ModuleDict(parts).double()
+    state = weights(case, torchs)
+    torchs.load_state_dict(state)
+    return load(case, student, (V, E, H), state), torchs
+
+
+def one_by_one(torchs: nn.ModuleDict, X: Tensor, lengths: Tensor) -> Tensor:
+    """Encode each sentence on its own, without any padding, and put zeros behind it."""
+    B, N = X.shape
+    expected = torch.zeros(B, N, 2 * torchs["gru"].hidden_size, dtype=torch.float64)
+    for row, length in enumerate(lengths.tolist()):
+        expected[row, :length] = torchs["gru"](torchs["embedding"](X[row, :length]))[0]
+    return expected
+
+
+@check(Encoder, weight=3, see="The encoder")
+def values(encoder, case):
+    """agrees with torch's GRU when each sentence is read on its own, without padding"""
+    B, N, V, E, H = case.sizes(5, low=3)
+    ours, torchs = encoder_pair(case, encoder, V, E, H)
+    lengths, mask = masked(case, B, N)
+    X = case.integers(4, V + 4, B, N) % V * mask
+    h, _ = case.unpack(ours(X, lengths), "h", "mask")
+    case.equal(h, one_by_one(torchs, X, lengths), "h")
+
+
+@check(Encoder, see="The encoder")
+def mask(encoder, case):
+    """returns a mask that is True where a word is"""
+    B, N, V, E, H = case.sizes(5, low=3)
+    ours, _ = encoder_pair(case, encoder, V, E, H)
+    lengths, expected = masked(case, B, N)
+    _, given = case.unpack(ours(case.integers(0, V, B, N), lengths), "h", "mask")
+    case.equal(given, expected, "mask")
+
+
+@check(Encoder, see="The encoder")
+def without_padding(encoder, case):
+    """agrees with torch's bidirectional GRU when all sentences have the same length"""
+    B, N, V, E, H = case.sizes(5, low=3)
+    ours, torchs = encoder_pair(case, encoder, V, E, H)
+    X = case.integers(0, V, B, N)
+    h, _ = case.unpack(ours(X, torch.full((B,), N)), "h", "mask")
+    expected, _ = torchs["gru"](torchs["embedding"](X).transpose(0, 1))
+    case.equal(h, expected.transpose(0, 1), "h")
+
+
+class Given(nn.Module):
+    """The parameters of both decoders, by their names."""
+
+    def __init__(self, V: int, E: int, C: int, S: int, A: int | None = None):
+        super().__init__()
+        self.embedding = nn.Embedding(V, E)
+        self.first = nn.Linear(C if A is None else C // 2, S)
+        self.gru = nn.GRUCell(E + C, S)
+        self.output = nn.Linear(S + C, V)
+        if A is not None:
+            self.W = nn.Parameter(torch.zeros(A, S))
+            self.U = nn.Parameter(torch.zeros(A, C))
+            self.v = nn.Parameter(torch.zeros(A))
+
+    def write(self, y: Tensor, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute logits and s_t when the context is known."""
+        s = self.gru(torch.cat([self.embedding(y), c], dim=1), s)
+        return torch.cat([s, c], dim=1) @ self.output.weight.T + self.output.bias, s
+
+
+def decoder_pair(case: Case, student, *sizes: int) -> tuple:
+    """Make a student's decoder, and our parts with the same random weights."""
+    given = Given(*sizes).double()
+    given.load_state_dict(weights(case, given))
+    return load(case, student, sizes, dict(given.state_dict())), given
+
+
+def even_sizes(case: Case, count: int) -> list[int]:
+    """Draw sizes for a decoder: V, E, C (even), S, …, all different."""
+    sizes = case.sizes(count, low=3)
+    sizes[2] = 2 * (max(sizes) // 2 + 1)
+    return sizes
+
+
+def ends(h: Tensor, mask: Tensor) -> Tensor:
+    """The forward state of each sentence's last word and the backward state of its first."""
+    half = h.shape[2] // 2
+    rows = zip(h, mask.sum(dim=1).tolist(), strict=True)
+    return torch.stack([torch.cat([row[n - 1, :half], row[0, half:]]) for row, n in rows])
+
+
+@check(Decoder, weight=2, see="A decoder with one context")
+def start(decoder, case):
+    """takes c from the two ends of each sentence, and s_0 = tanh(W_0 c + b_0)"""
+    V, E, C, S, B, N = even_sizes(case, 6)
+    ours, given = decoder_pair(case, decoder, V, E, C, S)
+    h, mask = annotations(case, B, N, C)
+    s, c = case.unpack(ours.start(h, mask), "s_0", "c")
+    case.equal(c, ends(h, mask), "c")
+    case.equal(s, torch.tanh(given.first(ends(h, mask))), "s_0")
+
+
+@check(Decoder, weight=3, see="A decoder with one context")
+def step(decoder, case):
+    """agrees with torch.nn.GRUCell and a linear layer"""
+    V, E, C, S, B = even_sizes(case, 5)
+    ours, given = decoder_pair(case, decoder, V, E, C, S)
+    y, s, c = case.integers(0, V, B), case.randn(B, S), case.randn(B, C)
+    expected, expected_s = given.write(y, s, c)
+    logits, s, weights = case.unpack(ours.step(y, s, c), "logits", "s_t", "None")
+    case.equal(s, expected_s, "s_t")
+    case.equal(logits, expected, "logits")
+    case.that(weights is None, "weights should be None: this decoder has no attention.")
+
+
+def small_decoder(case: Case, V: int, C: int, S: int, end: float = 0.0) -> SmallDecoder:
+    """Draw a decoder that never says PAD or BOS; the higher `end`, the sooner it says EOS."""
+    b = case.randn(V)
+    b[EOS] += end
+    b[PAD] = b[BOS] = -50
+    P, R = case.randn(C, S) / C**0.5, 2 * case.randn(S, S) / S**0.5
+    return SmallDecoder([P, R, case.randn(V, S), 2 * case.randn(S, V) / S**0.5, b])
+
+
+def log_probability(decoder: SmallDecoder, h: Tensor, mask: Tensor, words: list[int]) -> Tensor:
+    """Compute log p of each of the words that follow BOS, for one sentence."""
+    s, memory = decoder.start(h[None], mask[None])
+    found, before = [], BOS
+    for word in words:
+        logits, s, _ = decoder.step(torch.tensor([before]), s, memory)
+        found.append(logits[0, word] - torch.logsumexp(logits[0], dim=0))
+        before = word
+    return torch.stack(found)
+
+
+def translations(case: Case, B: int, M: int, V: int) -> tuple[Tensor, list[list[int]]]:
+    """Draw translations of different lengths, as Y and as lists of words without BOS."""
+    lengths = 1 + case.lengths(B, M - 2)  # EOS included
+    rows = [[*case.integers(4, V, n - 1).tolist(), EOS] for n in lengths.tolist()]
+    padded = [[BOS, *row, *[PAD] * (M - 1 - len(row))] for row in rows]
+    return torch.tensor(padded), rows
+
+
+def forced(case: Case) -> tuple:
+    """Draw a decoder, an encoder's result and translations for teacher forcing."""
+    B, N, M, C, S = case.sizes(5, low=4)
+    decoder = small_decoder(case, 9, C, S)
+    return decoder, *annotations(case, B, N, C), *translations(case, B, M, 9)
+
+
+@check(teacher_forcing_loss, weight=3, see="Teacher forcing")
+def values(loss, case):
+    """is the mean of -log p over all words of all translations, EOS included"""
+    decoder, h, mask, Y, rows = forced(case)
+    log_p = [log_probability(decoder, h[n], mask[n], row) for n, row in enumerate(rows)]
+    case.equal(loss(decoder, h, mask, Y), -torch.cat(log_p).mean(), "loss")
+
+
+@check(teacher_forcing_loss, see="Teacher forcing")
+def padding(loss, case):
+    """gives the same when every translation is padded further"""
+    decoder, h, mask, Y, rows = forced(case)
+    log_p = [log_probability(decoder, h[n], mask[n], row) for n, row in enumerate(rows)]
+    longer = torch.cat([Y, torch.full((len(Y), 7), PAD)], dim=1)
+    case.equal(loss(decoder, h, mask, longer), -torch.cat(log_p).mean(), "loss")
+
+
+def next_log_p(decoder: SmallDecoder, h: Tensor, mask: Tensor, words: list[int]) -> Tensor:
+    """Compute log p of every word that may follow some words, going back to the start."""
+    s, memory = decoder.start(h[None], mask[None])
+    for word in [BOS, *words]:
+        logits, s, _ = decoder.step(torch.tensor([word]), s, memory)
+    return torch.log_softmax(logits[0], dim=0)
+
+
+def greedy_by_hand(decoder: SmallDecoder, h: Tensor, mask: Tensor, max_length: int) -> list[int]:
+    """Translate one sentence, always going back to its start."""
+    words = []
+    while len(words) < max_length and EOS not in words:
+        words.append(int(next_log_p(decoder, h, mask, words).argmax()))
+    return words
+
+
+def padded(rows: list[list[int]]) -> Tensor:
+    """Put lists of words into one tensor, with PAD behind the shorter ones."""
+    width = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+
+def greedy_case(case: Case, end: float) -> tuple:
+    """Draw a decoder and an encoder's result for a few sentences."""
+    N, C, S = case.sizes(3, low=3)
+    return small_decoder(case, 11, C, S, end), *annotations(case, 9, N, C)
+
+
+@check(greedy_decode, weight=3, see="Greedy decoding")
+def values(decode, case):
+    """takes the most probable word at every step, and PAD after EOS"""
+    decoder, h, mask = greedy_case(case, end=0.5)
+    rows = [greedy_by_hand(decoder, *one, 12) for one in zip(h, mask, strict=True)]
+    case.equal(decode(decoder, h, mask, 12), padded(rows), "words")
+
+
+@check(greedy_decode, see="Greedy decoding")
+def stops(decode, case):
+    """takes no further step when every sentence has ended"""
+    decoder, h, mask = greedy_case(case, end=2.0)
+    rows = [greedy_by_hand(decoder, *one, 30) for one in zip(h, mask, strict=True)]
+    words = decode(decoder, h, mask, 30)
+    case.shape(words, (9, max(map(len, rows))), "words")
+
+
+@check(greedy_decode, see="Greedy decoding")
+def goes_no_further(decode, case):
+    """writes max_length words where no EOS comes"""
+    decoder, h, mask = greedy_case(case, end=-50.0)
+    rows = [greedy_by_hand(decoder, *one, 5) for one in zip(h, mask, strict=True)]
+    case.equal(decode(decoder, h, mask, 5), padded(rows), "words")
+
+
+def bleu_by_hand(hypotheses: list[list[str]], references: list[list[str]]) -> float:
+    """Count n-grams one after the other; each one found is crossed out in the reference."""
+    product = 1.0
+    for n in range(1, 5):
+        found = total = 0
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            left = [reference[i : i + n] for i in range(len(reference) - n + 1)]
+            for i in range(len(hypothesis) - n + 1):
+                total += 1
+                if hypothesis[i : i + n] in left:
+                    left.remove(hypothesis[i : i + n])
+                    found += 1
+        product *= found / total
+    c, r = sum(map(len, hypotheses)), sum(map(len, references))
+    return 100 * product**0.25 * (1.0 if c > r else math.exp(1 - r / c))
+
+
+def corpus(case: Case, keep: float, low: int = 6, change: float = 0.15) -> tuple[list, list]:
+    """Draw references from few words, and hypotheses: shortened, some words changed, swapped."""
+    words = list("abcdefg")
+    references, hypotheses = [], []
+    for length in case.integers(low, low + 9, 12).tolist():
+        reference = [words[k] for k in case.integers(0, 7, length).tolist()]
+        other = [words[k] for k in case.integers(0, 7, length).tolist()]
+        changed = (case.rand(length) < change).tolist()
+        pairs = zip(reference, other, changed, strict=True)
+        hypothesis = [new if is_new else old for old, new, is_new in pairs]
+        references.append(reference)
+        hypotheses.append(hypothesis[: max(4, round(keep * length))] + hypothesis[: int(keep > 1)])
+    return hypotheses, references
+
+
+@check(bleu, weight=2, see="Measuring a translation")
+def values(score, case):
+    """counts as one does by hand, crossing out what is found"""
+    hypotheses, references = corpus(case, keep=1.1)
+    case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+
+
+@check(bleu, see="Measuring a translation")
+def brevity(score, case):
+    """multiplies by exp(1 - r/c) when the translations are too short"""
+    hypotheses, references = corpus(case, keep=0.7)
+    case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+
+
+@check(bleu, see="Measuring a translation")
+def perfect(score, case):
+    """is 100 when every translation equals its reference"""
+    _, references = corpus(case, keep=1.0)
+    case.equal(score(references, references), 100.0, "BLEU")
+
+
+@check(additive_scores, weight=3, see="Scores")
+def values(scores, case):
+    """agrees with a double loop over sentences and source words"""
+    B, N, S, A = case.sizes(4, low=3)
+    s, keys, W, v = case.randn(B, S), case.randn(B, N, A), case.randn(A, S), case.randn(A)
+    rows = [[v.dot(torch.tanh(W.mv(s[b]) + keys[b, i])) for i in range(N)] for b in range(B)]
+    expected = torch.stack([torch.stack(row) for row in rows])
+    case.equal(scores(s, keys, W, v), expected, "e")
+
+
+@check(additive_scores, see="Scores")
+def bounded(scores, case):
+    """gives Σ|v| to a source word that agrees in every feature, however large it is"""
+    B, N, S, A = case.sizes(4, low=3)
+    v = case.randn(A)
+    keys = 1e3 * v.sign().expand(B, N, A)
+    e = scores(case.randn(B, S), keys, case.randn(A, S), v)
+    case.equal(e, v.abs().sum().expand(B, N), "e")
+
+
+@check(attend, weight=2, see="From scores to a context")
+def values(attend, case):
+    """agrees with a softmax over the words of each sentence on its own"""
+    B, N, C = case.sizes(3, low=4)
+    e, (_, mask) = case.randn(B, N), masked(case, B, N)
+    h = case.randn(B, N, C)
+    expected_a, expected_c = torch.zeros(B, N).double(), torch.zeros(B, C).double()
+    for b in range(B):
+        n = int(mask[b].sum())
+        expected_a[b, :n] = torch.softmax(e[b, :n], dim=0)
+        expected_c[b] = expected_a[b, :n] @ h[b, :n]
+    c, a = case.unpack(attend(e, h, mask), "c", "a")
+    case.equal(a, expected_a, "a")
+    case.equal(c, expected_c, "c")
+
+
+@check(attend, see="From scores to a context")
+def padding(attend, case):
+    """gives padding a weight of exactly zero, whatever its score"""
+    B, N, C = case.sizes(3, low=4)
+    _, mask = masked(case, B, N)
+    e = torch.where(mask, case.randn(B, N), 1e4)
+    _, a = case.unpack(attend(e, case.randn(B, N, C), mask), "c", "a")
+    case.shape(a, (B, N), "a")
+    case.equal(a.masked_fill(mask, 0), torch.zeros(B, N), "a of padding")
+
+
+@check(attend, see="From scores to a context")
+def sums_to_one(attend, case):
+    """has weights that sum to one over the source words"""
+    B, N, C = case.sizes(3, low=4)
+    _, mask = masked(case, B, N)
+    _, a = case.unpack(attend(case.randn(B, N), case.randn(B, N, C), mask), "c", "a")
+    case.shape(a, (B, N), "a")
+    case.equal(a.sum(dim=1), torch.ones(B), "sum of a")
+
+
+@check(AttentionDecoder, see="The decoder with attention")
+def start(decoder, case):
+    """takes s_0 from the backward state of the first word"""
+    V, E, C, S, A, B, N = even_sizes(case, 7)
+    ours, given = decoder_pair(case, decoder, V, E, C, S, A)
+    h, mask = annotations(case, B, N, C)
+    s, _ = case.unpack(ours.start(h, mask), "s_0", "memory")
+    expected = h[:, 0, C // 2 :] @ given.first.weight.T + given.first.bias
+    case.equal(s, expected.tanh(), "s_0")
+
+
+def attended(given: Given, s: Tensor, h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute contexts and weights sentence by sentence, word by word."""
+    c, a = torch.zeros(len(h), h.shape[2]).double(), torch.zeros(mask.shape).double()
+    for b in range(len(h)):
+        n = int(mask[b].sum())
+        e = [given.v.dot(torch.tanh(given.W.mv(s[b]) + given.U.mv(h[b, i]))) for i in range(n)]
+        a[b, :n] = torch.softmax(torch.stack(e), dim=0)
+        c[b] = a[b, :n] @ h[b, :n]
+    return c, a
+
+
+def attention_case(case: Case, decoder, batch: int | None = None) -> tuple:
+    """Make a student's decoder, ours, and y, s, h and mask."""
+    V, E, C, S, A, B, N = even_sizes(case, 7)
+    B = batch or B
+    pair = decoder_pair(case, decoder, V, E, C, S, A)
+    y, s = case.integers(0, V, B), case.randn(B, S)
+    h, mask = annotations(case, B, N, C) if B > 1 else (case.randn(1, N, C), torch.ones(1, N) > 0)
+    return *pair, y, s, h, mask
+
+
+@check(AttentionDecoder, weight=3, see="The decoder with attention")
+def step(decoder, case):
+    """agrees with loops over sentences and words, torch.nn.GRUCell and a linear layer"""
+    ours, given, y, s, h, mask = attention_case(case, decoder)
+    _, memory = case.unpack(ours.start(h, mask), "s_0", "memory")
+    c, expected_a = attended(given, s, h, mask)
+    expected, expected_s = given.write(y, s, c)
+    logits, s, a = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
+    case.equal(a, expected_a, "a_t")
+    case.equal(s, expected_s, "s_t")
+    case.equal(logits, expected, "logits")
+
+
+@check(AttentionDecoder, weight=2, see="The decoder with attention")
+def looks_again(decoder, case):
+    """computes new weights at every step, from the state before it"""
+    ours, given, y, _, h, mask = attention_case(case, decoder)
+    s, memory = case.unpack(ours.start(h, mask), "s_0", "memory")
+    expected_s = torch.tanh(given.first(h[:, 0, h.shape[2] // 2 :]))
+    for t in range(1, 4):
+        c, expected_a = attended(given, expected_s, h, mask)
+        expected, expected_s = given.write(y, expected_s, c)
+        logits, s, a = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
+        case.equal(a, expected_a, f"a_{t}")
+        case.equal(logits, expected, f"logits of step {t}")
+        y = expected.argmax(dim=1)
+
+
+def hypotheses(case: Case, result: object) -> tuple[list[list[int]], Tensor]:
+    """Split what a beam search returns into words and log-probabilities."""
+    case.that(
+        isinstance(result, list) and len(result) > 0,
+        "hypotheses should be a list of pairs (words, log-probability), best first.",
+    )
+    words, log_p = zip(*(case.unpack(one, "words", "log p") for one in result), strict=True)
+    return [[int(word) for word in one] for one in words], torch.tensor([float(p) for p in log_p])
+
+
+def search_case(case: Case, V: int = 8, end: float = 0.5) -> tuple:
+    """Draw a decoder and an encoder's result for one sentence."""
+    N, C, S = case.sizes(3, low=3)
+    decoder = small_decoder(case, V, C, S, end)
+    return decoder, case.randn(1, N, C), torch.ones(1, N, dtype=torch.bool)
+
+
+def all_hypotheses(decoder, h: Tensor, mask: Tensor, max_length: int, alpha: float) -> list:
+    """Judge everything that can be said without PAD and BOS; best first."""
+    others = range(3, len(decoder[4]))
+    found = []
+    for length in range(max_length):
+        found += [[*words, EOS] for words in itertools.product(others, repeat=length)]
+    found += map(list, itertools.product(others, repeat=max_length))
+    log_p = [float(log_probability(decoder, h[0], mask[0], words).sum()) for words in found]
+    pairs = list(zip(found, log_p, strict=True))
+    return sorted(pairs, key=lambda pair: -pair[1] / len(pair[0]) ** alpha)
+
+
+def compare(case: Case, given: object, expected: list[tuple[list[int], float]]) -> None:
+    """Compare the first hypotheses with those expected: their log-probabilities, then words."""
+    words, log_p = hypotheses(case, given)
+    count = len(expected)
+    case.that(
+        len(words) >= count,
+        f"hypotheses should be at least {count}, yours are {len(words)}.",
+        log_p,
+    )
+    said = [word for one in words[:count] for word in one]
+    case.that(
+        not {PAD, BOS} & set(said),
+        "words of hypotheses should be without BOS and PAD.",
+        padded(words[:count]),
+    )
+    wanted, expected_log_p = zip(*expected, strict=True)
+    case.equal(log_p[:count], torch.tensor(expected_log_p), "log p of hypotheses")
+    case.equal(padded(words[:count]), padded(list(wanted)), "words of hypotheses")
+
+
+@check(beam_search, weight=3, see="Beam search")
+def exhaustive(search, case):
+    """finds the ten best of all sentences when nothing has to be left out"""
+    decoder, h, mask = search_case(case, V=6)
+    result = search(decoder, h, mask, 130, 4)
+    compare(case, result, all_hypotheses(decoder, h, mask, 4, 1.0)[:10])
+
+
+@check(beam_search, see="Beam search")
+def width_one(search, case):
+    """is greedy decoding when the width is one"""
+    decoder, h, mask = search_case(case, end=-0.5)
+    words = greedy_by_hand(decoder, h[0], mask[0], 9)
+    log_p = float(log_probability(decoder, h[0], mask[0], words).sum())
+    compare(case, search(decoder, h, mask, 1, 9), [(words, log_p)])
+
+
+@check(beam_search, weight=2, see="Beam search")
+def honest(search, case):
+    """gives each hypothesis the log-probability that the decoder gives its words"""
+    decoder, h, mask = search_case(case)
+    words, log_p = hypotheses(case, search(decoder, h, mask, 5, 8))
+    case.that(all(words), "hypotheses should have at least one word each.", log_p)
+    known = all(2 <= word < 8 for one in words for word in one)
+    case.that(known, "words of hypotheses should be without BOS and PAD.", padded(words))
+    expected = [log_probability(decoder, h[0], mask[0], one).sum() for one in words]
+    case.equal(log_p, torch.stack(expected).float(), "log p of hypotheses")
+
+
+@check(beam_search, see="Short or probable")
+def by_probability(search, case):
+    """finds the most probable of all sentences when α = 0"""
+    decoder, h, mask = search_case(case, V=6)
+    result = search(decoder, h, mask, 130, 4, 0.0)
+    compare(case, result, all_hypotheses(decoder, h, mask, 4, 0.0)[:10])
