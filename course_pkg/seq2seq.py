@@ -45,10 +45,10 @@ class Encoder(nn.Module):
             h, with zeros where the padding is, and a mask that is True where a word is.
         """
         ### BEGIN SOLUTION
-        packed = nn.utils.rnn.pack_padded_sequence(
+        sentences = nn.utils.rnn.pack_padded_sequence(
             self.embedding(X), lengths.cpu(), batch_first=True, enforce_sorted=False
         )
-        h, _ = self.gru(packed)
+        h, _ = self.gru(sentences)
         N = X.shape[1]
         h, _ = nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=N)
         return h, torch.arange(N).to(lengths) < lengths[:, None]

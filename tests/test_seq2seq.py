@@ -12,11 +12,12 @@ from sacrebleu import corpus_bleu
 from torch import nn
 from torch.nn import functional
 
+from autograder.hidden.seq2seq import bleu_by_hand
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallDecoder
 from course_pkg.checking.wire import Decoder as WireDecoder
 from course_pkg.checking.wire import Encoder as WireEncoder
-from course_pkg.checks.seq2seq import bleu_by_hand, greedy_by_hand, greedy_case, small_decoder
+from course_pkg.checks.seq2seq import greedy_by_hand, greedy_case, small_decoder
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.seq2seq import (
     AttentionDecoder,

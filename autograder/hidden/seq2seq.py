@@ -10,9 +10,7 @@ from course_pkg.checks.seq2seq import (
     annotations,
     attended,
     attention_case,
-    bleu_by_hand,
     compare,
-    corpus,
     decoder_pair,
     encoder_pair,
     ends,
@@ -145,6 +143,52 @@ def one_sentence(decode, case):
         case.equal(given, torch.tensor([words]), f"words of sentence {b}")
 
 
+def bleu_by_hand(hypotheses: list[list[str]], references: list[list[str]]) -> float:
+    """Count n-grams one after the other; each one found is crossed out in the reference."""
+    product = 1.0
+    for n in range(1, 5):
+        found = total = 0
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            left = [reference[i : i + n] for i in range(len(reference) - n + 1)]
+            for i in range(len(hypothesis) - n + 1):
+                total += 1
+                if hypothesis[i : i + n] in left:
+                    left.remove(hypothesis[i : i + n])
+                    found += 1
+        product *= found / total
+    c, r = (sum(map(len, side)) for side in (hypotheses, references))
+    return 100 * product**0.25 * (1.0 if c > r else math.exp(1 - r / c))
+
+
+def corpus(case: Case, keep: float, low: int = 6, change: float = 0.15) -> tuple[list, list]:
+    """Draw references from few words, and hypotheses: shortened, some words changed, swapped."""
+    words = list("abcdefg")
+    references, hypotheses = [], []
+    for length in case.integers(low, low + 9, 12).tolist():
+        reference = [words[k] for k in case.integers(0, 7, length).tolist()]
+        other = [words[k] for k in case.integers(0, 7, length).tolist()]
+        changed = (case.rand(length) < change).tolist()
+        pairs = zip(reference, other, changed, strict=True)
+        hypothesis = [new if is_new else old for old, new, is_new in pairs]
+        references.append(reference)
+        hypotheses.append(hypothesis[: max(4, round(keep * length))] + hypothesis[: int(keep > 1)])
+    return hypotheses, references
+
+
+@check(bleu, see="Measuring a translation")
+def values_by_hand(score, case):
+    """counts as one does by hand, crossing out what is found"""
+    hypotheses, references = corpus(case, keep=1.1)
+    case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+
+
+@check(bleu, see="Measuring a translation")
+def brevity_by_hand(score, case):
+    """multiplies by exp(1 - r/c) when the translations are too short and not all right"""
+    hypotheses, references = corpus(case, keep=0.7)
+    case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+
+
 @check(bleu, see="Measuring a translation")
 def of_a_corpus(score, case):
     """adds up counts over sentences, of which some have no match of four words"""
@@ -163,7 +207,7 @@ def nothing_in_common(score, case):
 
 
 @check(bleu, see="Measuring a translation")
-def repeated(score, case):
+def repeated_word(score, case):
     """counts a repeated word only as often as its reference has it"""
     hypotheses = [["the"] * 7, list("abcdefgh")]
     references = ["the cat is on the mat now".split(), list("abcdefgh")]

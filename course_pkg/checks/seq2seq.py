@@ -273,56 +273,48 @@ def goes_no_further(decode, case):
     case.equal(decode(decoder, h, mask, 5), padded(rows), "words")
 
 
-def bleu_by_hand(hypotheses: list[list[str]], references: list[list[str]]) -> float:
-    """Count n-grams one after the other; each one found is crossed out in the reference."""
-    product = 1.0
-    for n in range(1, 5):
-        found = total = 0
-        for hypothesis, reference in zip(hypotheses, references, strict=True):
-            left = [reference[i : i + n] for i in range(len(reference) - n + 1)]
-            for i in range(len(hypothesis) - n + 1):
-                total += 1
-                if hypothesis[i : i + n] in left:
-                    left.remove(hypothesis[i : i + n])
-                    found += 1
-        product *= found / total
-    c, r = sum(map(len, hypotheses)), sum(map(len, references))
-    return 100 * product**0.25 * (1.0 if c > r else math.exp(1 - r / c))
+def sentences(case: Case, count: int, low: int) -> list[list[str]]:
+    """Draw sentences of different words, at least `low` each."""
+    lengths = case.integers(low, low + 9, count).tolist()
+    return [[f"word{k}" for k in range(length)] for length in lengths]
 
 
-def corpus(case: Case, keep: float, low: int = 6, change: float = 0.15) -> tuple[list, list]:
-    """Draw references from few words, and hypotheses: shortened, some words changed, swapped."""
-    words = list("abcdefg")
-    references, hypotheses = [], []
-    for length in case.integers(low, low + 9, 12).tolist():
-        reference = [words[k] for k in case.integers(0, 7, length).tolist()]
-        other = [words[k] for k in case.integers(0, 7, length).tolist()]
-        changed = (case.rand(length) < change).tolist()
-        pairs = zip(reference, other, changed, strict=True)
-        hypothesis = [new if is_new else old for old, new, is_new in pairs]
-        references.append(reference)
-        hypotheses.append(hypothesis[: max(4, round(keep * length))] + hypothesis[: int(keep > 1)])
-    return hypotheses, references
+def grams(rows: list[list[str]], n: int) -> int:
+    """Count the n-grams of some sentences."""
+    return sum(len(row) - n + 1 for row in rows)
 
 
 @check(bleu, weight=2, see="Measuring a translation")
 def values(score, case):
-    """counts as one does by hand, crossing out what is found"""
-    hypotheses, references = corpus(case, keep=1.1)
-    case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+    """loses n of the n-grams for each word that is wrong, in the middle of a sentence"""
+    references = sentences(case, 7, low=10)
+    hypotheses = [[*row[:4], "wrong", *row[5:]] for row in references]
+    lost = [1 - n * len(references) / grams(references, n) for n in range(1, 5)]
+    case.equal(score(hypotheses, references), 100 * math.prod(lost) ** 0.25, "BLEU")
 
 
 @check(bleu, see="Measuring a translation")
 def brevity(score, case):
-    """multiplies by exp(1 - r/c) when the translations are too short"""
-    hypotheses, references = corpus(case, keep=0.7)
-    case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+    """is 100 exp(1 - r/c) when all translations stop too early"""
+    references = sentences(case, 7, low=8)
+    hypotheses = [row[: len(row) - 1 - number % 3] for number, row in enumerate(references)]
+    r, c = sum(map(len, references)), sum(map(len, hypotheses))
+    case.equal(score(hypotheses, references), 100 * math.exp(1 - r / c), "BLEU")
+
+
+@check(bleu, see="Measuring a translation")
+def repeated(score, case):
+    """counts nothing twice when every translation is its reference, said twice"""
+    references = sentences(case, 7, low=6)
+    hypotheses = [row + row for row in references]
+    shares = [grams(references, n) / grams(hypotheses, n) for n in range(1, 5)]
+    case.equal(score(hypotheses, references), 100 * math.prod(shares) ** 0.25, "BLEU")
 
 
 @check(bleu, see="Measuring a translation")
 def perfect(score, case):
     """is 100 when every translation equals its reference"""
-    _, references = corpus(case, keep=1.0)
+    references = sentences(case, 7, low=4)
     case.equal(score(references, references), 100.0, "BLEU")
 
 
