@@ -1,0 +1,668 @@
+"""Checks of 05_attention. Oracles: torch's scaled_dot_product_attention, MultiheadAttention and
+counter of operations, distributions.Normal, closed forms."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_pkg.attention import (
+    AttentionLayer,
+    MultiHeadAttention,
+    SelfAttention,
+    attention_cost,
+    attention_matrix,
+    basic_self_attention,
+    causal_mask,
+    dot_attention,
+    masked_softmax,
+    merge_heads,
+    padding_mask,
+    scaled_dot_attention,
+    soft_lookup,
+    split_heads,
+)
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+
+
+def both(case: Case, result: object, y: tuple, a: tuple, names: str = "ya") -> tuple:
+    """Split what an exercise returns into outputs and weights, and demand their shapes."""
+    outputs, weights = case.unpack(result, *names)
+    case.shape(outputs, y, names[0])
+    case.shape(weights, a, names[1])
+    return outputs, weights
+
+
+def sum_to_one(case: Case, weights: Tensor, what: str) -> None:
+    """Demand shares: not negative, and one in sum along the last axis."""
+    lowest = weights.min().item()
+    case.that(lowest >= 0, f"{what} should not be negative, yours has {lowest:.4g}.", weights)
+    rows = f"sums of {what}'s rows" if weights.dim() > 1 else f"sum of {what}"
+    case.equal(weights.sum(dim=-1), torch.ones(weights.shape[:-1], dtype=torch.float64), rows)
+
+
+def torchs(Q: Tensor, K: Tensor, V: Tensor, **options) -> tuple[Tensor, Tensor]:
+    """Let torch attend: the outputs, and the weights, which are its outputs for V = I."""
+    one_hot = torch.eye(K.shape[-2], dtype=V.dtype).expand(*K.shape[:-2], -1, -1)
+    attend = F.scaled_dot_product_attention
+    return attend(Q, K, V, **options), attend(Q, K, one_hot, **options)
+
+
+def one_query(q: Tensor, X: Tensor, **options) -> tuple[Tensor, Tensor]:
+    """Let torch attend from one query."""
+    y, a = torchs(q[None, None], X[None], X[None], **options)
+    return y[0, 0], a[0, 0]
+
+
+def query_and_table(case: Case, low: int = 3) -> tuple[Tensor, Tensor, int, int]:
+    """Draw q and X, and give N_X and D."""
+    N, D = case.sizes(2, low)
+    return case.randn(D), case.randn(N, D), N, D
+
+
+def rows_permuted(case: Case, attend, **options) -> None:
+    """Demand that weights follow the rows of a table, and that the output does not care."""
+    q, X, N, D = query_and_table(case)
+    order = torch.randperm(N, generator=case.generator)
+    y, a = both(case, attend(q, X, **options), (D,), (N,))
+    y_new, a_new = both(case, attend(q, X[order], **options), (D,), (N,))
+    sum_to_one(case, a, "a")
+    case.equal(a_new, a[order], "a of the permuted rows")
+    case.equal(y_new, y, "y of the permuted rows")
+
+
+@check(soft_lookup, see="From exact to near")
+def weights(lookup, case):
+    """gives weights that are not negative and sum to one"""
+    q, X, N, D = query_and_table(case)
+    _, a = both(case, lookup(q, X), (D,), (N,))
+    sum_to_one(case, a, "a")
+
+
+@check(soft_lookup, see="From exact to near")
+def nearest(lookup, case):
+    """returns the row nearest to the query when the temperature is low"""
+    q, X, N, D = query_and_table(case, low=5)
+    y, a = both(case, lookup(q, X, 1e-3), (D,), (N,))
+    row = torch.cdist(q[None], X)[0].argmin()
+    case.equal(a, F.one_hot(row, N).double(), "a")
+    case.equal(y, X[row], "y")
+
+
+@check(soft_lookup, see="From exact to near")
+def permuted(lookup, case):
+    """permutes the weights with the rows, and leaves the output as it is"""
+    rows_permuted(case, lookup, temperature=2.0)
+
+
+@check(soft_lookup, weight=2, see="From exact to near")
+def values(lookup, case):
+    """weighs rows as Gaussians of variance τ around them would explain the query"""
+    q, X, N, D = query_and_table(case, low=4)
+    densities = torch.distributions.Normal(X, 3**0.5).log_prob(q).sum(dim=1)
+    expected = densities.softmax(dim=0)
+    y, a = both(case, lookup(q, X, 3.0), (D,), (N,))
+    case.equal(a, expected, "a")
+    case.equal(y, (expected[:, None] * X).sum(dim=0), "y")
+
+
+@check(dot_attention, see="From distances to dot products")
+def weights(attend, case):
+    """gives weights that are not negative and sum to one"""
+    q, X, N, D = query_and_table(case)
+    _, a = both(case, attend(q, X), (D,), (N,))
+    sum_to_one(case, a, "a")
+
+
+@check(dot_attention, see="From distances to dot products")
+def permuted(attend, case):
+    """permutes the weights with the rows, and leaves the output as it is"""
+    rows_permuted(case, attend)
+
+
+@check(dot_attention, see="From distances to dot products")
+def equal_norms(attend, case):
+    """weighs rows of one length as distances do"""
+    q, X, N, D = query_and_table(case)
+    X = 2 * X / X.norm(dim=1, keepdim=True)
+    _, a = both(case, attend(q, X), (D,), (N,))
+    case.equal(a, torch.softmax(-(torch.cdist(q[None], X)[0] ** 2) / 2, dim=0), "a")
+
+
+@check(dot_attention, weight=2, see="From distances to dot products")
+def values(attend, case):
+    """agrees with torch's scaled_dot_product_attention at scale 1"""
+    q, X, N, D = query_and_table(case, low=4)
+    expected_y, expected_a = one_query(q, X, scale=1.0)
+    y, a = both(case, attend(q, X), (D,), (N,))
+    case.equal(a, expected_a, "a")
+    case.equal(y, expected_y, "y")
+
+
+@check(scaled_dot_attention, see="Why divide by √D_Q")
+def worked_example(attend, case):
+    """gives the weights (0.88, 0.12) to dot products 112 and 96 of vectors of size 64"""
+    q, X = case.randn(64), case.randn(2, 64)
+    X = X + (torch.tensor([112, 96]) - X @ q)[:, None] * q / (q @ q)
+    _, a = both(case, attend(q, X), (64,), (2,))
+    case.equal(a, torch.tensor([1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))]), "a")
+
+
+@check(scaled_dot_attention, see="Why divide by √D_Q")
+def spread(attend, case):
+    """has scores with a standard deviation near 1, whatever D_Q is"""
+    for D in (16, 1024):
+        _, a = both(case, attend(case.randn(D), case.randn(50, D)), (D,), (50,))
+        std = a.log().std().item()
+        message = f"log a should have a standard deviation near 1 at D_Q = {D}, yours has"
+        case.that(0.5 < std < 2, f"{message} {std:.3g}.", a)
+
+
+@check(scaled_dot_attention, weight=2, see="Why divide by √D_Q")
+def values(attend, case):
+    """agrees with torch's scaled_dot_product_attention"""
+    q, X, N, D = query_and_table(case, low=4)
+    expected_y, expected_a = one_query(q, X)
+    y, a = both(case, attend(q, X), (D,), (N,))
+    case.equal(a, expected_a, "a")
+    case.equal(y, expected_y, "y")
+
+
+@check(attention_matrix, see="From one query to many")
+def rows(attend, case):
+    """gives every query weights that sum to one"""
+    B, N_Q, N_X, D = case.sizes(4)
+    result = attend(case.randn(B, N_Q, D), case.randn(B, N_X, D))
+    _, A = both(case, result, (B, N_Q, D), (B, N_Q, N_X), "YA")
+    sum_to_one(case, A, "A")
+
+
+@check(attention_matrix, see="From one query to many")
+def each_alone(attend, case):
+    """answers a query the same whatever the other queries are"""
+    N_Q, N_X, D = case.sizes(3, low=3)
+    Q, X = case.randn(N_Q, D), case.randn(N_X, D)
+    Y, A = both(case, attend(Q, X), (N_Q, D), (N_Q, N_X), "YA")
+    others = torch.cat([Q[:1], 3 * case.randn(N_Q - 1, D)])
+    Y_new, A_new = both(case, attend(others, X), (N_Q, D), (N_Q, N_X), "YA")
+    case.equal(A_new[0], A[0], "A[0] with other queries")
+    case.equal(Y_new[0], Y[0], "Y[0] with other queries")
+
+
+@check(attention_matrix, see="From one query to many")
+def permuted(attend, case):
+    """permutes outputs with the queries, and columns of A with the rows of X"""
+    N_Q, N_X, D = case.sizes(3, low=4)
+    Q, X = case.randn(N_Q, D), case.randn(N_X, D)
+    queries = torch.randperm(N_Q, generator=case.generator)
+    keys = torch.randperm(N_X, generator=case.generator)
+    Y, A = both(case, attend(Q, X), (N_Q, D), (N_Q, N_X), "YA")
+    Y_new, A_new = both(case, attend(Q[queries], X[keys]), (N_Q, D), (N_Q, N_X), "YA")
+    case.equal(A_new, A[queries][:, keys], "A of the permuted inputs")
+    case.equal(Y_new, Y[queries], "Y of the permuted inputs")
+
+
+@check(attention_matrix, weight=2, see="From one query to many")
+def values(attend, case):
+    """agrees with torch's scaled_dot_product_attention"""
+    B, N_Q, N_X, D = case.sizes(4)
+    Q, X = case.randn(B, N_Q, D), case.randn(B, N_X, D)
+    expected_Y, expected_A = torchs(Q, X, X)
+    Y, A = both(case, attend(Q, X), (B, N_Q, D), (B, N_Q, N_X), "YA")
+    case.equal(A, expected_A, "A")
+    case.equal(Y, expected_Y, "Y")
+
+
+def with_weights(case: Case, student, *sizes: int, **weights: Tensor):
+    """Make a student's module and give it the weights, float64."""
+    module = student(*sizes).double()
+    module.load_state_dict(weights)
+    return module
+
+
+def matrices(case: Case, D_X: int, D_Q: int, D_V: int) -> dict[str, Tensor]:
+    """Draw W_Q, W_K and W_V."""
+    sizes = {"W_Q": D_Q, "W_K": D_Q, "W_V": D_V}
+    return {name: case.randn(D_X, size) / D_X**0.5 for name, size in sizes.items()}
+
+
+def keys_and_values(case: Case, D_X: int, D_Q: int, D_V: int) -> dict[str, Tensor]:
+    """Draw W_K and W_V."""
+    W = matrices(case, D_X, D_Q, D_V)
+    return {name: W[name] for name in ("W_K", "W_V")}
+
+
+@check(AttentionLayer, see="From rows to keys and values")
+def rows(layer, case):
+    """gives every query weights that sum to one"""
+    B, N_Q, N_X, D_X, D_Q, D_V = case.sizes(6)
+    ours = with_weights(case, layer, D_X, D_Q, D_V, **keys_and_values(case, D_X, D_Q, D_V))
+    result = ours(case.randn(B, N_Q, D_Q), case.randn(B, N_X, D_X))
+    _, A = both(case, result, (B, N_Q, D_V), (B, N_Q, N_X), "YA")
+    sum_to_one(case, A, "A")
+
+
+@check(AttentionLayer, see="From rows to keys and values")
+def dictionary(layer, case):
+    """is a dictionary when W_K reads keys, W_V values, and keys are far apart"""
+    N, D_Q, D_V = sorted(case.sizes(3, low=3))
+    table = torch.cat([200 * torch.eye(D_Q)[:N], case.randn(N, D_V)], dim=1).double()
+    W_K, W_V = torch.eye(D_Q + D_V).double().split([D_Q, D_V], dim=1)
+    ours = with_weights(case, layer, D_Q + D_V, D_Q, D_V, W_K=W_K, W_V=W_V)
+    wanted = torch.randperm(N, generator=case.generator)[: N - 1]
+    result = ours(torch.eye(D_Q).double()[wanted], table)
+    Y, A = both(case, result, (N - 1, D_V), (N - 1, N), "YA")
+    case.equal(A, F.one_hot(wanted, N).double(), "A")
+    case.equal(Y, table[wanted, D_Q:], "Y")
+
+
+@check(AttentionLayer, weight=2, see="From rows to keys and values")
+def values(layer, case):
+    """agrees with torch's scaled_dot_product_attention of X W_K and X W_V"""
+    B, N_Q, N_X, D_X, D_Q, D_V = case.sizes(6)
+    W = keys_and_values(case, D_X, D_Q, D_V)
+    Q, X = case.randn(B, N_Q, D_Q), case.randn(B, N_X, D_X)
+    expected_Y, expected_A = torchs(Q, X @ W["W_K"], X @ W["W_V"])
+    result = with_weights(case, layer, D_X, D_Q, D_V, **W)(Q, X)
+    Y, A = both(case, result, (B, N_Q, D_V), (B, N_Q, N_X), "YA")
+    case.equal(A, expected_A, "A")
+    case.equal(Y, expected_Y, "Y")
+
+
+def equivariant(case: Case, attend, N: int, D_X: int, D_Y: int) -> None:
+    """Demand f(s(X)) = s(f(X)) for a permutation s that is not its own inverse."""
+    X = case.randn(N, D_X) / 2
+    order = torch.randperm(N, generator=case.generator).roll(1)
+    Y, A = both(case, attend(X), (N, D_Y), (N, N), "YA")
+    Y_new, A_new = both(case, attend(X[order]), (N, D_Y), (N, N), "YA")
+    case.equal(A_new, A[order][:, order], "A of the permuted input")
+    case.equal(Y_new, Y[order], "Y of the permuted input")
+
+
+@check(basic_self_attention, see="From given queries to self-attention")
+def rows(attend, case):
+    """gives every vector weights that sum to one"""
+    B, N, D = case.sizes(3)
+    _, A = both(case, attend(case.randn(B, N, D) / 2), (B, N, D), (B, N, N), "YA")
+    sum_to_one(case, A, "A")
+
+
+@check(basic_self_attention, see="Order is lost")
+def permuted(attend, case):
+    """permutes its outputs as its inputs are permuted: f(s(X)) = s(f(X))"""
+    N, D = case.sizes(2, low=4)
+    equivariant(case, attend, N, D, D)
+
+
+@check(basic_self_attention, weight=2, see="From given queries to self-attention")
+def values(attend, case):
+    """agrees with torch's scaled_dot_product_attention of X, X and X at scale 1"""
+    B, N, D = case.sizes(3)
+    X = case.randn(B, N, D) / 2
+    expected_Y, expected_A = torchs(X, X, X, scale=1.0)
+    Y, A = both(case, attend(X), (B, N, D), (B, N, N), "YA")
+    case.equal(A, expected_A, "A")
+    case.equal(Y, expected_Y, "Y")
+
+
+@check(SelfAttention, see="Three roles, three projections")
+def rows(layer, case):
+    """gives every vector weights that sum to one"""
+    B, N, D_X, D_Q, D_V = case.sizes(5)
+    ours = with_weights(case, layer, D_X, D_Q, D_V, **matrices(case, D_X, D_Q, D_V))
+    _, A = both(case, ours(case.randn(B, N, D_X)), (B, N, D_V), (B, N, N), "YA")
+    sum_to_one(case, A, "A")
+
+
+@check(SelfAttention, see="Order is lost")
+def permuted(layer, case):
+    """permutes its outputs as its inputs are permuted: f(s(X)) = s(f(X))"""
+    N, D_X, D_Q, D_V = case.sizes(4, low=4)
+    ours = with_weights(case, layer, D_X, D_Q, D_V, **matrices(case, D_X, D_Q, D_V))
+    equivariant(case, ours, N, D_X, D_V)
+
+
+@check(SelfAttention, weight=3, see="Three roles, three projections")
+def values(layer, case):
+    """agrees with torch's scaled_dot_product_attention of X W_Q, X W_K and X W_V"""
+    B, N, D_X, D_Q, D_V = case.sizes(5)
+    W, X = matrices(case, D_X, D_Q, D_V), case.randn(B, N, D_X)
+    expected_Y, expected_A = torchs(X @ W["W_Q"], X @ W["W_K"], X @ W["W_V"])
+    result = with_weights(case, layer, D_X, D_Q, D_V, **W)(X)
+    Y, A = both(case, result, (B, N, D_V), (B, N, N), "YA")
+    case.equal(A, expected_A, "A")
+    case.equal(Y, expected_Y, "Y")
+
+
+@check(causal_mask, see="A mask says who may look at whom")
+def values(mask, case):
+    """allows position t the positions 0 to t, itself included"""
+    (T,) = case.sizes(1, low=4)
+    expected = torch.tensor([[s <= t for s in range(T)] for t in range(T)])
+    case.equal(mask(T), expected, "mask")
+
+
+@check(causal_mask, see="A mask says who may look at whom")
+def counts(mask, case):
+    """allows position t exactly past + t + 1 positions"""
+    T, past = case.sizes(2, low=6)
+    given = mask(T, past)
+    case.shape(given, (T, past + T), "mask")
+    case.equal(given.sum(dim=1), past + 1 + torch.arange(T), "allowed positions of each row")
+
+
+@check(causal_mask, weight=2, see="A mask says who may look at whom")
+def last_rows(mask, case):
+    """with a past, gives the last rows of the mask of the whole sequence"""
+    T, past = case.sizes(2, low=3)
+    expected = torch.tensor([[s <= past + t for s in range(past + T)] for t in range(T)])
+    case.equal(mask(T, past), expected, "mask with past")
+
+
+@check(padding_mask, see="Padding is not there")
+def counts(mask, case):
+    """allows as many positions as each sequence has, for every query alike"""
+    B, T = case.sizes(2, low=6)
+    lengths = case.lengths(B, T)
+    given = mask(lengths, T)
+    case.shape(given, (B, 1, T), "mask")
+    case.equal(given.sum(dim=2), lengths[:, None], "allowed positions of each sequence")
+
+
+@check(padding_mask, weight=2, see="Padding is not there")
+def values(mask, case):
+    """allows the first positions, up to each sequence's length"""
+    B, T = case.sizes(2, low=4)
+    lengths = case.lengths(B, T)
+    expected = torch.tensor([[[s < length for s in range(T)]] for length in lengths.tolist()])
+    case.equal(mask(lengths, T), expected, "mask")
+
+
+def scores(case: Case) -> tuple[Tensor, Tensor]:
+    """Draw similarities of shape (B, N_Q, N_X) and a mask that allows each query some keys."""
+    B, N_Q, N_X = case.sizes(3, low=3)
+    mask = case.rand(B, N_Q, N_X) < 0.5
+    mask.scatter_(-1, case.integers(0, N_X, B, N_Q, 1), True)
+    return case.randn(B, N_Q, N_X), mask
+
+
+@check(masked_softmax, see="A mask comes before the softmax")
+def rows(softmax, case):
+    """shares one among the allowed keys, and gives exactly zero to the others"""
+    E, mask = scores(case)
+    A = softmax(E, mask)
+    case.shape(A, tuple(E.shape), "A")
+    case.equal(A[~mask], torch.zeros(int((~mask).sum())), "A of forbidden keys", atol=0)
+    sum_to_one(case, A, "A")
+
+
+@check(masked_softmax, see="A mask comes before the softmax")
+def forbidden(softmax, case):
+    """gives the same whatever the scores of forbidden keys are"""
+    E, mask = scores(case)
+    A = softmax(E - 30, mask)
+    case.shape(A, tuple(E.shape), "A")
+    louder = softmax(torch.where(mask, E - 30, 1e3 * (1 + E.abs())), mask)
+    case.equal(louder, A, "A with louder forbidden keys")
+
+
+@check(masked_softmax, see="A row without an allowed key")
+def empty_rows(softmax, case):
+    """gives zeros, not NaN, to a query that may attend to nothing"""
+    E, mask = scores(case)
+    mask[1, 2] = False
+    A = softmax(E, mask)
+    case.shape(A, tuple(E.shape), "A")
+    case.equal(A[1, 2], torch.zeros(E.shape[-1]), "A of an empty row")
+
+
+@check(masked_softmax, see="A mask comes before the softmax")
+def no_mask(softmax, case):
+    """is the softmax over the last axis when there is no mask"""
+    E, _ = scores(case)
+    case.equal(softmax(E), E.exp() / E.exp().sum(dim=-1, keepdim=True), "A without a mask")
+
+
+@check(masked_softmax, weight=2, see="A mask comes before the softmax")
+def values(softmax, case):
+    """is a softmax over the allowed keys alone"""
+    E, mask = scores(case)
+    expected = torch.zeros_like(E)
+    for row in torch.cartesian_prod(*map(torch.arange, E.shape[:2])):
+        b, n = row.tolist()
+        expected[b, n, mask[b, n]] = E[b, n, mask[b, n]].softmax(dim=0)
+    case.equal(softmax(E, mask), expected, "A")
+
+
+@check(split_heads, see="One vector, several heads")
+def first_and_last(split, case):
+    """gives head 0 the first features and the last head the last ones"""
+    B, T, H, D_h = case.sizes(4)
+    X = case.randn(B, T, H * D_h)
+    heads = split(X, H)
+    case.shape(heads, (B, H, T, D_h), "heads")
+    case.equal(heads[:, 0], X[:, :, :D_h], "head 0")
+    case.equal(heads[:, -1], X[:, :, -D_h:], "last head")
+
+
+@check(split_heads, weight=2, see="One vector, several heads")
+def values(split, case):
+    """gives head h the features h D_h to (h+1) D_h - 1 of every position"""
+    B, T, H, D_h = case.sizes(4)
+    X = case.randn(B, T, H * D_h)
+    expected = torch.stack([X[:, :, h * D_h : (h + 1) * D_h] for h in range(H)], dim=1)
+    case.equal(split(X, H), expected, "heads")
+
+
+@check(merge_heads, see="One vector, several heads")
+def one_position(merge, case):
+    """joins the parts of one position, and of no other"""
+    B, H, T, D_h = case.sizes(4)
+    X = case.randn(B, H, T, D_h)
+    merged = merge(X)
+    case.shape(merged, (B, T, H * D_h), "merged")
+    case.equal(merged[0, 1], torch.cat([X[0, h, 1] for h in range(H)]), "position 1")
+
+
+@check(merge_heads, weight=2, see="One vector, several heads")
+def values(merge, case):
+    """is the inverse of a split into heads"""
+    B, T, H, D_h = case.sizes(4)
+    X = case.randn(B, T, H * D_h)
+    heads = torch.stack(X.split(D_h, dim=2), dim=1)
+    case.equal(merge(heads), X, "merged")
+
+
+def multi_head(case: Case, student, D: int, H: int, D_X: int | None = None, bias: bool = False):
+    """Make a student's module and torch's with the same weights, float64."""
+    source = D if D_X is None else D_X
+    W = {"W_Q": case.randn(D, D), "W_K": case.randn(source, D), "W_V": case.randn(source, D)}
+    W = {name: value / len(value) ** 0.5 for name, value in W.items()}
+    W["W_O"] = case.randn(D, D) / D**0.5
+    b = {f"b_{name}": case.randn(D) for name in "QKVO"} if bias else {}
+    ours = student(D, H, D_X, bias).double()
+    ours.load_state_dict({**W, **b})
+    theirs = nn.MultiheadAttention(D, H, bias=bias, kdim=source, vdim=source, batch_first=True)
+    joined = ["in_proj_weight"] if source == D else [f"{n}_proj_weight" for n in "qkv"]
+    stacked = [W["W_Q"].T, W["W_K"].T, W["W_V"].T]
+    stacked = [torch.cat(stacked)] if source == D else stacked
+    state = dict(zip(joined, stacked, strict=True)) | {"out_proj.weight": W["W_O"].T}
+    if bias:
+        state["in_proj_bias"] = torch.cat([b["b_Q"], b["b_K"], b["b_V"]])
+        state["out_proj.bias"] = b["b_O"]
+    theirs.double().load_state_dict(state)
+    return ours, theirs
+
+
+def torchs_heads(theirs: nn.Module, X: Tensor, memory: Tensor, mask: Tensor | None = None):
+    """Let torch's module attend; its masks are True where ours are False, one for each head."""
+    if mask is not None:
+        shape = (len(X), X.shape[1], memory.shape[1])
+        mask = ~mask.expand(shape).repeat_interleave(theirs.num_heads, dim=0)
+    return theirs(X, memory, memory, attn_mask=mask, average_attn_weights=False)
+
+
+def some_mask(case: Case, B: int, N_Q: int, N_X: int) -> Tensor:
+    """Draw a mask (B, N_Q, N_X) that allows each query at least one key."""
+    mask = case.rand(B, N_Q, N_X) < 0.5
+    return mask.scatter(-1, case.integers(0, N_X, B, N_Q, 1), True)
+
+
+@check(MultiHeadAttention, see="Several heads at once")
+def rows(attention, case):
+    """gives every query, in every head, weights that sum to one"""
+    B, T, H, D_h = case.sizes(4)
+    ours, _ = multi_head(case, attention, H * D_h, H)
+    result = ours(case.randn(B, T, H * D_h), return_weights=True)
+    _, A = both(case, result, (B, T, H * D_h), (B, H, T, T), "YA")
+    sum_to_one(case, A, "A")
+
+
+@check(MultiHeadAttention, see="Order is lost")
+def permuted(attention, case):
+    """permutes its outputs as its inputs are permuted: f(s(X)) = s(f(X))"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, _ = multi_head(case, attention, H * D_h, H)
+    X, order = case.randn(B, T, H * D_h), torch.randperm(T, generator=case.generator).roll(1)
+    Y = ours(X)
+    case.shape(Y, tuple(X.shape), "Y")
+    case.equal(ours(X[:, order]), Y[:, order], "Y of the permuted input")
+
+
+@check(MultiHeadAttention, see="A mask says who may look at whom")
+def masked_key(attention, case):
+    """gives the same whatever a key holds that may not be attended to"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, _ = multi_head(case, attention, H * D_h, H)
+    X, mask = case.randn(B, T, H * D_h), torch.ones(T, T, dtype=torch.bool)
+    mask[:-1, -1] = False
+    Y = ours(X, mask=mask)
+    case.shape(Y, tuple(X.shape), "Y")
+    other = torch.cat([X[:, :-1], 3 * case.randn(B, 1, H * D_h)], dim=1)
+    case.equal(ours(other, mask=mask)[:, :-1], Y[:, :-1], "Y with another masked key")
+
+
+@check(MultiHeadAttention, weight=3, see="Several heads at once")
+def self_attention(attention, case):
+    """agrees with torch.nn.MultiheadAttention from X to X"""
+    B, T, H, D_h = case.sizes(4)
+    ours, theirs = multi_head(case, attention, H * D_h, H)
+    X = case.randn(B, T, H * D_h)
+    expected_Y, expected_A = torchs_heads(theirs, X, X)
+    Y, A = both(case, ours(X, return_weights=True), tuple(X.shape), tuple(expected_A.shape), "YA")
+    case.equal(A, expected_A, "A")
+    case.equal(Y, expected_Y, "Y")
+
+
+@check(MultiHeadAttention, weight=2, see="Several heads at once")
+def cross_attention(attention, case):
+    """agrees with torch.nn.MultiheadAttention from X to a memory of another size"""
+    B, N_Q, N_X, D_X, H, D_h = case.sizes(6)
+    ours, theirs = multi_head(case, attention, H * D_h, H, D_X)
+    X, memory = case.randn(B, N_Q, H * D_h), case.randn(B, N_X, D_X)
+    case.equal(ours(X, memory), torchs_heads(theirs, X, memory)[0], "Y")
+
+
+@check(MultiHeadAttention, weight=2, see="Several heads at once")
+def masks(attention, case):
+    """agrees with torch.nn.MultiheadAttention under one mask, and under one for each sequence"""
+    B, N_Q, N_X, H, D_h = case.sizes(5, low=3)
+    ours, theirs = multi_head(case, attention, H * D_h, H)
+    X, memory = case.randn(B, N_Q, H * D_h), case.randn(B, N_X, H * D_h)
+    mask = some_mask(case, B, N_Q, N_X)
+    shapes = [("for each sequence", mask), ("for all", mask[0]), ("of one row", mask[:, :1])]
+    for name, shape in shapes:
+        expected, _ = torchs_heads(theirs, X, memory, shape)
+        case.equal(ours(X, memory, shape), expected, f"Y under a mask {name}")
+
+
+SIZES = [(5, 3, 3), (12, 4, 5), (9, 10, 7), (30, 2, 3), (17, 6, 9), (2, 5, 3), (8, 7, 5)]  # T, D, k
+
+
+def demand_counts(case: Case, cost, layer: str, count: str, expected: list[float]) -> None:
+    """Demand one of the student's counts at all SIZES; name the first size where it is wrong."""
+    found = []
+    for size in SIZES:
+        result = cost(*size)
+        row = result.get(layer) if isinstance(result, dict) else None
+        value = row.get(count) if isinstance(row, dict) else None
+        case.that(
+            isinstance(value, (int, float)),
+            f'The result should hold a number at ["{layer}"]["{count}"], yours does not.',
+        )
+        found.append(float(value))
+    pairs = zip(SIZES, found, expected, strict=True)
+    T, D, k = next((size for size, given, right in pairs if given != right), SIZES[0])
+    what = f"{count} of {layer} for T, D, k = {T}, {D}, {k}"
+    numbers = torch.tensor([found, expected], dtype=torch.float64)
+    case.equal(numbers[0], numbers[1], what)
+
+
+def products(run) -> float:
+    """Let torch count the multiply-adds of what a function does."""
+    from torch.utils.flop_counter import FlopCounterMode  # late: it takes half a second
+
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops() / 2
+
+
+def rnn_products(T: int, D: int, k: int) -> float:
+    W_x, W_h, x = torch.zeros(D, D), torch.zeros(D, D), torch.zeros(1, D)
+    return T * products(lambda: [x @ W_x, x @ W_h])
+
+
+def convolution_products(T: int, D: int, k: int) -> float:
+    X, W = torch.zeros(1, D, T), torch.zeros(D, D, k)
+    return products(lambda: F.conv1d(X, W, padding=k // 2))
+
+
+def attention_products(T: int, D: int, k: int) -> float:
+    X, W = torch.zeros(1, T, D), torch.zeros(3, D, D)
+    return products(lambda: F.scaled_dot_product_attention(X @ W[0], X @ W[1], X @ W[2]))
+
+
+def layers_to_the_end(T: int, k: int) -> int:
+    """Count the convolutions until a signal has spread from the first position to the last."""
+    reached, layers = F.one_hot(torch.tensor(0), T).double()[None], 0
+    while not reached[0, -1]:
+        reached, layers = F.max_pool1d(reached, k, stride=1, padding=k // 2), layers + 1
+    return layers
+
+
+@check(attention_cost, see="Three layers, three costs")
+def rnn(cost, case):
+    """counts the RNN's multiply-adds and memory"""
+    demand_counts(case, cost, "rnn", "multiply_adds", [rnn_products(*size) for size in SIZES])
+    demand_counts(case, cost, "rnn", "memory", [torch.empty(T, D).numel() for T, D, _ in SIZES])
+
+
+@check(attention_cost, see="Three layers, three costs")
+def convolution(cost, case):
+    """counts the convolution's multiply-adds and memory"""
+    expected = [convolution_products(*size) for size in SIZES]
+    demand_counts(case, cost, "convolution", "multiply_adds", expected)
+    demand_counts(
+        case, cost, "convolution", "memory", [torch.empty(T, D).numel() for T, D, _ in SIZES]
+    )
+
+
+@check(attention_cost, weight=2, see="Three layers, three costs")
+def self_attention(cost, case):
+    """counts self-attention's multiply-adds, as torch does, and memory"""
+    expected = [attention_products(*size) for size in SIZES]
+    demand_counts(case, cost, "self-attention", "multiply_adds", expected)
+    named = [(torch.empty(4, T, D), torch.empty(T, T)) for T, D, _ in SIZES]  # Q K V Y, A
+    expected = [vectors.numel() + A.numel() for vectors, A in named]
+    demand_counts(case, cost, "self-attention", "memory", expected)
+
+
+@check(attention_cost, weight=2, see="Three layers, three costs")
+def path_length(cost, case):
+    """counts the applications between the first input and the last output"""
+    demand_counts(case, cost, "rnn", "path_length", [T for T, _, _ in SIZES])
+    expected = [layers_to_the_end(T, k) for T, _, k in SIZES]
+    demand_counts(case, cost, "convolution", "path_length", expected)
+    demand_counts(case, cost, "self-attention", "path_length", [1 for _ in SIZES])

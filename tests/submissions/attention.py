@@ -1,0 +1,21 @@
+"""A submission of 05_attention with four mistakes, one of which another exercise suffers from."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "scaled_dot_attention": ("e = X @ q / math.sqrt(len(q))", "e = X @ q"),
+    "causal_mask": (".tril(past)", ".tril(past - 1)"),
+    "masked_softmax": (
+        "torch.softmax(E, dim=-1).masked_fill(~mask, 0)",
+        "torch.softmax(E, dim=-1)",
+    ),
+    "attention_cost": ("+ 2 * T**2 * D", "+ T**2 * D"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "scaled_dot_attention": 1.12,
+    "causal_mask": 0,
+    "masked_softmax": 3.2,
+    "MultiHeadAttention": 5.65,  # it uses masked_softmax
+    "attention_cost": 3,
+}
