@@ -199,4 +199,4 @@ def _lines(outcome: Outcome, explained: set[str]) -> list[str]:
 
 
 def _wrap(line: str, indent: int) -> str:
-    return textwrap.fill(line, WIDTH, subsequent_indent=" " * indent, break_long_words=True)
+    return textwrap.fill(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
