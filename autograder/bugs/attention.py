@@ -970,8 +970,8 @@ class MaskInverted(Pieces):
 @bug(MultiHeadAttention, "forbidden weights are set to zero after the softmax")
 class MaskedAfter(Pieces):
     def weights(self, E, mask):
-        weights = torch.softmax(E, dim=-1)
-        return weights if mask is None else weights * mask.unsqueeze(-3)
+        A = torch.softmax(E, dim=-1)
+        return A if mask is None else A * mask.unsqueeze(-3)
 
 
 @bug(MultiHeadAttention, "a query that may attend to nothing gets NaN", told_by="yours is nan")
@@ -1067,18 +1067,18 @@ class MemoryIgnored(Pieces):
 
 def costs(T, D, k=3, **changes):
     """The right counts, with those of one layer changed."""
-    result = attention_cost(T, D, k)
+    table = attention_cost(T, D, k)
     for layer, counts in changes.items():
-        result[layer.replace("_", "-")].update(counts)
-    return result
+        table[layer.replace("_", "-")].update(counts)
+    return table
 
 
 @bug(attention_cost, "multiplications and additions are counted apart: twice as many")
 def twice(T, D, k=3):
-    result = attention_cost(T, D, k)
-    for counts in result.values():
+    table = attention_cost(T, D, k)
+    for counts in table.values():
         counts["multiply_adds"] *= 2
-    return result
+    return table
 
 
 @bug(attention_cost, "the RNN's product W_h h is left out")
@@ -1157,10 +1157,10 @@ def mixed_up(T, D, k=3):
 
 @bug(attention_cost, "memory is counted in bytes of float32 instead of entries")
 def in_bytes(T, D, k=3):
-    result = attention_cost(T, D, k)
-    for counts in result.values():
+    table = attention_cost(T, D, k)
+    for counts in table.values():
         counts["memory"] *= 4
-    return result
+    return table
 
 
 @bug(
