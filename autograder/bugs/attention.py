@@ -1067,18 +1067,18 @@ class MemoryIgnored(Pieces):
 
 def costs(T, D, k=3, **changes):
     """The right counts, with those of one layer changed."""
-    table = attention_cost(T, D, k)
+    found = attention_cost(T, D, k)
     for layer, counts in changes.items():
-        table[layer.replace("_", "-")].update(counts)
-    return table
+        found[layer.replace("_", "-")].update(counts)
+    return found
 
 
 @bug(attention_cost, "multiplications and additions are counted apart: twice as many")
 def twice(T, D, k=3):
-    table = attention_cost(T, D, k)
-    for counts in table.values():
+    found = attention_cost(T, D, k)
+    for counts in found.values():
         counts["multiply_adds"] *= 2
-    return table
+    return found
 
 
 @bug(attention_cost, "the RNN's product W_h h is left out")
@@ -1135,7 +1135,7 @@ def no_projections(T, D, k=3):
     return costs(T, D, k, self_attention={"multiply_adds": 2 * T**2 * D})
 
 
-@bug(attention_cost, "the product A V is left out of self-attention's products")
+@bug(attention_cost, "the product A V is not counted")
 def scores_only(T, D, k=3):
     return costs(T, D, k, self_attention={"multiply_adds": 3 * T * D**2 + T**2 * D})
 
@@ -1157,10 +1157,10 @@ def mixed_up(T, D, k=3):
 
 @bug(attention_cost, "memory is counted in bytes of float32 instead of entries")
 def in_bytes(T, D, k=3):
-    table = attention_cost(T, D, k)
-    for counts in table.values():
+    found = attention_cost(T, D, k)
+    for counts in found.values():
         counts["memory"] *= 4
-    return table
+    return found
 
 
 @bug(
