@@ -1140,7 +1140,7 @@ def scores_only(T, D, k=3):
     return costs(T, D, k, self_attention={"multiply_adds": 3 * T * D**2 + T**2 * D})
 
 
-@bug(attention_cost, "the weights A are left out of self-attention's memory")
+@bug(attention_cost, "the weights A are not counted as memory")
 def no_weights(T, D, k=3):
     return costs(T, D, k, self_attention={"memory": 4 * T * D})
 
