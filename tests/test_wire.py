@@ -81,13 +81,14 @@ def test_tensors_of_every_type_and_shape(dtype, shape):
     "tensor",
     [
         torch.arange(12.0).reshape(3, 4).T,
+        torch.arange(4.0).reshape(1, 4)[:, 0],
         torch.ones(1).expand(2, 5),
         torch.arange(10)[::3],
         torch.tensor([1 + 2j]).conj(),
         torch.eye(3).to_sparse(),
         torch.tensor([float("nan"), -float("inf"), -0.0]),
     ],
-    ids=["transposed", "expanded", "strided", "conjugate", "sparse", "nan"],
+    ids=["transposed", "one entry", "expanded", "strided", "conjugate", "sparse", "nan"],
 )
 def test_tensors_of_every_layout(tensor):
     expected = tensor.to_dense() if tensor.is_sparse else tensor

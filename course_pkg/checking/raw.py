@@ -53,8 +53,9 @@ def describe(tensor: Tensor) -> dict:
 def to_bytes(tensor: Tensor) -> bytes:
     """Give the numbers of a tensor, row by row."""
     dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
-    dense = dense.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return dense.view(torch.uint8).numpy().tobytes()
+    # A copy, because torch calls a single entry contiguous whatever its stride, and view does not.
+    dense = dense.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return dense.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def checked(spec: object) -> dict:

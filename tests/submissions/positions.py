@@ -1,0 +1,15 @@
+"""A submission of 06_positions with three mistakes."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "linear_positions": ("max(T - 1, 1)", "T"),
+    "shaw_relative_attention": ("(t - t[:, None])", "(t[:, None] - t)"),
+    "interpolate_positions": ("(t + 0.5) * T / T_new - 0.5", "t * T / T_new"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "linear_positions": round(2 * 2 / 6, 2),  # plain numbers are right
+    "shaw_relative_attention": round(6 * 2 / 9, 2),  # right for empty tables and for k = 0
+    "interpolate_positions": round(4 * 3 / 9, 2),  # right for the same size and one position
+}
