@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from course_pkg import data
 from course_pkg.rnn import (
     clip_grad_norm,
     gradient_norms,
@@ -165,3 +166,59 @@ def test_clip_grad_norm_keeps_its_input_and_refuses_zero():
     assert all(torch.equal(*pair) for pair in zip(gradients, before, strict=True))
     with pytest.raises(ValueError, match="max_norm must be positive, got 0"):
         clip_grad_norm(gradients, 0)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 5, 8])
+def test_echo_asks_for_earlier_inputs(delay):
+    X, y = data.echo(B=7, T=9, delay=delay, generator=0)
+    assert X.shape == (7, 9, 1) and y.shape == (7, 9 - delay)
+    assert torch.equal(X.abs(), torch.ones(7, 9, 1))
+    for t in range(9 - delay):
+        assert torch.equal(y[:, t], X[:, t, 0])
+
+
+def test_latch_asks_for_the_bit_of_the_first_step():
+    B, T = 20_000, 4
+    X, y = data.latch(B, T, generator=3, noise=0.3)
+    assert X.shape == (B, T, 1) and y.shape == (B, 1)
+    assert torch.equal(y.abs(), torch.ones(B, 1))
+    assert y.mean().item() == pytest.approx(0, abs=0.03)
+    noise = X[:, :, 0] - torch.cat([y, torch.zeros(B, T - 1)], dim=1)
+    torch.testing.assert_close(noise.std(dim=0), torch.full((T,), 0.3), rtol=0.03, atol=0)
+    assert noise.mean(dim=0).abs().max() < 0.01
+
+
+def test_bits_are_ones_half_of_the_time():
+    X, _ = data.echo(B=1000, T=20, delay=3, generator=0)
+    assert X.mean().item() == pytest.approx(0, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        lambda generator: data.echo(4, 6, 2, generator),
+        lambda generator: data.latch(4, 6, generator),
+    ],
+    ids=["echo", "latch"],
+)
+def test_tasks_depend_on_their_generator_alone(task):
+    before = torch.get_rng_state()
+    first, again = task(11), task(torch.Generator().manual_seed(11))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[0], task(12)[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: data.echo(0, 5, 2, 0), "B must be at least 1, got 0"),
+        (lambda: data.echo(3, 5, 5, 0), "T must be at least 6, got 5"),
+        (lambda: data.echo(3, 5, -1, 0), "delay must be at least 0, got -1"),
+        (lambda: data.latch(3, 0, 0), "T must be at least 1, got 0"),
+        (lambda: data.latch(3, 5, 0, noise=-0.5), "noise must be at least 0, got -0.5"),
+    ],
+)
+def test_tasks_refuse_impossible_sizes(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -2,7 +2,14 @@
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {
-    "rnn_step": ("torch.cat([h, x], dim=1)", "torch.cat([x, h], dim=1)"),
     "gradient_norms": ("1 - h**2", "1 - h"),
-    "clip_grad_norm": ("max_norm / norm)", "1 / norm)"),
+    "linear_rnn_gradient": ("J = W_hh @ J", "J = W_hh * J"),
+    "clip_grad_norm": ("(max_norm / norm)", "(1 / norm)"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "gradient_norms": 1.12,  # 3 of 8, of 3 points
+    "linear_rnn_gradient": 0.57,  # 2 of 7, of 2 points
+    "clip_grad_norm": 0.53,  # 1.5 of 8.5, of 3 points
 }
