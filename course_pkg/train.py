@@ -64,7 +64,7 @@ def fit(
     loss: Callable[..., Tensor],
     *,
     steps: int,
-    lr: float,
+    lr: float | Callable[[int], float],
     clip: float | None = None,
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None,
     seed: int = 0,
@@ -88,7 +88,7 @@ def fit(
         batches: draws one batch, a tuple; its tensors are moved to the model's device.
         loss: computes the loss to minimise, a scalar, from the model and a batch's members.
         steps: how many steps to take.
-        lr: Adam's learning rate.
+        lr: Adam's learning rate; a schedule gives that of each step, from 1 to `steps`.
         clip: the largest norm that the gradient of all parameters may have; no limit when None.
         evaluate: measures named metrics on the trained model; it runs without gradients.
         seed: seeds the generator of the batches, and dropout.
@@ -102,14 +102,15 @@ def fit(
     parameters = list(model.parameters())
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    if not lr > 0 or (clip is not None and not clip > 0):
-        raise ValueError(f"lr and clip must be positive, got lr={lr} and clip={clip}")
+    rate = lr if callable(lr) else lambda step: lr
+    if not rate(1) > 0 or (clip is not None and not clip > 0):
+        raise ValueError(f"lr and clip must be positive, got lr={rate(1)} and clip={clip}")
     if not parameters:
         raise ValueError("the model has no parameters to train")
     place = parameters[0].device
     history = History()
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(parameters, lr=lr)
+    optimizer = torch.optim.Adam(parameters, lr=rate(1))
     with (
         one_thread(),
         progress(steps, label) as bar,
@@ -119,6 +120,7 @@ def fit(
         model.train()
         for step in range(1, steps + 1):
             batch = [_move(member, place) for member in batches(generator)]
+            optimizer.param_groups[0]["lr"] = rate(step)
             optimizer.zero_grad()
             value = loss(model, *batch)
             if value.dim() != 0:

@@ -186,6 +186,23 @@ def test_fit_clips_the_gradient(monkeypatch):
     assert norms[3:] == [pytest.approx(0.01, rel=1e-3)] * 3
 
 
+def test_fit_follows_a_schedule_of_learning_rates(monkeypatch):
+    rates = []
+    step = torch.optim.Adam.step
+
+    def record(optimizer):
+        rates.append(optimizer.param_groups[0]["lr"])
+        return step(optimizer)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", record)
+    fit(steps=4, lr=lambda step: 0.1 / step)
+    assert rates == [0.1, 0.1 / 2, 0.1 / 3, 0.1 / 4]
+    _, scheduled = fit(lr=lambda step: 0.1)
+    assert scheduled.losses == fit(lr=0.1)[1].losses
+    with pytest.raises(ValueError, match="lr=-1"):
+        fit(lr=lambda step: -step)
+
+
 def test_fit_measures_metrics_in_evaluation_mode_without_gradients():
     seen = {}
 
