@@ -178,13 +178,30 @@ def _hash(assignment: Assignment, cells: list[NotebookNode]) -> str:
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     todo = [code, *(path.read_text(encoding="utf-8") for path in files)]
     while todo:
-        new = {path for name in _imports(todo.pop()) for path in _files(name)} - files
+        new = _needed(todo.pop()) - files
         files |= new
         todo += [path.read_text(encoding="utf-8") for path in new]
     digest = hashlib.sha256(code.encode())
     for path in sorted(files):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _needed(code: str) -> set[Path]:
+    """Find the files of the course that some code imports.
+
+    A package hands on names of its modules: those modules count whose names the code mentions, so
+    that a new data set does not make the notebooks stale that do not use it.
+    """
+    words, found = set(re.findall(r"\w+", code)), set()
+    for path in {path for name in _imports(code) for path in _files(name)}:
+        if path.name != "__init__.py":
+            found.add(path)
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and words & {alias.name for alias in node.names}:
+                found |= set(_files(node.module))
+    return found
 
 
 def _imports(code: str) -> Iterator[str]:

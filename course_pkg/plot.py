@@ -34,6 +34,7 @@ def curves(
     xscale: str = "linear",
     yscale: str = "linear",
     reference: tuple[float, str] | None = None,
+    limits: tuple[float, float] | None = None,
     smooth: int = 1,
     ax: Axes | None = None,
 ) -> Axes:
@@ -47,6 +48,7 @@ def curves(
         bands: a lower and an upper limit around some of the lines, by the line's name.
         xscale, yscale: "linear" or "log".
         reference: the height and the label of a horizontal dashed line, a baseline for example.
+        limits: the values at the two ends of the y axis; those that all lines need when None.
         smooth: how many values to average, the last ones before each; for losses.
         ax: where to draw; a figure of its own when None.
     Returns:
@@ -82,6 +84,8 @@ def curves(
         ends.append((reference[0], reference[1], "0.35"))
     ax.set(title=title, xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale)
     ax.margins(x=0)
+    if limits is not None:
+        ax.set_ylim(limits)
     _label(ax, ends)
     return ax
 

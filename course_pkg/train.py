@@ -33,6 +33,31 @@ class _Bar(tqdm):
     monitor_interval = 0  # no thread that redraws at a time of its own choice
 
 
+def progress(steps: int, label: str = "") -> tqdm:
+    """Make a progress bar on stdout, for a training loop of one's own.
+
+    It redraws ten times, whatever the speed.
+
+    Example:
+        >>> for step in progress(400, "RNN"):
+        ...     ...
+
+    Args:
+        steps: how many steps there are to take.
+        label: what the bar says on its left.
+    Returns:
+        An iterable over the steps, from 0.
+    """
+    return _Bar(
+        range(steps),
+        desc=label,
+        file=sys.stdout,
+        bar_format="{desc}  {bar:20}  {n_fmt}/{total_fmt}{postfix}",
+        mininterval=0,
+        miniters=max(steps // 10, 1),
+    )
+
+
 def fit(
     model: nn.Module,
     batches: Callable[[torch.Generator], tuple],
@@ -86,15 +111,11 @@ def fit(
     history = History()
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(parameters, lr=rate(1))
-    bar = _Bar(
-        total=steps,
-        desc=label,
-        file=sys.stdout,
-        bar_format="{desc}  {bar:20}  {n_fmt}/{total_fmt}{postfix}",
-        mininterval=0,
-        miniters=1,
-    )
-    with one_thread(), bar, torch.random.fork_rng([place] if place.type == "cuda" else []):
+    with (
+        one_thread(),
+        progress(steps, label) as bar,
+        torch.random.fork_rng([place] if place.type == "cuda" else []),
+    ):
         torch.manual_seed(seed)
         model.train()
         for step in range(1, steps + 1):

@@ -34,6 +34,7 @@ def serving(course: Path) -> Iterator[Callable[[str], str]]:
         )
     try:
         token = _wait_for_token(course, process, log)
+        _wait_for_port(port, process, log)
         yield lambda page: _get(port, page, token)
     finally:
         process.terminate()
@@ -58,6 +59,17 @@ def _wait_for_token(course: Path, process: subprocess.Popen, log: Path) -> str:
             return json.loads(description.read_text())["token"]
         time.sleep(0.1)
     pytest.fail(f"JupyterLab has not started:\n{log.read_text()}")
+
+
+def _wait_for_port(port: int, process: subprocess.Popen, log: Path) -> None:
+    """Return as soon as the server listens: it writes its token down before that."""
+    deadline = time.monotonic() + SECONDS_TO_START
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        time.sleep(0.1)
+    pytest.fail(f"JupyterLab does not listen on port {port}:\n{log.read_text()}")
 
 
 def _get(port: int, page: str, token: str) -> str:

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from course_pkg.attention import MultiHeadAttention, causal_mask
-from course_pkg.data import symbol_back
+from course_pkg.data.order import symbol_back
 from course_pkg.positions import (
     LearnedPositions,
     RotaryAttention,

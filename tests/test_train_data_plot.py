@@ -229,6 +229,16 @@ def test_the_bar_is_on_stdout_and_says_the_same_every_time(capsys):
     assert last == f"line  {'█' * 20}  80/80, loss {history.losses[-1]:.4f}"
 
 
+@pytest.mark.parametrize("steps", [1, 7, 300])
+def test_a_loop_of_ones_own_has_the_same_bar(steps, capsys):
+    assert list(train.progress(steps, "mine")) == list(range(steps))
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    *updates, last = captured.out.strip().split("\r")
+    assert len(updates) <= 12
+    assert last == f"mine  {'█' * 20}  {steps}/{steps}"
+
+
 def test_fit_passes_what_is_not_a_tensor():
     lengths = []
 
@@ -336,6 +346,14 @@ def test_curves_draw_bands_and_a_reference():
     assert len(ax.collections) == 1
     assert set(ax.lines[1].get_ydata()) == {1.5}
     assert {"g", "chance"} <= set(labels(ax))
+
+
+def test_curves_place_labels_by_the_limits_that_are_given():
+    options = {"title": "", "xlabel": "", "ylabel": ""}
+    ax = plot.curves({"line": [3.0, 1.0]}, reference=(4.0, "four"), limits=(0, 8), **options)
+    assert ax.get_ylim() == (0, 8)
+    heights = {text.get_text(): text.xy[1] for text in ax.texts}
+    assert heights == {"line": pytest.approx(1 / 8), "four": pytest.approx(4 / 8)}
 
 
 def test_curves_survive_a_run_that_diverged():

@@ -54,11 +54,11 @@ def gradients(learned, case):
     """passes gradients to the rows that are used, and only to them"""
     B, T, D = case.sizes(3, low=3)
     module, P = learned_pair(case, learned, T + 2, D)
-    seen = case.randn(B, T, D)
+    grad_Y = case.randn(B, T, D)
     Y = module(torch.zeros(B, T, D, dtype=P.dtype))
     case.that(Y.requires_grad, "Gradients should flow to P, yours stop.")
-    Y.backward(seen)
-    expected = torch.cat([seen.sum(dim=0), torch.zeros(2, D)])
+    Y.backward(grad_Y)
+    expected = torch.cat([grad_Y.sum(dim=0), torch.zeros(2, D)])
     case.gradient(dict(module.named_parameters())["P"], expected, "P")
 
 

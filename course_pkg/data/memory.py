@@ -1,4 +1,4 @@
-"""Tasks that need a memory: what matters comes early, the answer is due at the end.
+"""Tasks that need a memory: what matters comes some steps before the answer is due.
 
 Shapes: B sequences, T steps. Every call draws a new batch; there is no data set to run out of.
 """
@@ -77,13 +77,75 @@ def recall_first(
     return functional.one_hot(symbols, keys + distractors).float(), symbols[:, 0].clone()
 
 
+def echo(
+    B: int, T: int, delay: int, generator: torch.Generator | int
+) -> tuple[Float[Tensor, "B T 1"], Float[Tensor, "B T-delay"]]:
+    """Draw sequences of -1 and 1; the target at every step is the input of `delay` steps before.
+
+    The first `delay` steps have no target. Always answering 0, the mean, costs the target's
+    variance, 1.
+
+    Example:
+        >>> X, y = echo(B=3, T=8, delay=2, generator=0)
+        >>> X.shape, y.shape
+        (torch.Size([3, 8, 1]), torch.Size([3, 6]))
+        >>> torch.equal(X[:, :6, 0], y)
+        True
+
+    Args:
+        B: sequences in the batch.
+        T: steps, more than `delay`.
+        delay: how many steps lie between an input and its echo.
+        generator: the source of randomness, or a seed for a fresh one.
+    Returns:
+        The sequences, and the targets of the steps delay + 1 … T.
+    Raises:
+        ValueError: B is less than 1, delay less than 0, or T less than delay + 1.
+    """
+    _at_least(B=(B, 1), delay=(delay, 0), T=(T, delay + 1))
+    bits = 2.0 * torch.randint(0, 2, (B, T), generator=_generator(generator)) - 1
+    return bits[:, :, None], bits[:, : T - delay].clone()
+
+
+def latch(
+    B: int, T: int, generator: torch.Generator | int, *, noise: float = 0.2
+) -> tuple[Float[Tensor, "B T 1"], Float[Tensor, "B 1"]]:
+    """Draw sequences whose first step carries -1 or 1 on top of noise; the target is that bit.
+
+    After the first step there is only noise. The answer is due at the last step, so that a network
+    has to hold one bit for T-1 steps. Always answering 0, the mean, costs the target's variance, 1
+    (after Bengio et al. 1994).
+
+    Example:
+        >>> X, y = latch(B=3, T=8, generator=0)
+        >>> X.shape, y.shape
+        (torch.Size([3, 8, 1]), torch.Size([3, 1]))
+
+    Args:
+        B: sequences in the batch.
+        T: steps, the first one included.
+        generator: the source of randomness, or a seed for a fresh one.
+        noise: the standard deviation of the noise.
+    Returns:
+        The sequences, and the target of their last step.
+    Raises:
+        ValueError: B or T is less than 1, or noise is negative.
+    """
+    _at_least(B=(B, 1), T=(T, 1), noise=(noise, 0))
+    generator = _generator(generator)
+    X = noise * torch.randn(B, T, 1, generator=generator)
+    bits = 2.0 * torch.randint(0, 2, (B, 1), generator=generator) - 1
+    X[:, 0] += bits
+    return X, bits
+
+
 def _generator(source: torch.Generator | int) -> torch.Generator:
     if isinstance(source, torch.Generator):
         return source
     return torch.Generator().manual_seed(source)
 
 
-def _at_least(**sizes: tuple[int, int]) -> None:
+def _at_least(**sizes: tuple[float, float]) -> None:
     for name, (size, minimum) in sizes.items():
         if size < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {size}")

@@ -1,0 +1,15 @@
+"""A submission of 01_rnn with three mistakes."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "gradient_norms": ("1 - h**2", "1 - h"),
+    "linear_rnn_gradient": ("J = W_hh @ J", "J = W_hh * J"),
+    "clip_grad_norm": ("(max_norm / norm)", "(1 / norm)"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "gradient_norms": 1.12,  # 3 of 8, of 3 points
+    "linear_rnn_gradient": 0.57,  # 2 of 7, of 2 points
+    "clip_grad_norm": 0.53,  # 1.5 of 8.5, of 3 points
+}
