@@ -311,14 +311,15 @@ def beam_search(
     max_length: int,
     alpha: float = 1.0,
 ) -> list[tuple[list[int], float]]:
-    """Translate one sentence, keeping the best `width` beginnings at every step.
+    """Translate one sentence, keeping `width` beginnings at every step: greedy's, and the best.
 
     A hypothesis y_1 … y_T is judged by log p(y_1 … y_T | source) / T^α. With α = 0 that is its
     probability, and short ones win; with α = 1 it is the mean over its words (Sutskever et al.
     2014, §3.2, for the search; Wu et al. 2016, §7, for the power).
 
     At every step the candidates are the hypotheses that have ended, as they are, and every
-    continuation of the others by one word. The best `width` of these are kept.
+    continuation of the others by one word. One place is reserved for what greedy decoding writes,
+    so that the search never ends below it; the best of the other candidates fill the rest.
 
     Args:
         decoder: has `start` and `step`.
@@ -343,13 +344,15 @@ def beam_search(
         step_log_p[ended, PAD] = 0.0  # what has ended goes on in one way, at no cost
         length = length + ~ended
         total = log_p[:, None] + step_log_p
-        best = (total / length[:, None] ** alpha).flatten().topk(width).indices
+        score = total / length[:, None] ** alpha
+        score[0, score[0].argmax()] = math.inf  # row 0 is the greedy one, and it stays
+        best = score.flatten().topk(width).indices
         rows, y = best // logits.shape[1], best % logits.shape[1]
         words = torch.cat([words[rows], y[:, None]], dim=1)
         log_p, length, s = total.flatten()[best], length[rows], s[rows]
         ended = ended[rows] | (y == EOS)
     return [
         (words[k, 1 : 1 + int(length[k])].tolist(), log_p[k].item())
-        for k in range(width)
+        for k in (log_p / length**alpha).argsort(descending=True).tolist()
         if log_p[k] > -math.inf
     ]

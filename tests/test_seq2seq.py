@@ -12,12 +12,13 @@ from sacrebleu import corpus_bleu
 from torch import nn
 from torch.nn import functional
 
+from autograder.bugs.seq2seq import not_reserved
 from autograder.hidden.seq2seq import bleu_by_hand
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallDecoder
 from course_pkg.checking.wire import Decoder as WireDecoder
 from course_pkg.checking.wire import Encoder as WireEncoder
-from course_pkg.checks.seq2seq import greedy_by_hand, greedy_case, small_decoder
+from course_pkg.checks.seq2seq import garden_path, greedy_by_hand, greedy_case, small_decoder
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.seq2seq import (
     AttentionDecoder,
@@ -257,6 +258,32 @@ def test_a_wider_beam_finds_what_greedy_search_misses():
         assert found[0][1] >= log_p_of(decoder, h, mask, words) - 1e-9
         better += found[0][0] != words
     assert better > 5
+
+
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_beam_search_never_ends_below_greedy(width):
+    case = Case("reserved place")
+    for _ in range(40):
+        decoder = small_decoder(case, 9, 3, 4)
+        h, mask = case.randn(1, 2, 3), torch.ones(1, 2, dtype=torch.bool)
+        words = greedy_by_hand(decoder, h[0], mask[0], 6)
+        found = [one for one, _ in beam_search(decoder, h, mask, width, 6, alpha=0.0)]
+        assert words in found
+        best = max(log_p_of(decoder, h, mask, one) for one in found)
+        assert log_p_of(decoder, h, mask, found[0]) == best
+        assert best >= log_p_of(decoder, h, mask, words)
+
+
+def test_a_plain_beam_ends_below_greedy_on_the_garden_path():
+    case = Case("garden path")
+    decoder = garden_path(case)
+    h, mask = case.randn(1, 2, 9), torch.ones(1, 2, dtype=torch.bool)
+    greedy = log_p_of(decoder, h, mask, greedy_by_hand(decoder, h[0], mask[0], 6))
+    assert math.exp(greedy) == pytest.approx(0.4 * 0.4)
+    plain = not_reserved(decoder, h, mask, 2, 6, alpha=0.0)[0][1]
+    assert math.exp(plain) == pytest.approx(0.36 * 0.49 * 0.35)
+    reserved = beam_search(decoder, h, mask, 2, 6, alpha=0.0)
+    assert reserved[0][1] == pytest.approx(greedy)
 
 
 def test_greedy_stops_where_the_check_needs_it():

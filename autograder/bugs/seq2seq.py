@@ -807,6 +807,7 @@ def search(
     scores=lambda logits: torch.log_softmax(logits, dim=1),
     returned=lambda log_p, length, alpha: log_p,
     cost=0.0,
+    reserved=True,
 ):
     """A beam search whose parts the bugs below vary."""
     s, memory = decoder.start(h.expand(width, -1, -1), mask.expand(width, -1))
@@ -826,7 +827,10 @@ def search(
         else:
             length = length + 1
         total = log_p[:, None] + more
-        best = normalise(total, length[:, None], alpha).flatten().topk(width).indices
+        score = normalise(total, length[:, None], alpha)
+        if reserved:
+            score[0, score[0].argmax()] = math.inf
+        best = score.flatten().topk(width).indices
         rows, y = best // logits.shape[1], best % logits.shape[1]
         words = torch.cat([words[rows], y[:, None]], dim=1)
         log_p, length = total.flatten()[best], length[rows]
@@ -834,7 +838,7 @@ def search(
         ended = ended[rows] | (y == EOS)
     return [
         (words[k, 1 : 1 + int(length[k])].tolist(), returned(log_p[k], length[k], alpha).item())
-        for k in range(width)
+        for k in normalise(log_p, length, alpha).argsort(descending=True).tolist()
         if log_p[k] > -math.inf
     ]
 
@@ -847,6 +851,11 @@ def not_reordered(decoder, h, mask, width, max_length, alpha=1.0):
 @bug(beam_search, "all rows count in the first step, so that the beam is filled with copies")
 def copies(decoder, h, mask, width, max_length, alpha=1.0):
     return search(decoder, h, mask, width, max_length, alpha, all_start=True)
+
+
+@bug(beam_search, "no place is reserved for what greedy decoding writes")
+def not_reserved(decoder, h, mask, width, max_length, alpha=1.0):
+    return search(decoder, h, mask, width, max_length, alpha, reserved=False)
 
 
 @bug(beam_search, "logits are added up as if they were log-probabilities")

@@ -323,16 +323,22 @@ def gradients(decoder, case):
 
 def search_by_hand(decoder, h, mask, width: int, max_length: int, alpha: float) -> list:
     """Search with lists, going back to the start for every hypothesis."""
+
+    def judge(one: tuple[list[int], float]) -> float:
+        return -one[1] / len(one[0]) ** alpha
+
     kept = [([], 0.0)]
+    greedy = greedy_by_hand(decoder, h[0], mask[0], max_length)
     for _ in range(max_length):
         candidates = [one for one in kept if EOS in one[0]]
         for words, log_p in kept:
             if EOS not in words:
                 more = next_log_p(decoder, h[0], mask[0], words).tolist()
                 candidates += [([*words, y], log_p + more[y]) for y in range(2, len(more))]
-        candidates.sort(key=lambda one: -one[1] / len(one[0]) ** alpha)
+        candidates.sort(key=judge)
+        candidates.sort(key=lambda one: one[0] != greedy[: len(one[0])])  # the reserved place
         kept = candidates[:width]
-    return kept
+    return sorted(kept, key=judge)
 
 
 def narrow(case: Case, search, alpha: float, **settings) -> None:

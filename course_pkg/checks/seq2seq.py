@@ -513,6 +513,40 @@ def honest(search, case):
     case.equal(log_p, torch.stack(expected).float(), "log p of hypotheses")
 
 
+def garden_path(case: Case) -> SmallDecoder:
+    """Make a decoder in which two beginnings lead a beam of two astray; each word decides alone.
+
+    Greedy decoding writes one, three, EOS, with .4 · .4. After two words that is behind two, four
+    and two, five, with .36 · .51 and .36 · .49, but these go on with .22 and .35 at most.
+    """
+    one, two, three, four, five, six = (3 + case.integers(0, 1 << 30, 6).argsort()).tolist()
+    p = torch.zeros(9, 9).double()  # of the next word, for each word
+    for word, following in {
+        BOS: {one: 0.4, two: 0.36, six: 0.24},
+        one: {three: 0.4, six: 0.32, four: 0.28},
+        two: {four: 0.51, five: 0.49},
+        four: {EOS: 0.2, one: 0.22, two: 0.19, three: 0.21, six: 0.18},
+        five: {EOS: 0.35, one: 0.31, six: 0.34},
+        three: {EOS: 1.0},
+        six: {EOS: 1.0},
+    }.items():
+        for other, share in following.items():
+            p[word, other] = share
+    zeros = torch.zeros(9, 9).double()
+    logits = p.clamp(min=1e-9).log()
+    return SmallDecoder([zeros, zeros, 40 * torch.eye(9).double(), logits, zeros[0]])
+
+
+@check(beam_search, see="Never below greedy")
+def reserved(search, case):
+    """ends with greedy decoding's sentence where the other beginnings lead nowhere"""
+    decoder = garden_path(case)
+    h, mask = case.randn(1, 4, 9), torch.ones(1, 4, dtype=torch.bool)
+    words = greedy_by_hand(decoder, h[0], mask[0], 6)
+    log_p = float(log_probability(decoder, h[0], mask[0], words).sum())
+    compare(case, search(decoder, h, mask, 2, 6, 0.0), [(words, log_p)])
+
+
 @check(beam_search, see="Short or probable")
 def by_probability(search, case):
     """finds the most probable of all sentences when α = 0"""
