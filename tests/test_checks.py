@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import re
 import io
 import sys
 import textwrap
@@ -95,7 +96,8 @@ def test_stub_scores_nothing_and_says_so_once(exercise):
     exec(exercise_stub(Path(module.__file__)), namespace)
     result = report(exercise, namespace[exercise.name])
     assert result.share == 0
-    assert result.text == f"✗ {exercise.name} is not implemented yet."
+    said = re.fullmatch(r"✗ (\w+)(\.\w+)? is not implemented yet\.", result.text)  # or its method
+    assert said and said[1] == exercise.name, result.text
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=name)
