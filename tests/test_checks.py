@@ -2,8 +2,8 @@
 
 import contextlib
 import importlib
-import re
 import io
+import re
 import sys
 import textwrap
 import time
