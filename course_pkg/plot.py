@@ -1,4 +1,4 @@
-"""The course's figures: one style sheet, curves with direct labels, and heat maps of tokens."""
+"""The course's figures: one style sheet, curves with direct labels, heat maps, and heads' looks."""
 
 import math
 import sys
@@ -8,8 +8,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
 from numpy.typing import ArrayLike
 
+_FAINTEST = 0.05  # the least weight that a head's look is drawn for
 _LABEL_GAP = 0.075  # the least distance between two direct labels, in heights of the axes
 _SMALLEST = 6.5  # points; tokens that need a smaller font than this are thinned out
 
@@ -143,6 +146,61 @@ def heatmap(
     bar = ax.figure.colorbar(image, cax=ax.inset_axes([1.02, 0, 0.02, 1]), label=colour_label)
     bar.outline.set_visible(False)
     return ax
+
+
+def heads(
+    weights: ArrayLike,
+    rows: Sequence[str],
+    columns: Sequence[str] | None = None,
+    *,
+    title: str,
+    names: Sequence[str] | None = None,
+) -> list[Axes]:
+    """Draw where each head looks: one panel a head, lines from queries, left, to keys, right.
+
+    Args:
+        weights: the attention's weights, (H, N_Q, N_X); a line is the darker the larger they are,
+            and those below 0.05 have none.
+        rows: the queries' tokens.
+        columns: the keys' tokens; the queries' when None.
+        title: what the figure shows, as a sentence.
+        names: what stands above each panel; "head 0", "head 1" … when None.
+    Returns:
+        The axes of every panel.
+    Raises:
+        ValueError: weights has not three axes, or tokens or names do not fit its shape.
+    """
+    weights = _array(weights)
+    columns = rows if columns is None else columns
+    names = [f"head {head}" for head in range(len(weights))] if names is None else names
+    if weights.shape != (len(names), len(rows), len(columns)):
+        raise ValueError(
+            f"weights of shape {weights.shape} do not fit {len(names)} heads, {len(rows)} queries "
+            f"and {len(columns)} keys"
+        )
+    longest = max(len(rows), len(columns))
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(7.2, 0.19 * longest + 0.9), squeeze=False, layout="none"
+    )
+    figure.subplots_adjust(left=0.09, right=0.91, bottom=0.02, top=1 - 0.7 / (0.19 * longest + 0.9))
+    figure.subplots_adjust(wspace=1.5)
+    figure.suptitle(title, x=0.01, y=0.985, ha="left", va="top", size=12.5, weight="bold")
+    blue = plt.rcParams["axes.prop_cycle"].by_key()["color"][0]
+    for ax, name, matrix in zip(axes[0], names, weights, strict=True):
+        places = np.argwhere(matrix >= _FAINTEST)
+        places = places[np.argsort(matrix[tuple(places.T)])]  # the darkest lie on top
+        lines = [[(0, query), (1, key)] for query, key in places]
+        shades = np.ceil(np.clip(matrix[tuple(places.T)], 0, 1) * 8) / 8  # few: small pictures
+        colours = 1 - shades[:, None] * (1 - np.array(to_rgb(blue)))
+        ax.add_collection(LineCollection(lines, colors=colours, linewidths=1.2, antialiaseds=False))
+        ax.set(xlim=(0, 1), ylim=(longest - 0.5, -0.5), xticks=[], yticks=[])
+        ax.set_title(name, size=10, weight="normal", loc="center", pad=4)
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+        for x, tokens, side in ((-0.04, rows, "right"), (1.04, columns, "left")):
+            for place, token in enumerate(tokens):
+                ax.text(x, place, token, ha=side, va="center", size=7.5, parse_math=False)
+    return list(axes[0])
 
 
 def _array(values: ArrayLike) -> np.ndarray:

@@ -1,0 +1,323 @@
+"""Hidden checks of 08_gpt: edges, gradients, randomness, errors."""
+
+import math
+from collections import Counter
+
+import torch
+from torch.nn import functional as F
+
+from course_pkg.checking.registry import check
+from course_pkg.checks.gpt import (
+    RHYME,
+    STRANGE,
+    block_pair,
+    continued,
+    fresh,
+    gpt_pair,
+    kept,
+    learned,
+    published,
+    random_words,
+    same_list,
+    spelled,
+    vectors,
+    writers,
+)
+from course_pkg.data.text import words
+from course_pkg.gpt import (
+    GPT,
+    BPETokenizer,
+    GPTBlock,
+    Writer,
+    bits_per_byte,
+    byte_pair_merges,
+    init_gpt_weights,
+    language_model_loss,
+    load_gpt2,
+    merge_pair,
+    perplexity,
+    token_probabilities,
+)
+
+
+@check(merge_pair, see="One merge")
+def ends(merge, case):
+    """merges at both ends, and copes with short lists"""
+    same_list(case, merge([1, 2, 5, 300, 4, 1, 2], (1, 2), 999), [999, 5, 300, 4, 999], "tokens")
+    same_list(case, merge([2, 1], (1, 2), 999), [2, 1], "two tokens")
+    same_list(case, merge([1], (1, 2), 999), [1], "one token")
+    same_list(case, merge([], (1, 2), 999), [], "no tokens")
+
+
+@check(byte_pair_merges, see="Which pair next")
+def runs_out(merges, case):
+    """learns fewer merges when no pair is left"""
+    counts = {b"abc": 3, b"d": 9, b"ab": 1, b"yx": 1}
+    expected = [(97, 98), (256, 99), (121, 120)]
+    same_list(case, merges(counts, 50), expected, "merges")
+
+
+@check(byte_pair_merges, see="Which pair next")
+def repeats(merges, case):
+    """counts overlapping pairs, and merges within repeats from the left"""
+    counts = {b"aaaaaaa": 3, b"baaab": 2, b"bb": 19, b"aab": 4}
+    same_list(case, merges(counts, 9), learned(counts, 9), "merges")
+
+
+@check(byte_pair_merges, see="Which pair next")
+def larger(merges, case):
+    """is right, and ready in time, for a longer text"""
+    counts = random_words(case, 500, letters=20)
+    same_list(case, merges(counts, 60), learned(counts, 60), "merges")
+
+
+@check(BPETokenizer, see="Encode and decode")
+def again(tokenizer, case):
+    """encodes a text the same way each time, whatever was encoded before"""
+    merges = learned(Counter(words(RHYME)), 30)
+    ours, expected = tokenizer(merges), spelled(RHYME, merges)
+    ours.encode(RHYME[::-1])
+    for _ in range(2):
+        same_list(case, ours.encode(RHYME), expected, "tokens")
+
+
+@check(BPETokenizer, see="Encode and decode")
+def bytes_alone(tokenizer, case):
+    """has one token for each byte when there are no merges"""
+    same_list(case, tokenizer([]).encode(STRANGE), list(STRANGE), "tokens")
+
+
+@check(BPETokenizer, see="Encode and decode")
+def borders(tokenizer, case):
+    """never merges across the border between two words"""
+    merges = [(97, 32), (97, 98), (257, 32), (32, 97)]
+    text = b"a ab a ab ab a"
+    same_list(case, tokenizer(merges).encode(text), spelled(text, merges), "tokens")
+
+
+@check(GPTBlock, see="One block")
+def gradients(block, case):
+    """passes the same gradient to its input as torch's layer"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, theirs = block_pair(case, block, H * D_h, H)
+    X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
+    (expected,) = torch.autograd.grad(theirs(X), X, seen)
+    given, _ = vectors(case, ours(X), tuple(X.shape), H)
+    case.that(given.requires_grad, "X should carry a gradient to its input, yours does not.")
+    given.backward(seen)
+    case.gradient(X, expected, "X")
+
+
+@check(GPTBlock, see="One block")
+def large(block, case):
+    """agrees with torch's layer where the two forms of GELU differ most"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, theirs = block_pair(case, block, H * D_h, H)
+    X = 30 * case.randn(B, T, H * D_h) + 5
+    given, _ = vectors(case, ours(X), tuple(X.shape), H)
+    case.equal(given, theirs(X), "X of large vectors")
+
+
+@check(GPT, see="The whole model")
+def one_position(gpt, case):
+    """agrees with torch for a single token and a single layer"""
+    B, H, D_h, V = case.sizes(4, low=3)
+    ours, theirs = gpt_pair(case, gpt, V, 6, H, D_h, 1)
+    tokens = case.integers(0, V, B, 1)
+    case.equal(ours(tokens), theirs(tokens), "logits")
+
+
+@check(GPT, see="The whole model")
+def tied(gpt, case):
+    """passes gradients to the embedding from both of its uses"""
+    B, T, H, D_h, V = case.sizes(5, low=3)
+    ours, _ = gpt_pair(case, gpt, V + 2, T, H, D_h, 1)
+    tokens = case.integers(0, V, B, T)
+    logits = ours(tokens)
+    case.that(logits.requires_grad, "The logits should carry gradients, yours do not.")
+    logits.logsumexp(dim=-1).sum().backward()
+    gradient = dict(ours.named_parameters())["token.weight"].grad
+    case.that(gradient is not None, "A gradient should reach token.weight, none does.")
+    case.shape(gradient, (V + 2, H * D_h), "gradient of token.weight")
+    case.that(
+        bool(gradient[V:].any()), "The output should use token.weight, yours gives it no gradient."
+    )
+
+
+@check(init_gpt_weights, see="A start for deep stacks")
+def normal(init, case):
+    """draws normal numbers, anew for each matrix and each call"""
+    first, second = (fresh(case, init, 200, 30, 32, 2) for _ in range(2))
+    values = first["token.weight"].double().flatten() / 0.02
+    tails = (values.abs() > 2).double().mean()
+    case.equal(tails, 0.0455, "share beyond two deviations", rtol=0.35)
+    case.that(
+        not torch.equal(first["token.weight"], second["token.weight"]),
+        "Two calls should draw different weights, yours draw the same.",
+    )
+    one, other = (first[f"blocks.0.attention.W_{x}"] for x in "QK")
+    case.that(not torch.equal(one, other), "W_Q should differ from W_K, yours is the same.")
+
+
+@check(init_gpt_weights, see="A start for deep stacks")
+def dtype(init, case):
+    """keeps the dtype of each weight"""
+    drawn = fresh(case, init, 20, 10, 8, 1)
+    for name, value in drawn.items():
+        case.that(
+            value.dtype == torch.float64, f"{name} should stay float64, yours is {value.dtype}."
+        )
+
+
+@check(language_model_loss, see="The loss of a language model")
+def gradient(loss, case):
+    """passes p minus one-hot back, and nothing to the last position or to padding"""
+    B, T, V = case.sizes(3, low=4)
+    logits, tokens = case.randn(B, T, V).requires_grad_(), case.integers(0, V, B, T)
+    lengths = case.lengths(B, T)
+    value = loss(logits, tokens, lengths)
+    case.shape(value, (), "loss")
+    case.that(value.requires_grad, "The loss should carry a gradient, yours does not.")
+    value.backward()
+    slope = logits.detach().softmax(dim=-1) - F.one_hot(tokens.roll(-1, 1), V)
+    real = torch.arange(1, T + 1) < lengths[:, None]
+    case.gradient(logits, slope * real[..., None] / real.sum(), "logits")
+
+
+@check(language_model_loss, see="The loss of a language model")
+def confident(loss, case):
+    """stays finite when a wrong token is certain"""
+    logits = torch.tensor([[[800.0, 0.0, -800.0], [0.0, 0.0, 0.0]]]).double()
+    for token, expected in ((0, 0.0), (1, 800.0), (2, 1600.0)):
+        case.equal(loss(logits, torch.tensor([[1, token]])), expected, f"loss of token {token}")
+
+
+@check(perplexity, see="Perplexity, and what it hides")
+def whole_numbers(perplexity, case):
+    """takes one batch, and counts that are whole numbers"""
+    one = torch.tensor([1.5], dtype=torch.float64)
+    case.equal(perplexity(one, torch.tensor([7])), math.exp(1.5), "perplexity of one batch")
+
+
+@check(bits_per_byte, see="Perplexity, and what it hides")
+def proportions(bits, case):
+    """halves when the same loss is spread over half as many tokens, or twice as many bytes"""
+    case.equal(bits(2.0, 50, 300), 0.5 * 2.0 / math.log(2) * 100 / 300, "with half the tokens")
+    case.equal(bits(2.0, 100, 600), 0.5 * 2.0 / math.log(2) * 100 / 300, "with twice the bytes")
+
+
+@check(token_probabilities, see="Temperature")
+def refuses(probabilities, case):
+    """raises ValueError for a temperature, top_k or top_p out of range"""
+    logits = case.randn(2, 5)
+    wrong = [{"temperature": -0.5}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}]
+    for options in wrong:
+        ((name, value),) = options.items()
+        case.raises(ValueError, lambda o=options: probabilities(logits, **o), f"{name} is {value}")
+
+
+@check(token_probabilities, see="Keep the best tokens only")
+def ties(probabilities, case):
+    """keeps exactly k tokens when several are equal, the first ones, and one when greedy"""
+    logits = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0, 2.0]]).double()
+    expected = torch.tensor([[0, 0.5, 0.5, 0, 0, 0]]).double()
+    case.equal(probabilities(logits, top_k=2), expected, "p with top_k 2")
+    case.equal(probabilities(logits, temperature=0)[0, 1], 1.0, "p of the first of the best")
+
+
+@check(token_probabilities, see="Keep the best tokens only")
+def exactly(probabilities, case):
+    """needs no further token when the sum reaches top_p exactly"""
+    logits = torch.tensor([[0.0, 0.0, -3000.0, 0.0, 0.0]]).double()
+    expected = torch.tensor([[0.5, 0.5, 0, 0, 0]]).double()
+    case.equal(probabilities(logits, top_p=0.5), expected, "p with top_p 0.5")
+
+
+@check(token_probabilities, see="Keep the best tokens only")
+def everything(probabilities, case):
+    """keeps everything when top_p is 1 or top_k exceeds the vocabulary"""
+    logits = torch.tensor([[30.0, -8.0, 1.0, 0.5], [0.0, 0.0, 0.0, 0.0]]).double()
+    expected = torch.softmax(logits, dim=-1)
+    case.equal(probabilities(logits, top_k=9), expected, "p with top_k 9")
+    case.equal(probabilities(logits, top_p=1.0), expected, "p with top_p 1")
+
+
+@check(token_probabilities, see="Keep the best tokens only")
+def one_row(probabilities, case):
+    """treats each row for itself, with very large logits too"""
+    (V,) = case.sizes(1, low=6)
+    logits = torch.cat([case.randn(1, V), case.randn(1, V) * 500 + 1e4])
+    p = probabilities(logits, 1.0, 4, 0.9)
+    case.shape(p, (2, V), "p")
+    case.equal(p[:1], kept(logits[:1], 1.0, 4, 0.9), "p of the first row")
+    case.equal(p.sum(dim=1), torch.ones(2), "sums of p")
+
+
+@check(Writer, see="One token after the other")
+def generator(writer, case):
+    """draws from the generator that it is given, and from no other"""
+    ours, _, tokens = writers(case, writer, 4, 3)
+    texts = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        source = torch.Generator().manual_seed(5)
+        texts.append(ours.sample(tokens, 6, 3.0, generator=source))
+        case.shape(texts[-1], (4, 9), "texts")
+    case.equal(texts[1], texts[0], "texts from the same generator")
+    other = ours.sample(tokens, 6, 3.0, generator=torch.Generator().manual_seed(6))
+    case.that(not torch.equal(other, texts[0]), "Another seed should give other texts.")
+
+
+@check(Writer, see="One token after the other")
+def options(writer, case):
+    """draws only what temperature, top_k and top_p leave"""
+    ours, theirs, tokens = writers(case, writer, 1, 4)
+    logits, many = theirs(tokens)[:, -1], tokens.repeat(400, 1)
+    for T, k, p in ((4.0, 3, None), (4.0, None, 0.5), (2.0, 5, 0.7)):
+        allowed = kept(logits, T, k or 11, p or 2.0)[0] > 0
+        texts = ours.sample(many, 1, T, k, p)
+        case.shape(texts, (400, 5), "texts")
+        found = torch.bincount(texts[:, -1].long().clamp(0, 10), minlength=11) > 0
+        case.equal(found, allowed, f"which tokens are drawn with top_k {k} and top_p {p}")
+
+
+@check(Writer, see="When to stop")
+def stop_before(writer, case):
+    """goes on after a stop token that was given"""
+    ours, theirs, tokens = writers(case, writer, 5, 3)
+    expected = continued(theirs, tokens, 5)
+    new = set(expected[:, 3:].flatten().tolist())
+    stop = next(token for token in range(11) if token not in new)
+    tokens[:, 0] = stop
+    expected = continued(theirs, tokens, 2)
+    if not (expected[:, 3:] == stop).any():
+        case.equal(ours.sample(tokens, 2, 0.0, stop=stop), expected, "texts that begin with stop")
+
+
+@check(Writer, see="One token after the other")
+def nothing(writer, case):
+    """adds nothing when count is 0, and carries no gradients"""
+    ours, _, tokens = writers(case, writer, 4, 3)
+    case.equal(ours.sample(tokens, 0), tokens, "texts")
+    case.equal(ours.sample(tokens, 2, 0.0)[:, :3], tokens, "the given part of the texts")
+
+
+@check(load_gpt2, see="The published weights")
+def masks(load, case):
+    """leaves out the masks of old files"""
+    theirs = published(case, 9, 5, 4, 1)
+    old = {**theirs, "h.0.attn.bias": torch.ones(1, 1, 5, 5).tril().bool()}
+    old["h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    given = load(old)
+    names = set(given) if isinstance(given, dict) else set()
+    case.that(names == set(load(theirs)), "The masks should be left out, yours keeps them.")
+
+
+@check(load_gpt2, see="The published weights")
+def refuses(load, case):
+    """raises ValueError for another name, and for a head of its own"""
+    theirs = published(case, 9, 5, 4, 1)
+    other = {**theirs, "h.0.crossattention.c_attn.weight": case.randn(4, 8)}
+    case.raises(ValueError, lambda: load(other), "there is a cross-attention")
+    head = {**theirs, "lm_head.weight": case.randn(9, 4)}
+    case.raises(ValueError, lambda: load(head), "the head is not the embedding")

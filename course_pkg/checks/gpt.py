@@ -1,0 +1,703 @@
+"""Checks of 08_gpt. Oracles: bytes.replace, torch.nn.TransformerEncoderLayer, cross_entropy and
+closed forms."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.registry import check
+from course_pkg.data.text import words
+from course_pkg.gpt import (
+    GPT,
+    BPETokenizer,
+    GPTBlock,
+    Writer,
+    bits_per_byte,
+    byte_pair_merges,
+    init_gpt_weights,
+    language_model_loss,
+    load_gpt2,
+    merge_pair,
+    perplexity,
+    token_probabilities,
+)
+
+RHYME = (
+    b"She sells sea shells on the sea shore; the shells she sells are sea shells, I'm sure.\n"
+    b"So if she sells sea shells on the sea shore, then I'm sure she sells sea shore shells.\n"
+)
+STRANGE = "  Ünïcødé 12²  —\n\n\t…  ".encode() + bytes(range(256)) + b"\xf0\x9f\x98 \xff\xfe"
+
+
+def same_list(case: Case, given: object, expected: list, what: str) -> None:
+    """Demand a list of whole numbers, or of pairs of them."""
+    try:
+        observed = torch.tensor([[*item] if hasattr(item, "__len__") else item for item in given])
+    except (TypeError, ValueError, RuntimeError):
+        raise Failure(f"{what} should be a list of numbers, yours is {describe(given)}.") from None
+    if len(observed) and (observed.is_floating_point() or observed.is_complex()):
+        raise Failure(f"{what} should hold whole numbers, yours holds {observed.dtype}.")
+    given, expected = observed.tolist(), torch.tensor(expected).tolist()
+    for place, (is_, should) in enumerate(zip(given, expected, strict=False)):
+        if is_ != should:
+            text = f"{what} at [{place}] should be {should}, yours is {is_}."
+            raise Failure(text, what=what, observed=observed)
+    if len(given) != len(expected):
+        text = f"{what} should be {len(expected)} long, yours is {len(given)} long."
+        raise Failure(text, what=what, observed=observed)
+
+
+@check(merge_pair, weight=2, see="One merge")
+def values(merge, case):
+    """does what bytes.replace does"""
+    for low, high in ((1, 3), (1, 4), (5, 9)):
+        tokens = case.integers(low, high, 60).tolist()
+        for pair in ((1, 2), (2, 1), (1, 1), (6, 7)):
+            expected = list(bytes(tokens).replace(bytes(pair), bytes([200])))
+            same_list(case, merge(tokens, pair, 200), expected, "tokens")
+
+
+@check(merge_pair, see="One merge")
+def overlapping(merge, case):
+    """uses no token twice: a a a a a becomes X X a"""
+    same_list(case, merge([7, 7, 7, 7, 7, 3, 7, 7, 7], (7, 7), 9), [9, 9, 7, 3, 9, 7], "tokens")
+
+
+def learned(counts: dict[bytes, int], merges: int) -> list[tuple[int, int]]:
+    """Learn merges the slow way: count everything again after each."""
+    texts = {word: word.decode("latin-1") for word in counts}
+    found = []
+    while len(found) < merges:
+        pairs = Counter()
+        for word, text in texts.items():
+            for pair in pairwise(text):
+                pairs[pair] += counts[word]
+        if not pairs:
+            break
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        new = chr(256 + len(found))
+        texts = {word: text.replace("".join(best), new) for word, text in texts.items()}
+        found.append((ord(best[0]), ord(best[1])))
+    return found
+
+
+def random_words(case: Case, count: int, letters: int = 5) -> dict[bytes, int]:
+    """Draw words and how often they occur."""
+    lengths = case.integers(1, 9, count).tolist()
+    drawn = [bytes((97 + case.integers(0, letters, length)).tolist()) for length in lengths]
+    times = case.integers(1, 30, count).tolist()
+    return dict(zip(drawn, times, strict=True))
+
+
+@check(byte_pair_merges, see="Which pair next")
+def first(merges, case):
+    """begins with the pair that occurs most often, within words, each as often as it is there"""
+    counts = {b"ababab": 1, b"ba": 4, b"cd": 5, b"bc": 2, b" ab": 1, b"xyz": 3}
+    same_list(case, merges(counts, 1), [(98, 97)], "merges")  # ba: 2 + 4, before cd: 5
+
+
+@check(byte_pair_merges, weight=3, see="Which pair next")
+def values(merges, case):
+    """learns what counting everything again after each merge learns"""
+    for number in range(3):
+        counts = random_words(case, 30 + 10 * number, letters=4 + number)
+        same_list(case, merges(counts, 25), learned(counts, 25), f"merges of text {number}")
+
+
+@check(byte_pair_merges, see="Which pair next")
+def ties(merges, case):
+    """takes the smallest of pairs that occur equally often"""
+    counts = {b"zy": 3, b"ab": 3, b"ba": 3, b"yz": 3, b"aa": 3, b"mn": 2, b"mm": 2, b"cd": 4}
+    expected = [(99, 100), (97, 97), (97, 98), (98, 97), (121, 122), (122, 121)]
+    same_list(case, merges(counts, 6), expected, "merges")
+
+
+def spelled(text: bytes, merges: list[tuple[int, int]]) -> list[int]:
+    """Encode the slow way: in every word, all merges in the order in which they were learned."""
+    found = []
+    for word in words(text):
+        spelling = word.decode("latin-1")
+        for number, (first, second) in enumerate(merges):
+            spelling = spelling.replace(chr(first) + chr(second), chr(256 + number))
+        found += [ord(character) for character in spelling]
+    return found
+
+
+def same_bytes(case: Case, given: object, expected: bytes, what: str) -> None:
+    """Demand bytes."""
+    if not isinstance(given, bytes):
+        raise Failure(f"{what} should be bytes, yours is {describe(given)}.")
+    same_list(case, list(given), list(expected), what)
+
+
+@check(BPETokenizer, weight=3, see="Encode and decode")
+def encodes(tokenizer, case):
+    """merges in every word what was learned first, as long as there is something to merge"""
+    merges = learned(random_words(case, 60, letters=3), 30)
+    drawn = bytes((97 + case.integers(0, 3, 120)).tolist())
+    text = b" ".join([drawn[:60], drawn[60:75], drawn[75:90], drawn[90:]])
+    same_list(case, tokenizer(merges).encode(text), spelled(text, merges), "tokens")
+
+
+@check(BPETokenizer, see="Encode and decode")
+def sentences(tokenizer, case):
+    """encodes a text with the merges that were learned from it"""
+    merges = learned(Counter(words(RHYME)), 40)
+    for text in (RHYME, RHYME[50:] + b"ashes she seshe  the", b"shesellsseashells" * 2):
+        same_list(case, tokenizer(merges).encode(text), spelled(text, merges), "tokens")
+
+
+@check(BPETokenizer, weight=2, see="Encode and decode")
+def round_trip(tokenizer, case):
+    """gives back every sequence of bytes, text or not"""
+    ours = tokenizer(learned(Counter(words(RHYME)), 40))
+    for text in (RHYME, STRANGE, STRANGE[::-1], b""):
+        same_bytes(case, ours.decode(ours.encode(text)), text, "decoded bytes")
+
+
+@check(BPETokenizer, see="Encode and decode")
+def vocabulary(tokenizer, case):
+    """knows the bytes of every token"""
+    merges = learned(Counter(words(RHYME)), 12)
+    ours = tokenizer(merges, ("<|end|>", "<|pad|>"))
+    expected = [bytes([byte]) for byte in range(256)]
+    for first, second in merges:
+        expected.append(expected[first] + expected[second])
+    expected += [b"<|end|>", b"<|pad|>"]
+    tokens = ours.tokens
+    case.that(isinstance(tokens, list), f"tokens should be a list, yours is {describe(tokens)}.")
+    case.that(
+        len(tokens) == len(expected),
+        f"tokens should have {len(expected)} entries, yours has {len(tokens)}.",
+    )
+    for number, (given, wanted) in enumerate(zip(tokens, expected, strict=True)):
+        case.that(given == wanted, f"tokens[{number}] should be {wanted}, yours is {given!r:.40}.")
+
+
+@check(BPETokenizer, see="Tokens that no text contains")
+def special(tokenizer, case):
+    """gives special tokens the last numbers, and never makes them from text"""
+    merges = learned(Counter(words(RHYME)), 12)
+    ours = tokenizer(merges, ("<|end|>", "<|pad|>"))
+    numbers = ours.special
+    case.that(
+        numbers == {"<|end|>": 268, "<|pad|>": 269},
+        f"special should number the names 268 and 269, yours is {numbers!r:.60}.",
+    )
+    text = b"the end<|end|> sea"
+    same_list(case, ours.encode(text), spelled(text, merges), "tokens of a text with <|end|>")
+    same_bytes(case, ours.decode([115, 268, 104, 269]), b"s<|end|>h<|pad|>", "decoded bytes")
+
+
+def block_state(case: Case, D: int) -> dict[str, Tensor]:
+    """Draw all weights of a block, none of them as a fresh one has it."""
+    state = {f"attention.W_{x}": case.randn(D, D) / D**0.5 for x in "QKVO"}
+    state |= {f"attention.b_{x}": case.randn(D) / 2 for x in "QKVO"}
+    for name in ("norm_1", "norm_2"):
+        state |= {f"{name}.weight": 1 + case.rand(D), f"{name}.bias": case.randn(D) / 2}
+    state |= {"expand.weight": case.randn(4 * D, D) / D**0.5, "expand.bias": case.randn(4 * D) / 2}
+    state |= {"contract.weight": case.randn(D, 4 * D) / D**0.5, "contract.bias": case.randn(D) / 2}
+    return state
+
+
+def torchs_block(state: dict[str, Tensor], H: int) -> nn.Module:
+    """Give torch's own pre-norm layer the weights of a block."""
+    D = len(state["norm_1.weight"])
+    gelu = partial(F.gelu, approximate="tanh")
+    layer = nn.TransformerEncoderLayer(
+        D, H, 4 * D, dropout=0.0, activation=gelu, norm_first=True, batch_first=True
+    ).double()
+    stacked = {"in_proj_weight": "W_", "in_proj_bias": "b_"}
+    theirs = {
+        f"self_attn.{name}": torch.cat([state[f"attention.{letter}{x}"].T for x in "QKV"])
+        if letter == "W_"
+        else torch.cat([state[f"attention.{letter}{x}"] for x in "QKV"])
+        for name, letter in stacked.items()
+    }
+    theirs["self_attn.out_proj.weight"] = state["attention.W_O"].T
+    theirs["self_attn.out_proj.bias"] = state["attention.b_O"]
+    pairs = [("linear1", "expand"), ("linear2", "contract"), ("norm1", "norm_1")]
+    for their, our in [*pairs, ("norm2", "norm_2")]:
+        theirs |= {f"{their}.{kind}": state[f"{our}.{kind}"] for kind in ("weight", "bias")}
+    layer.load_state_dict(theirs)
+    return layer
+
+
+def forbidden(T: int) -> Tensor:
+    """What torch calls a causal mask: True where a position may not look."""
+    return torch.ones(T, T, dtype=torch.bool).triu(1)
+
+
+def block_pair(case: Case, block, D: int, H: int) -> tuple:
+    """Make a student's block and torch's with the same weights, float64."""
+    state = block_state(case, D)
+    ours = block(D, H).double()
+    ours.load_state_dict(state)
+    return ours, torchs_block(state, H)
+
+
+def vectors(case: Case, result: object, shape: tuple[int, ...], H: int) -> tuple[Tensor, Tensor]:
+    """Split what a block returns, and demand the shapes."""
+    X, A = case.unpack(result, "X", "A")
+    case.shape(X, shape, "X")
+    case.shape(A, (shape[0], H, shape[1], shape[1]), "A")
+    return X, A
+
+
+@check(GPTBlock, weight=3, see="One block")
+def values(block, case):
+    """agrees with torch.nn.TransformerEncoderLayer, norm first, with the tanh form of GELU"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, theirs = block_pair(case, block, H * D_h, H)
+    X = case.randn(B, T, H * D_h)
+    given, _ = vectors(case, ours(X), tuple(X.shape), H)
+    case.equal(given, theirs(X), "X")
+
+
+@check(GPTBlock, see="One block")
+def masked(block, case):
+    """agrees with it under a causal mask"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, theirs = block_pair(case, block, H * D_h, H)
+    X = case.randn(B, T, H * D_h)
+    given, _ = vectors(case, ours(X, ~forbidden(T)), tuple(X.shape), H)
+    case.equal(given, theirs(X, src_mask=forbidden(T)), "X under a mask")
+
+
+@check(GPTBlock, see="One block")
+def weights(block, case):
+    """returns the attention's weights, of what has been normalised"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, theirs = block_pair(case, block, H * D_h, H)
+    X, mask = case.randn(B, T, H * D_h), forbidden(T)
+    normal = theirs.norm1(X)
+    options = {"attn_mask": mask, "average_attn_weights": False}
+    _, expected = theirs.self_attn(normal, normal, normal, **options)
+    _, A = vectors(case, ours(X, ~mask), tuple(X.shape), H)
+    case.equal(A, expected, "A")
+
+
+def gpt_state(case: Case, V: int, context: int, D: int, L: int) -> dict[str, Tensor]:
+    """Draw all weights of a GPT."""
+    state = {"token.weight": case.randn(V, D) / 2, "position.weight": case.randn(context, D) / 2}
+    for number in range(L):
+        block = block_state(case, D)
+        state |= {f"blocks.{number}.{name}": value for name, value in block.items()}
+    return state | {"norm.weight": 1 + case.rand(D), "norm.bias": case.randn(D) / 2}
+
+
+def torchs_gpt(state: dict[str, Tensor], H: int) -> Callable[[Tensor], Tensor]:
+    """Build a GPT of torch's own layers; it turns tokens into logits."""
+    numbers = {int(name.split(".")[1]) for name in state if name.startswith("blocks.")}
+    layers = []
+    for number in sorted(numbers):
+        prefix = f"blocks.{number}."
+        block = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+        layers.append(torchs_block(block, H))
+
+    @torch.no_grad()
+    def logits(tokens: Tensor) -> Tensor:
+        T = tokens.shape[1]
+        X = F.embedding(tokens, state["token.weight"]) + state["position.weight"][:T]
+        for layer in layers:
+            X = layer(X, src_mask=forbidden(T))
+        X = F.layer_norm(X, X.shape[-1:], state["norm.weight"], state["norm.bias"])
+        return F.linear(X, state["token.weight"])
+
+    return logits
+
+
+def gpt_pair(case: Case, gpt, V: int, context: int, H: int, D_h: int, L: int) -> tuple:
+    """Make a student's GPT with drawn weights, float64, and a function with torch's logits."""
+    state = gpt_state(case, V, context, H * D_h, L)
+    ours = gpt(V, context, H * D_h, H, L).double()
+    ours.load_state_dict(state)
+    return ours, torchs_gpt(state, H)
+
+
+@check(GPT, weight=3, see="The whole model")
+def values(gpt, case):
+    """agrees with a stack of torch's layers"""
+    B, T, H, D_h, V = case.sizes(5, low=3)
+    ours, theirs = gpt_pair(case, gpt, 2 * V, T + 3, H, D_h, 2)
+    tokens = case.integers(0, 2 * V, B, T)
+    case.equal(ours(tokens), theirs(tokens), "logits")
+
+
+@check(GPT, weight=2, see="Nobody looks ahead")
+def causal(gpt, case):
+    """says the same about a text whatever comes after it"""
+    B, T, H, D_h, V = case.sizes(5, low=3)
+    ours, _ = gpt_pair(case, gpt, 2 * V, T, H, D_h, 2)
+    tokens = case.integers(0, 2 * V, B, T)
+    logits = ours(tokens)
+    case.shape(logits, (B, T, 2 * V), "logits")
+    other = tokens.clone()
+    other[:, -1] = (tokens[:, -1] + 1) % (2 * V)
+    changed = ours(other)
+    case.shape(changed, (B, T, 2 * V), "logits")
+    case.equal(changed[:, :-1], logits[:, :-1], "logits before another last token")
+
+
+@check(GPT, see="The whole model")
+def weights(gpt, case):
+    """returns the attention's weights of all layers when they are asked for"""
+    B, T, H, D_h, V = case.sizes(5, low=3)
+    L = 2
+    ours, theirs = gpt_pair(case, gpt, 2 * V, T, H, D_h, L)
+    tokens = case.integers(0, 2 * V, B, T)
+    logits, A = case.unpack(ours(tokens, return_weights=True), "logits", "A")
+    case.equal(logits, theirs(tokens), "logits")
+    case.shape(A, (L, B, H, T, T), "A")
+    case.equal(A.sum(dim=-1), torch.ones(L, B, H, T), "sums of the rows of A")
+    case.that(
+        not A[..., forbidden(T)].any(),
+        "A should be zero where a position looks ahead, yours is not.",
+    )
+
+
+@check(GPT, see="The whole model")
+def full(gpt, case):
+    """fills its context, and raises ValueError beyond it"""
+    B, T, H, D_h, V = case.sizes(5, low=3)
+    ours, theirs = gpt_pair(case, gpt, V, T, H, D_h, 1)
+    tokens = case.integers(0, V, B, T + 1)
+    case.equal(ours(tokens[:, :T]), theirs(tokens[:, :T]), "logits of a full context")
+    case.raises(ValueError, lambda: ours(tokens), f"{T + 1} tokens meet a context of {T}")
+
+
+def fresh(case: Case, init, V: int, context: int, D: int, L: int) -> dict[str, Tensor]:
+    """Let a student draw the weights of a GPT; demand names and shapes."""
+    state = {name: 3 + value for name, value in gpt_state(case, V, context, D, L).items()}
+    drawn = init(state, L)
+    names = set(drawn) if isinstance(drawn, dict) else None
+    case.that(
+        names == set(state), "The result should have the names of the state, yours has others."
+    )
+    for name, value in state.items():
+        case.shape(drawn[name], tuple(value.shape), name)
+    return drawn
+
+
+def deviations(
+    case: Case, drawn: dict[str, Tensor], names: list[str], expected: float, what: str
+) -> None:
+    """Demand the standard deviation of weights of one kind, drawn around zero."""
+    values = [drawn[name].detach().double() for name in names]
+    least = min(value.numel() for value in values)
+    found, wanted = (
+        torch.stack([value.std() for value in values]),
+        torch.full((len(names),), expected),
+    )
+    case.equal(found, wanted, f"deviations of {what}", rtol=5 / math.sqrt(2 * least))
+    means = torch.stack([value.mean() for value in values])
+    case.equal(means, 0 * wanted, f"means of {what}", atol=5 * expected / math.sqrt(least))
+
+
+@check(init_gpt_weights, see="A start for deep stacks")
+def constants(init, case):
+    """sets biases to 0 and the norms' weights to 1"""
+    drawn = fresh(case, init, 40, 30, 24, 2)
+    for name, value in drawn.items():
+        if value.dim() == 1:
+            scale = "norm" in name and "weight" in name
+            case.equal(value, torch.full(value.shape, float(scale)), name)
+
+
+@check(init_gpt_weights, weight=2, see="A start for deep stacks")
+def matrices(init, case):
+    """draws matrices and embeddings from N(0, 0.02²)"""
+    L = 3
+    drawn = fresh(case, init, 200, 150, 48, L)
+    names = ["token", "position", "blocks.0.expand", "blocks.2.expand"]
+    names = [f"{name}.weight" for name in names] + [f"blocks.1.attention.W_{x}" for x in "QKV"]
+    deviations(case, drawn, names, 0.02, "token, position, expand, W_Q, W_K, W_V")
+
+
+@check(init_gpt_weights, weight=2, see="A start for deep stacks")
+def residual(init, case):
+    """draws what is added to the stream √(2L) times smaller"""
+    for L in (3, 5):
+        drawn = fresh(case, init, 40, 30, 48, L)
+        parts = ("attention.W_O", "contract.weight")
+        names = [f"blocks.{n}.{part}" for n in range(L) for part in parts]
+        deviations(case, drawn, names, 0.02 / math.sqrt(2 * L), "W_O and contract in turn")
+
+
+@check(language_model_loss, weight=2, see="The loss of a language model")
+def values(loss, case):
+    """is the mean cross-entropy of each next token"""
+    B, T, V = case.sizes(3, low=4)
+    logits, tokens = 2 * case.randn(B, T, V), case.integers(0, V, B, T)
+    terms = [F.cross_entropy(logits[b, :-1], tokens[b, 1:]) for b in range(B)]
+    case.equal(loss(logits, tokens), torch.stack(terms).mean(), "loss")
+
+
+@check(language_model_loss, see="The loss of a language model")
+def guessing(loss, case):
+    """is log V for a model that knows nothing"""
+    B, T, V = case.sizes(3, low=4)
+    tokens = case.integers(0, V, B, T)
+    case.equal(loss(torch.ones(B, T, V).double(), tokens), math.log(V), "loss of equal logits")
+
+
+@check(language_model_loss, see="The loss of a language model")
+def ragged(loss, case):
+    """counts every real token once, and no padding"""
+    B, T, V = case.sizes(3, low=4)
+    logits, tokens = 2 * case.randn(B, T, V), case.integers(0, V, B, T)
+    lengths = case.lengths(B, T)
+    pairs = [(b, t) for b in range(B) for t in range(int(lengths[b]) - 1)]
+    terms = [-logits[b, t].log_softmax(0)[tokens[b, t + 1]] for b, t in pairs]
+    case.equal(loss(logits, tokens, lengths), torch.stack(terms).mean(), "loss of padded texts")
+
+
+@check(perplexity, weight=2, see="Perplexity, and what it hides")
+def values(perplexity, case):
+    """is the exponential of the mean over tokens, not over batches"""
+    (N,) = case.sizes(1, low=4)
+    losses, counts = 3 * case.rand(N), case.integers(1, 40, N)
+    every = [
+        loss for loss, n in zip(losses.tolist(), counts.tolist(), strict=True) for _ in range(n)
+    ]
+    expected = math.prod(math.exp(loss) ** (1 / len(every)) for loss in every)
+    case.equal(perplexity(losses, counts), expected, "perplexity")
+
+
+@check(perplexity, see="Perplexity, and what it hides")
+def guessing(perplexity, case):
+    """is V for a model that guesses among V tokens"""
+    N, V = case.sizes(2, low=5)
+    losses = torch.full((N,), math.log(V), dtype=torch.float64)
+    case.equal(perplexity(losses, case.integers(1, 9, N)), float(V), "perplexity of guessing")
+
+
+@check(bits_per_byte, weight=2, see="Perplexity, and what it hides")
+def values(bits, case):
+    """divides all bits of a text by its bytes"""
+    for loss, tokens, size in ((2.5, 300, 900), (0.7, 55, 71), (5.545, 12, 12)):
+        total = sum(math.log2(math.exp(loss)) for _ in range(tokens))
+        case.equal(bits(loss, tokens, size), total / size, "bits per byte")
+
+
+@check(bits_per_byte, see="Perplexity, and what it hides")
+def no_compression(bits, case):
+    """is 8 for a model that guesses among 256 bytes"""
+    case.equal(bits(math.log(256), 77, 77), 8.0, "bits per byte of guessing")
+
+
+def kept(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """Compute the probabilities token by token."""
+    rows = []
+    for row in logits.tolist():
+        total = math.fsum(math.exp(score / temperature) for score in row)
+        p = {token: math.exp(score / temperature) / total for token, score in enumerate(row)}
+        best = sorted(p, key=lambda token: (-p[token], token))[:top_k]
+        share, nucleus = math.fsum(p[token] for token in best), []
+        while best and math.fsum(p[token] for token in nucleus) / share < top_p:
+            nucleus.append(best.pop(0))
+        total = math.fsum(p[token] for token in nucleus)
+        rows.append([p[token] / total if token in nucleus else 0.0 for token in range(len(row))])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@check(token_probabilities, see="Temperature")
+def temperature(probabilities, case):
+    """is the softmax of the logits divided by the temperature"""
+    B, V = case.sizes(2, low=5)
+    logits = case.randn(B, V)
+    case.equal(probabilities(logits), kept(logits, 1.0, V, 2.0), "p")
+    for T in (0.3, 2.5):
+        expected = kept(logits, T, V, 2.0)
+        case.equal(probabilities(logits, temperature=T), expected, f"p at temperature {T}")
+
+
+@check(token_probabilities, see="Temperature")
+def greedy(probabilities, case):
+    """puts everything on the best token at temperature 0"""
+    B, V = case.sizes(2, low=5)
+    logits = case.randn(B, V)
+    expected = F.one_hot(logits.argmax(dim=1), V).double()
+    case.equal(probabilities(logits, temperature=0.0), expected, "p at temperature 0")
+
+
+@check(token_probabilities, see="Keep the best tokens only")
+def top_k(probabilities, case):
+    """keeps the k most probable tokens, in proportion"""
+    B, V = case.sizes(2, low=6)
+    logits = case.randn(B, V)
+    for k in (1, 3, V):
+        case.equal(probabilities(logits, top_k=k), kept(logits, 1.0, k, 2.0), f"p with top_k {k}")
+
+
+@check(token_probabilities, weight=2, see="Keep the best tokens only")
+def top_p(probabilities, case):
+    """keeps the smallest set of tokens that reaches the share p"""
+    B, V = case.sizes(2, low=6)
+    logits = case.randn(B, V)
+    for p in (0.05, 0.5, 0.8):
+        case.equal(probabilities(logits, top_p=p), kept(logits, 1.0, V, p), f"p with top_p {p}")
+
+
+@check(token_probabilities, see="Keep the best tokens only")
+def together(probabilities, case):
+    """applies temperature, then top_k, then top_p"""
+    B, V = case.sizes(2, low=7)
+    logits = case.randn(B, V)
+    for T, k, p in ((0.7, 4, 0.8), (2.0, 5, 0.6)):
+        case.equal(probabilities(logits, T, k, p), kept(logits, T, k, p), "p with all three")
+
+
+def writers(case: Case, writer, B: int, T: int, V: int = 11, context: int = 7) -> tuple:
+    """Make a student's Writer, torch's logits for it, and texts."""
+    ours, theirs = gpt_pair(case, writer, V, context, 2, 3, 1)
+    return ours, theirs, case.integers(0, V, B, T)
+
+
+def continued(theirs, tokens: Tensor, count: int, context: int = 7) -> Tensor:
+    """Continue texts with the best token each time."""
+    for _ in range(count):
+        best = theirs(tokens[:, -context:])[:, -1].argmax(dim=1)
+        tokens = torch.cat([tokens, best[:, None]], dim=1)
+    return tokens
+
+
+@check(Writer, weight=2, see="One token after the other")
+def greedy(writer, case):
+    """adds the best next token at temperature 0"""
+    ours, theirs, tokens = writers(case, writer, 5, 3)
+    case.equal(ours.sample(tokens, 4, 0.0), continued(theirs, tokens, 4), "texts")
+
+
+@check(Writer, see="One token after the other")
+def beyond(writer, case):
+    """goes on when the text is longer than the context"""
+    ours, theirs, tokens = writers(case, writer, 15, 10)
+    case.equal(ours.sample(tokens, 4, 0.0), continued(theirs, tokens, 4), "long texts")
+
+
+@check(Writer, weight=2, see="One token after the other")
+def frequencies(writer, case):
+    """draws each token as often as the last position's logits say"""
+    ours, theirs, tokens = writers(case, writer, 1, 4)
+    p = torch.softmax(theirs(tokens)[:, -1] / 3, dim=1)[0]
+    many = ours.sample(tokens.repeat(3000, 1), 1, 3.0)
+    case.shape(many, (3000, 5), "texts")
+    found = torch.bincount(many[:, -1].long().clamp(0, 10), minlength=11) / 3000
+    case.equal(found, p, "frequencies", rtol=0, atol=0.05)
+
+
+def ends(written: Tensor, stop: int) -> dict[int, int]:
+    """Tell after how many tokens each row has its first stop; rows without one are left out."""
+    first = {row: (tokens == stop).nonzero() for row, tokens in enumerate(written)}
+    return {row: int(places[0]) + 1 for row, places in first.items() if len(places)}
+
+
+def two_that_end(case: Case, writer) -> tuple:
+    """Make a Writer, and two texts that end at different times, both after less than 8 tokens."""
+    ours, theirs, tokens = writers(case, writer, 60, 3)
+    written = continued(theirs, tokens, 7)
+    found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
+    found = {stop: lengths for stop, lengths in found.items() if lengths}
+    stop = max(found, key=lambda s: max(found[s].values()) - min(found[s].values()))
+    first, last = (pick(found[stop], key=found[stop].get) for pick in (min, max))
+    lengths = found[stop][first], found[stop][last]
+    return ours, tokens[[first, last]], written[[first, last]], stop, lengths
+
+
+@check(Writer, see="When to stop")
+def ends_alone(writer, case):
+    """ends a text with the stop token that it draws"""
+    ours, tokens, written, stop, lengths = two_that_end(case, writer)
+    expected = written[:1, : 3 + lengths[0]]
+    case.equal(ours.sample(tokens[:1], 8, 0.0, stop=stop), expected, "a text with a stop")
+
+
+@check(Writer, see="When to stop")
+def stops(writer, case):
+    """writes nothing but stop after a text's end, and ends when all texts have"""
+    ours, tokens, written, stop, lengths = two_that_end(case, writer)
+    expected = written[:, : 3 + lengths[1]].clone()
+    expected[0, 3 + lengths[0] :] = stop
+    case.equal(ours.sample(tokens, 8, 0.0, stop=stop), expected, "texts with a stop")
+
+
+def published(case: Case, V: int, context: int, D: int, L: int) -> dict[str, Tensor]:
+    """Draw the weights of a GPT-2 under Hugging Face's names."""
+    state = {"wte.weight": case.randn(V, D), "wpe.weight": case.randn(context, D)}
+    for n in range(L):
+        shapes = {
+            "ln_1.weight": (D,),
+            "ln_1.bias": (D,),
+            "attn.c_attn.weight": (D, 3 * D),
+            "attn.c_attn.bias": (3 * D,),
+            "attn.c_proj.weight": (D, D),
+            "attn.c_proj.bias": (D,),
+            "ln_2.weight": (D,),
+            "ln_2.bias": (D,),
+            "mlp.c_fc.weight": (D, 4 * D),
+            "mlp.c_fc.bias": (4 * D,),
+            "mlp.c_proj.weight": (4 * D, D),
+            "mlp.c_proj.bias": (D,),
+        }
+        state |= {f"h.{n}.{name}": case.randn(*shape) for name, shape in shapes.items()}
+    return state | {"ln_f.weight": case.randn(D), "ln_f.bias": case.randn(D)}
+
+
+def demand_state(case: Case, given: object, theirs: dict[str, Tensor], L: int) -> None:
+    """Demand every weight of a published GPT-2 in its place."""
+    expected = {"token.weight": theirs["wte.weight"], "position.weight": theirs["wpe.weight"]}
+    for n in range(L):
+        their, our = f"h.{n}.", f"blocks.{n}."
+        for kind, letter in (("weight", "W"), ("bias", "b")):
+            D = theirs[f"{their}attn.c_attn.{kind}"].shape[-1] // 3
+            for number, x in enumerate("QKV"):
+                columns = slice(number * D, (number + 1) * D)
+                value = theirs[f"{their}attn.c_attn.{kind}"][..., columns]
+                expected[f"{our}attention.{letter}_{x}"] = value
+            expected[f"{our}attention.{letter}_O"] = theirs[f"{their}attn.c_proj.{kind}"]
+            expected[f"{our}norm_1.{kind}"] = theirs[f"{their}ln_1.{kind}"]
+            expected[f"{our}norm_2.{kind}"] = theirs[f"{their}ln_2.{kind}"]
+            for part, layer in (("expand", "c_fc"), ("contract", "c_proj")):
+                value = theirs[f"{their}mlp.{layer}.{kind}"]
+                expected[f"{our}{part}.{kind}"] = value.mT if value.dim() == 2 else value
+    expected |= {f"norm.{kind}": theirs[f"ln_f.{kind}"] for kind in ("weight", "bias")}
+    names = set(given) if isinstance(given, dict) else set()
+    if names != set(expected):
+        missing, extra = sorted(set(expected) - names), sorted(map(str, names - set(expected)))
+        wrong = f"{missing[0]} is missing" if missing else f"{extra[0]} is too much"
+        raise Failure(f"The names should be those of a GPT, in yours {wrong}.")
+    for name, value in expected.items():
+        case.equal(given[name], value, name)
+
+
+@check(load_gpt2, weight=3, see="The published weights")
+def values(load, case):
+    """puts every weight where it belongs"""
+    L, D, V, context = 2, 4, 9, 5
+    theirs = published(case, V, context, D, L)
+    demand_state(case, load(theirs), theirs, L)
+
+
+@check(load_gpt2, see="The published weights")
+def prefix(load, case):
+    """takes the names with "transformer." before them, and a head that repeats the embedding"""
+    theirs = published(case, 9, 5, 4, 1)
+    state = {f"transformer.{name}": value for name, value in theirs.items()}
+    state["lm_head.weight"] = theirs["wte.weight"].clone()
+    demand_state(case, load(state), theirs, 1)
+
+
+@check(load_gpt2, see="The published weights")
+def many(load, case):
+    """tells layer 1 from layer 10"""
+    theirs = published(case, 3, 4, 2, 11)
+    demand_state(case, load(theirs), theirs, 11)

@@ -1,0 +1,19 @@
+"""A submission of 08_gpt with four mistakes, from two of which other exercises suffer."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "GPTBlock": ('approximate="tanh"', 'approximate="none"'),
+    "language_model_loss": ("tokens[:, 1:], reduction", "tokens[:, :-1], reduction"),
+    "token_probabilities": ("p * (before < top_p)", "p * (before + p < top_p)"),
+    "load_gpt2": ("value.T if is_linear else value", "value"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "GPTBlock": 0.57,
+    "GPT": 1.67,  # it uses GPTBlock
+    "language_model_loss": 0.5,
+    "token_probabilities": 1.82,
+    "Writer": 3.64,  # it uses token_probabilities
+    "load_gpt2": 1.14,
+}
