@@ -20,6 +20,7 @@ from torch import Tensor
 from course_pkg.checking import raw
 from course_pkg.checking.models import SmallDecoder
 from course_pkg.checking.raw import WireError
+from course_pkg.checking.translator import SmallTranslator
 
 HEADER_BYTES = 4 << 20
 BODY_BYTES = 256 << 20
@@ -31,7 +32,12 @@ _INT_BITS = 1 << 16
 _CHUNK = 1 << 20
 _LENGTHS = struct.Struct("!IQ")  # of the header and of the body
 _CONTAINERS = {"list": list, "tuple": tuple, "dict": dict, "set": set}
-_SUBCLASSES = {"OrderedDict": OrderedDict, "Size": torch.Size, "SmallDecoder": SmallDecoder}
+_SUBCLASSES = {
+    "OrderedDict": OrderedDict,
+    "Size": torch.Size,
+    "SmallDecoder": SmallDecoder,
+    "SmallTranslator": SmallTranslator,
+}
 
 
 class Encoder:
