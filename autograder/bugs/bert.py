@@ -1,0 +1,1171 @@
+"""Known wrong solutions of 09_bert."""
+
+import torch
+from torch.nn import functional as F
+
+from autograder.bugs import bug, equivalent
+from course_pkg.attention import causal_mask, padding_mask
+from course_pkg.bert import (
+    BertEmbeddings,
+    BertLayer,
+    BertModel,
+    BertPretraining,
+    SentenceClassifier,
+    load_bert,
+    mask_tokens,
+    mlm_head,
+    next_sentence_pairs,
+    nsp_head,
+    pretraining_loss,
+    tf_idf,
+)
+
+# tf_idf
+
+
+def weighed(counts, training, idf):
+    """Apply idf, a function of M and df, and normalise."""
+    training = counts if training is None else training
+    x = counts * idf(len(training), (training > 0).sum(dim=0))
+    return torch.nan_to_num(x / x.norm(dim=1, keepdim=True))
+
+
+@bug(tf_idf, "idf is measured on the texts themselves, not on the training texts")
+def own_idf(counts, training=None):
+    return tf_idf(counts)
+
+
+@bug(tf_idf, "idf counts how often a word occurs, not in how many texts")
+def total_counts(counts, training=None):
+    given = counts if training is None else training
+    return weighed(counts, training, lambda M, df: 1 + torch.log((1 + M) / (1 + given.sum(0))))
+
+
+@bug(tf_idf, "a word that every text has weighs nothing: the 1 behind the logarithm is missing")
+def no_one(counts, training=None):
+    return weighed(counts, training, lambda M, df: torch.log((1 + M) / (1 + df)))
+
+
+@bug(tf_idf, "the rows are not scaled to length 1")
+def not_scaled(counts, training=None):
+    training = counts if training is None else training
+    df = (training > 0).sum(dim=0)
+    return counts * (torch.log((1 + len(training)) / (1 + df)) + 1)
+
+
+@bug(tf_idf, "the rows are scaled to sum to 1, not to length 1")
+def scaled_to_sum(counts, training=None):
+    x = tf_idf(counts, training)
+    return torch.nan_to_num(x / x.sum(dim=1, keepdim=True))
+
+
+@bug(tf_idf, "the columns are scaled, not the rows")
+def columns(counts, training=None):
+    return F.normalize(not_scaled(counts, training), dim=0)
+
+
+@bug(tf_idf, "the counts are scaled before idf multiplies them")
+def scaled_too_early(counts, training=None):
+    return not_scaled(F.normalize(counts, dim=1), training if training is not None else counts)
+
+
+@bug(tf_idf, "df counts a word of all texts as zero: M and df have no 1 added")
+def not_smoothed(counts, training=None):
+    return weighed(counts, training, lambda M, df: 1 + torch.log(M / df.clamp(min=1)))
+
+
+@bug(tf_idf, "only whether a word occurs counts, not how often")
+def binary(counts, training=None):
+    return weighed((counts > 0) * 1.0, training if training is not None else counts, idf_of)
+
+
+def idf_of(M, df):
+    return 1 + torch.log((1 + M) / (1 + df))
+
+
+@bug(tf_idf, "the weight is divided by idf, so that common words weigh more")
+def divided(counts, training=None):
+    return weighed(counts, training, lambda M, df: 1 / idf_of(M, df))
+
+
+@bug(tf_idf, "a text without words gives NaN", told_by="should be 0, yours is nan")
+def not_a_number(counts, training=None):
+    x = not_scaled(counts, training)
+    return x / x.norm(dim=1, keepdim=True)
+
+
+# mask_tokens
+
+
+def chosen_places(tokens, special, generator, rate=0.15):
+    ordinary = ~torch.isin(tokens, torch.tensor(special))
+    return ordinary & (torch.rand(tokens.shape, generator=generator) < rate)
+
+
+def filled(tokens, chosen, mask, low, V, generator, masked=0.8, kept=0.1):
+    """Replace chosen words, random ones by words from `low` to V - 1."""
+    fate = torch.rand(tokens.shape, generator=generator)
+    words = torch.randint(low, V, tokens.shape, generator=generator)
+    inputs = torch.where(chosen & (fate < masked), mask, tokens)
+    inputs = torch.where(chosen & (fate >= masked + kept), words, inputs)
+    return inputs, torch.where(chosen, tokens, -100)
+
+
+@bug(mask_tokens, "every chosen word becomes [MASK]", told_by="become [MASK] should be 0.802")
+def all_masked(tokens, special, mask, V, generator=None):
+    chosen = chosen_places(tokens, special, generator)
+    return filled(tokens, chosen, mask, 0, V, generator, masked=1.1)
+
+
+@bug(mask_tokens, "special words are chosen too", told_by="No special word should be chosen")
+def specials_too(tokens, special, mask, V, generator=None):
+    chosen = torch.rand(tokens.shape, generator=generator) < 0.15
+    return filled(tokens, chosen, mask, 0, V, generator)
+
+
+@bug(mask_tokens, "padding is chosen too", told_by="No special word should be chosen")
+def padding_too(tokens, special, mask, V, generator=None):
+    chosen = chosen_places(tokens, special[1:], generator)
+    return filled(tokens, chosen, mask, 0, V, generator)
+
+
+@bug(mask_tokens, "targets stand at all places", told_by="that are chosen should be 0.150")
+def all_targets(tokens, special, mask, V, generator=None):
+    inputs, _ = mask_tokens(tokens, special, mask, V, generator)
+    return inputs, torch.where(torch.isin(tokens, torch.tensor(special)), -100, tokens)
+
+
+@bug(
+    mask_tokens,
+    "targets stand only where the input has [MASK], not where it was left as it is",
+    told_by="inputs should differ from the text only where there is a target",
+)
+def visible_targets(tokens, special, mask, V, generator=None):
+    inputs, _ = mask_tokens(tokens, special, mask, V, generator)
+    return inputs, torch.where(inputs == mask, tokens, -100)
+
+
+@bug(mask_tokens, "inputs and targets change places", told_by="targets should be the words")
+def exchanged(tokens, special, mask, V, generator=None):
+    return mask_tokens(tokens, special, mask, V, generator)[::-1]
+
+
+@bug(mask_tokens, "the targets are what the input shows", told_by="targets should be the words")
+def shown_targets(tokens, special, mask, V, generator=None):
+    inputs, targets = mask_tokens(tokens, special, mask, V, generator)
+    return inputs, torch.where(targets != -100, inputs, -100)
+
+
+@bug(
+    mask_tokens,
+    "85 percent are chosen: the comparison is turned round",
+    told_by="that are chosen should be 0.150 (± 0.005 by chance), yours is 0.85",
+)
+def turned_round(tokens, special, mask, V, generator=None):
+    chosen = chosen_places(tokens, special, generator, rate=0.85)
+    return filled(tokens, chosen, mask, 0, V, generator)
+
+
+@bug(
+    mask_tokens,
+    "10 percent of what is left become random words, so that only 8 + 2 are not hidden",
+    told_by="that stay as they are should be",
+)
+def chained(tokens, special, mask, V, generator=None):
+    chosen = chosen_places(tokens, special, generator)
+    return filled(tokens, chosen, mask, 0, V, generator, masked=0.8, kept=0.18)
+
+
+@bug(
+    mask_tokens,
+    "the same places are chosen in every text",
+    told_by="chosen for each place should have the variance",
+)
+def same_places(tokens, special, mask, V, generator=None):
+    ordinary = ~torch.isin(tokens, torch.tensor(special))
+    chosen = ordinary & (torch.rand(tokens.shape[1], generator=generator) < 0.15)
+    return filled(tokens, chosen, mask, 0, V, generator)
+
+
+@bug(
+    mask_tokens,
+    "random words come from the first words of the vocabulary",
+    told_by="The random words should be spread",
+)
+def first_words(tokens, special, mask, V, generator=None):
+    chosen = chosen_places(tokens, special, generator)
+    return filled(tokens, chosen, mask, 0, V - 5, generator)
+
+
+@bug(
+    mask_tokens,
+    "the generator is not used",
+    told_by="from the same generator",
+)
+def own_randomness(tokens, special, mask, V, generator=None):
+    return mask_tokens(tokens, special, mask, V)
+
+
+@bug(mask_tokens, "the text is changed in place", told_by="changes its input tokens in place")
+def in_place(tokens, special, mask, V, generator=None):
+    inputs, targets = mask_tokens(tokens, special, mask, V, generator)
+    return tokens.copy_(inputs), targets
+
+
+# next_sentence_pairs
+
+
+def drawn(documents, B, generator, follower, stranger, chance=0.5, begin=None):
+    """Draw pairs; `follower` and `stranger` say which sentence comes second."""
+
+    def draw(size):
+        return int(torch.randint(size, (), generator=generator))
+
+    places = begin or [(d, s) for d, text in enumerate(documents) for s in range(len(text) - 1)]
+    pairs, targets = [], []
+    for _ in range(B):
+        d, s = places[draw(len(places))]
+        follows = float(torch.rand((), generator=generator)) < chance
+        second = follower(d, s) if follows else stranger(d, s, draw)
+        pairs.append((documents[d][s], second))
+        targets.append(0 if follows else 1)
+    return pairs, targets
+
+
+def other_document(documents):
+    def stranger(d, s, draw):
+        other = documents[(d + 1 + draw(len(documents) - 1)) % len(documents)]
+        return other[draw(len(other))]
+
+    return stranger
+
+
+@bug(
+    next_sentence_pairs,
+    "the second sentence of a wrong pair is from any document, its own too",
+    told_by="from another document",
+)
+def any_document(documents, B, generator=None):
+    def stranger(d, s, draw):
+        other = documents[draw(len(documents))]
+        choice = draw(len(other))
+        while other is documents[d] and choice == s + 1:
+            choice = draw(len(other))
+        return other[choice]
+
+    return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], stranger)
+
+
+@bug(
+    next_sentence_pairs,
+    "0 and 1 are exchanged",
+    told_by="The target of sentence",
+)
+def exchanged_targets(documents, B, generator=None):
+    pairs, targets = next_sentence_pairs(documents, B, generator)
+    return pairs, [1 - target for target in targets]
+
+
+@bug(next_sentence_pairs, "all pairs follow", told_by="follow should be 0.5 (± 0.056 by chance)")
+def no_strangers(documents, B, generator=None):
+    return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], None, chance=1.1)
+
+
+@bug(
+    next_sentence_pairs,
+    "wrong pairs come three times as often",
+    told_by="follow should be 0.5 (± 0.056 by chance)",
+)
+def unbalanced(documents, B, generator=None):
+    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    return drawn(documents, B, generator, follower, other_document(documents), chance=0.25)
+
+
+@bug(
+    next_sentence_pairs,
+    "the pairs stand in the wrong order: the second sentence comes first",
+    told_by="The target of sentence",
+)
+def backwards(documents, B, generator=None):
+    pairs, targets = next_sentence_pairs(documents, B, generator)
+    return [(b, a) for a, b in pairs], targets
+
+
+@bug(
+    next_sentence_pairs,
+    "the second sentence of a wrong pair is always the first of its document",
+    told_by="The second sentences should be spread",
+)
+def first_sentences(documents, B, generator=None):
+    def stranger(d, s, draw):
+        return documents[(d + 1 + draw(len(documents) - 1)) % len(documents)][0]
+
+    return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], stranger)
+
+
+@bug(
+    next_sentence_pairs,
+    "the second sentence of a wrong pair is from the next document",
+    told_by="The second sentences should be spread",
+)
+def next_document(documents, B, generator=None):
+    def stranger(d, s, draw):
+        other = documents[(d + 1) % len(documents)]
+        return other[draw(len(other))]
+
+    return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], stranger)
+
+
+@bug(
+    next_sentence_pairs,
+    "every pair begins with the first sentence of a document",
+    told_by="The first sentences should be spread",
+)
+def openings(documents, B, generator=None):
+    begin = [(d, 0) for d, text in enumerate(documents) if len(text) > 1]
+    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
+
+
+@bug(
+    next_sentence_pairs,
+    "documents are drawn first, so that sentences of short ones come more often",
+    told_by="The first sentences should be spread",
+)
+def documents_first(documents, B, generator=None):
+    long = [(d, s) for d, text in enumerate(documents) for s in range(len(text) - 1)]
+    begin = [place for place in long for _ in range(60 // (len(documents[place[0]]) - 1))]
+    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
+
+
+@bug(
+    next_sentence_pairs,
+    "the last sentence of a document begins a pair too",
+    told_by="raised IndexError",
+)
+def too_far(documents, B, generator=None):
+    begin = [(d, s) for d, text in enumerate(documents) for s in range(len(text))]
+    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
+
+
+@bug(next_sentence_pairs, "the generator is not used", told_by="generator should give the same")
+def own_pairs(documents, B, generator=None):
+    return next_sentence_pairs(documents, B)
+
+
+# The model
+
+
+class VariedEmbeddings(BertEmbeddings):
+    """Embeddings whose sum the bugs below vary."""
+
+    def forward(self, tokens, segments=None):
+        T, context = tokens.shape[1], self.position.num_embeddings
+        if T > context:
+            raise ValueError(f"{T} > {context}")
+        segments = torch.zeros_like(tokens) if segments is None else segments
+        return self.finish(self.parts(tokens, segments))
+
+    def parts(self, tokens, segments):
+        T = tokens.shape[1]
+        return [self.token(tokens), self.position.weight[:T], self.segment(segments)]
+
+    def finish(self, parts):
+        return self.norm(sum(parts))
+
+
+@bug(BertEmbeddings, "the positions are left out")
+class NoPositions(VariedEmbeddings):
+    def parts(self, tokens, segments):
+        return super().parts(tokens, segments)[::2]
+
+
+@bug(BertEmbeddings, "the segment's vector is left out")
+class NoSegments(VariedEmbeddings):
+    def parts(self, tokens, segments):
+        return super().parts(tokens, segments)[:2]
+
+
+@bug(BertEmbeddings, "the sum is not normalised")
+class NoNorm(VariedEmbeddings):
+    def finish(self, parts):
+        return sum(parts)
+
+
+@bug(BertEmbeddings, "only the tokens are normalised, before the sum")
+class NormedTokens(VariedEmbeddings):
+    def finish(self, parts):
+        return self.norm(parts[0]) + parts[1] + parts[2]
+
+
+@bug(BertEmbeddings, "positions are counted from 1")
+class FromOne(VariedEmbeddings):
+    def parts(self, tokens, segments):
+        token, _, segment = super().parts(tokens, segments)
+        places = (torch.arange(tokens.shape[1]) + 1).clamp(max=self.position.num_embeddings - 1)
+        return [token, self.position(places), segment]
+
+
+@bug(BertEmbeddings, "positions are counted from the end of the text")
+class FromTheEnd(VariedEmbeddings):
+    def parts(self, tokens, segments):
+        token, position, segment = super().parts(tokens, segments)
+        return [token, position.flip(0), segment]
+
+
+@bug(BertEmbeddings, "segments 0 and 1 are exchanged")
+class OtherSegment(VariedEmbeddings):
+    def parts(self, tokens, segments):
+        return super().parts(tokens, 1 - segments)
+
+
+@bug(BertEmbeddings, "the tokens are multiplied by √D")
+class Scaled(VariedEmbeddings):
+    def finish(self, parts):
+        return self.norm(parts[0] * parts[0].shape[-1] ** 0.5 + parts[1] + parts[2])
+
+
+@bug(BertEmbeddings, "the segment's vector is left out")
+class MissingSegment(BertEmbeddings):
+    def forward(self, tokens, segments=None):
+        if segments is not None:
+            return super().forward(tokens, segments)
+        return self.norm(self.token(tokens) + self.position.weight[: tokens.shape[1]])
+
+
+@bug(
+    BertEmbeddings,
+    "a text that is too long is cut",
+    told_by="should raise ValueError when a text is longer than the context",
+)
+class Cut(BertEmbeddings):
+    def forward(self, tokens, segments=None):
+        context = self.position.num_embeddings
+        kept = None if segments is None else segments[:, :context]
+        return super().forward(tokens[:, :context], kept)
+
+
+class VariedLayer(BertLayer):
+    """A layer whose steps the bugs below vary."""
+
+    def forward(self, X, mask=None):
+        Y, A = self.look(X, mask)
+        X = self.norm_1(X + Y)
+        return self.norm_2(X + self.think(X)), A
+
+    def look(self, X, mask):
+        return self.attention(X, mask=mask, return_weights=True)
+
+    def think(self, X):
+        return self.contract(F.gelu(self.expand(X)))
+
+
+@bug(BertLayer, "the norms stand before attention and network, as in GPT-2")
+class PreNorm(VariedLayer):
+    def forward(self, X, mask=None):
+        Y, A = self.look(self.norm_1(X), mask)
+        X = X + Y
+        return X + self.think(self.norm_2(X)), A
+
+
+@bug(BertLayer, "GELU has GPT-2's tanh form")
+class TanhForm(VariedLayer):
+    def think(self, X):
+        return self.contract(F.gelu(self.expand(X), approximate="tanh"))
+
+
+@bug(BertLayer, "the network has ReLU in place of GELU")
+class Relu(VariedLayer):
+    def think(self, X):
+        return self.contract(F.relu(self.expand(X)))
+
+
+@bug(BertLayer, "the mask is not passed on")
+class NoMask(VariedLayer):
+    def look(self, X, mask):
+        return super().look(X, None)
+
+
+@bug(BertLayer, "attention is not added to what came in")
+class NoResidual(VariedLayer):
+    def forward(self, X, mask=None):
+        Y, A = self.look(X, mask)
+        X = self.norm_1(Y)
+        return self.norm_2(X + self.think(X)), A
+
+
+@bug(BertLayer, "the network is not added to what came in")
+class NoSecondResidual(VariedLayer):
+    def forward(self, X, mask=None):
+        Y, A = self.look(X, mask)
+        return self.norm_2(self.think(self.norm_1(X + Y))), A
+
+
+@bug(BertLayer, "the network's output is added to the layer's input, not to what was normalised")
+class OldResidual(VariedLayer):
+    def forward(self, X, mask=None):
+        Y, A = self.look(X, mask)
+        return self.norm_2(X + self.think(self.norm_1(X + Y))), A
+
+
+@bug(BertLayer, "norm_1 is used twice")
+class SameNorm(VariedLayer):
+    def forward(self, X, mask=None):
+        Y, A = self.look(X, mask)
+        X = self.norm_1(X + Y)
+        return self.norm_1(X + self.think(X)), A
+
+
+@bug(BertLayer, "the first norm is left out")
+class NoFirstNorm(VariedLayer):
+    def forward(self, X, mask=None):
+        Y, A = self.look(X, mask)
+        return self.norm_2(X + Y + self.think(X + Y)), A
+
+
+@bug(BertLayer, "attention and network work side by side on the same input")
+class Parallel(VariedLayer):
+    def forward(self, X, mask=None):
+        Y, A = self.look(X, mask)
+        return self.norm_2(self.norm_1(X + Y) + self.think(X)), A
+
+
+class VariedModel(BertModel):
+    """An encoder whose steps the bugs below vary."""
+
+    def forward(self, tokens, segments=None, lengths=None, return_weights=False):
+        X, weights = self.embeddings(tokens, segments), []
+        mask = self.mask(tokens, lengths)
+        for layer in self.order():
+            X, A = layer(X, mask)
+            weights.append(A)
+        return (X, self.weights(weights)) if return_weights else X
+
+    def mask(self, tokens, lengths):
+        return None if lengths is None else padding_mask(lengths, tokens.shape[1])
+
+    def order(self):
+        return self.layers
+
+    def weights(self, weights):
+        return torch.stack(weights)
+
+
+@bug(BertModel, "the padding is not masked")
+class PaddingSeen(VariedModel):
+    def mask(self, tokens, lengths):
+        return None
+
+
+@bug(BertModel, "a causal mask hides what comes after each word")
+class Causal(VariedModel):
+    def mask(self, tokens, lengths):
+        return causal_mask(tokens.shape[1])
+
+
+@bug(BertModel, "the mask is inverted, so that only padding is attended to")
+class Inverted(VariedModel):
+    def mask(self, tokens, lengths):
+        mask = super().mask(tokens, lengths)
+        return None if mask is None else ~mask
+
+
+@bug(BertModel, "the mask hides one word too many")
+class OneTooFew(VariedModel):
+    def mask(self, tokens, lengths):
+        return None if lengths is None else padding_mask(lengths - 1, tokens.shape[1])
+
+
+@bug(BertModel, "the mask shows one place of the padding")
+class OneTooMany(VariedModel):
+    def mask(self, tokens, lengths):
+        return None if lengths is None else padding_mask(lengths + 1, tokens.shape[1])
+
+
+@bug(BertModel, "the segments are not passed on")
+class SegmentsLost(BertModel):
+    def forward(self, tokens, segments=None, lengths=None, return_weights=False):
+        return super().forward(tokens, None, lengths, return_weights)
+
+
+@bug(BertModel, "the layers are applied in reverse")
+class Reversed(VariedModel):
+    def order(self):
+        return reversed(self.layers)
+
+
+@bug(BertModel, "only the last layer is applied")
+class LastLayer(VariedModel):
+    def order(self):
+        return self.layers[-1:]
+
+
+@bug(BertModel, "the last layer is left out")
+class LayerMissing(VariedModel):
+    def order(self):
+        return self.layers[:-1]
+
+
+@bug(BertModel, "the weights of the last layer come first")
+class WeightsReversed(VariedModel):
+    def weights(self, weights):
+        return torch.stack(weights[::-1])
+
+
+@bug(
+    BertModel,
+    "the weights are stacked behind the batch",
+    told_by="A should have shape",
+)
+class WeightsBehind(VariedModel):
+    def weights(self, weights):
+        return torch.stack(weights, dim=1)
+
+
+# The heads
+
+
+def scores(X, W, b, gain, shift, token, bias, act=F.gelu, eps=1e-12, norm=True):
+    hidden = act(X @ W.T + b)
+    if norm:
+        hidden = F.layer_norm(hidden, gain.shape, gain, shift, eps)
+    return hidden @ token.T + bias
+
+
+@bug(mlm_head, "the words are scored without the layer and the norm before")
+def straight(X, W, b, gain, shift, token, bias):
+    return X @ token.T + bias
+
+
+@bug(mlm_head, "GELU is left out")
+def linear(*parts):
+    return scores(*parts, act=lambda x: x)
+
+
+@bug(mlm_head, "the layer norm is left out")
+def without_norm(*parts):
+    return scores(*parts, norm=False)
+
+
+@bug(mlm_head, "GELU has the tanh form")
+def tanh_form(*parts):
+    return scores(*parts, act=lambda x: F.gelu(x, approximate="tanh"))
+
+
+@bug(mlm_head, "tanh stands in place of GELU, as in the other head")
+def with_tanh(*parts):
+    return scores(*parts, act=torch.tanh)
+
+
+@bug(mlm_head, "the bias of the words is left out")
+def without_bias(X, W, b, gain, shift, token, bias):
+    return scores(X, W, b, gain, shift, token, 0 * bias)
+
+
+@bug(mlm_head, "the bias of the layer is left out")
+def without_inner_bias(X, W, b, gain, shift, token, bias):
+    return scores(X, W, 0 * b, gain, shift, token, bias)
+
+
+@bug(mlm_head, "W multiplies from the wrong side: X W and not X Wᵀ")
+def turned(X, W, *parts):
+    return scores(X, W.T, *parts)
+
+
+@bug(mlm_head, "gain and shift of the norm are left out")
+def bare_norm(X, W, b, gain, shift, token, bias):
+    return scores(X, W, b, torch.ones_like(gain), torch.zeros_like(shift), token, bias)
+
+
+@bug(mlm_head, "the norm comes before the layer")
+def norm_first(X, W, b, gain, shift, token, bias):
+    X = F.layer_norm(X, gain.shape, gain, shift, 1e-12)
+    return F.gelu(X @ W.T + b) @ token.T + bias
+
+
+@bug(mlm_head, "ε of the norm is 1e-5")
+def larger_eps(*parts):
+    return scores(*parts, eps=1e-5)
+
+
+@bug(mlm_head, "no gradient reaches the embedding", told_by="yours stops before it")
+def detached(X, W, b, gain, shift, token, bias):
+    return mlm_head(X, W, b, gain, shift, token.detach(), bias)
+
+
+def pooled_by(pool, act=torch.tanh):
+    return lambda X, W_P, b_P, W, b: act(pool(X) @ W_P.T + b_P) @ W.T + b
+
+
+@bug(nsp_head, "the last vector is taken, not the first")
+def last_vector(*parts):
+    return pooled_by(lambda X: X[:, -1])(*parts)
+
+
+@bug(nsp_head, "the mean of all vectors is taken")
+def mean_vector(*parts):
+    return pooled_by(lambda X: X.mean(dim=1))(*parts)
+
+
+@bug(nsp_head, "the largest of every feature is taken")
+def largest(*parts):
+    return pooled_by(lambda X: X.amax(dim=1))(*parts)
+
+
+@bug(nsp_head, "the tanh is left out")
+def no_tanh(*parts):
+    return pooled_by(lambda X: X[:, 0], act=lambda x: x)(*parts)
+
+
+@bug(nsp_head, "GELU stands in place of tanh")
+def with_gelu(*parts):
+    return pooled_by(lambda X: X[:, 0], act=F.gelu)(*parts)
+
+
+@bug(nsp_head, "the pooler is left out")
+def no_pooler(X, W_P, b_P, W, b):
+    return X[:, 0] @ W.T + b
+
+
+@bug(nsp_head, "the pooler's bias is left out")
+def no_pooler_bias(X, W_P, b_P, W, b):
+    return nsp_head(X, W_P, 0 * b_P, W, b)
+
+
+@bug(nsp_head, "the bias of the classes is left out")
+def no_class_bias(X, W_P, b_P, W, b):
+    return nsp_head(X, W_P, b_P, W, 0 * b)
+
+
+@bug(nsp_head, "W_P multiplies from the wrong side: x W_P and not x W_Pᵀ")
+def pooler_turned(X, W_P, b_P, W, b):
+    return nsp_head(X, W_P.T, b_P, W, b)
+
+
+@bug(nsp_head, "a softmax is applied, though the loss expects logits")
+def probabilities(*parts):
+    return torch.softmax(nsp_head(*parts), dim=-1)
+
+
+class VariedPretraining(BertPretraining):
+    """Pretraining whose heads the bugs below vary."""
+
+    def forward(self, tokens, segments=None, lengths=None):
+        X = self.encode(tokens, segments, lengths)
+        return self.words(X), self.follows(X)
+
+    def encode(self, tokens, segments, lengths):
+        return self.bert(tokens, segments, lengths)
+
+    def words(self, X):
+        hidden = self.norm(F.gelu(self.transform(X)))
+        return hidden @ self.table().T + self.bias
+
+    def table(self):
+        return self.bert.embeddings.token.weight
+
+    def follows(self, X):
+        return self.next_sentence(torch.tanh(self.pooler(X[:, 0])))
+
+
+@bug(BertPretraining, "the lengths are not passed on")
+class LengthsLost(VariedPretraining):
+    def encode(self, tokens, segments, lengths):
+        return self.bert(tokens, segments)
+
+
+@bug(BertPretraining, "the segments are not passed on to the encoder")
+class SegmentsForgotten(VariedPretraining):
+    def encode(self, tokens, segments, lengths):
+        return self.bert(tokens, None, lengths)
+
+
+@bug(BertPretraining, "segments and lengths are mixed up", told_by="BertPretraining raised")
+class MixedUp(VariedPretraining):
+    def encode(self, tokens, segments, lengths):
+        return self.bert(tokens, lengths, segments)
+
+
+@bug(
+    BertPretraining,
+    "the embedding is detached, so that only reading trains it",
+    told_by="in yours absent words get none",
+)
+class Detached(VariedPretraining):
+    def table(self):
+        return super().table().detach()
+
+
+@bug(BertPretraining, "transform and pooler are exchanged")
+class LayersExchanged(VariedPretraining):
+    def words(self, X):
+        return self.norm(F.gelu(self.pooler(X))) @ self.table().T + self.bias
+
+
+@bug(BertPretraining, "the encoder's vectors go through the transform before both heads")
+class TransformedTwice(VariedPretraining):
+    def follows(self, X):
+        return super().follows(self.norm(F.gelu(self.transform(X))))
+
+
+@bug(BertPretraining, "the norm of the embeddings is used in the head")
+class WrongNorm(VariedPretraining):
+    def words(self, X):
+        hidden = self.bert.embeddings.norm(F.gelu(self.transform(X)))
+        return hidden @ self.table().T + self.bias
+
+
+@bug(BertPretraining, "the words are scored without the transform")
+class Untransformed(VariedPretraining):
+    def words(self, X):
+        return X @ self.table().T + self.bias
+
+
+@bug(BertPretraining, "the heads come in the wrong order", told_by="mlm_logits should have shape")
+class HeadsExchanged(BertPretraining):
+    def forward(self, tokens, segments=None, lengths=None):
+        return super().forward(tokens, segments, lengths)[::-1]
+
+
+# The loss
+
+
+@bug(pretraining_loss, "the places without a target count in the mean")
+def mean_over_all(words, goals, follows, kinds):
+    total = F.cross_entropy(words.transpose(1, 2), goals, reduction="sum")
+    return total / goals.numel() + F.cross_entropy(follows, kinds)
+
+
+@bug(pretraining_loss, "the losses of the words are summed, not averaged")
+def word_sum(words, goals, follows, kinds):
+    total = F.cross_entropy(words.transpose(1, 2), goals, reduction="sum")
+    return total + F.cross_entropy(follows, kinds)
+
+
+@bug(pretraining_loss, "the mean is taken in each text first, and then over the texts")
+def mean_of_means(words, goals, follows, kinds):
+    losses = F.cross_entropy(words.transpose(1, 2), goals, reduction="none")
+    texts = losses.sum(dim=1) / (goals != -100).sum(dim=1).clamp(min=1)
+    return texts.mean() + F.cross_entropy(follows, kinds)
+
+
+@bug(pretraining_loss, "the loss of the pairs is left out")
+def words_alone(words, goals, follows, kinds):
+    total = F.cross_entropy(words.transpose(1, 2), goals, reduction="sum")
+    return total / (goals != -100).sum().clamp(min=1)
+
+
+@bug(pretraining_loss, "the loss of the words is left out")
+def pairs_alone(words, goals, follows, kinds):
+    return F.cross_entropy(follows, kinds)
+
+
+@bug(pretraining_loss, "the two losses are averaged, not added")
+def averaged(words, goals, follows, kinds):
+    return pretraining_loss(words, goals, follows, kinds) / 2
+
+
+@bug(pretraining_loss, "a target of -100 counts as word 0")
+def padding_as_word(words, goals, follows, kinds):
+    return pretraining_loss(words, goals.clamp(min=0), follows, kinds)
+
+
+@bug(pretraining_loss, "the classes of the pairs are exchanged")
+def classes_exchanged(words, goals, follows, kinds):
+    return pretraining_loss(words, goals, follows, 1 - kinds)
+
+
+@bug(pretraining_loss, "a softmax is applied before the loss, which applies one itself")
+def double_softmax(words, goals, follows, kinds):
+    return pretraining_loss(words.softmax(-1), goals, follows.softmax(-1), kinds)
+
+
+@bug(pretraining_loss, "a batch without targets gives NaN", told_by="yours is nan")
+def not_a_loss(words, goals, follows, kinds):
+    return F.cross_entropy(words.transpose(1, 2), goals) + F.cross_entropy(follows, kinds)
+
+
+# Fine-tuning
+
+
+class VariedClassifier(SentenceClassifier):
+    """A classifier whose steps the bugs below vary."""
+
+    def forward(self, tokens, segments=None, lengths=None):
+        X = self.bert(tokens, segments, lengths)
+        return self.classifier(torch.tanh(self.pooler(self.pick(X, lengths))))
+
+    def pick(self, X, lengths):
+        return X[:, 0]
+
+
+@bug(SentenceClassifier, "the mean of all vectors is classified")
+class Mean(VariedClassifier):
+    def pick(self, X, lengths):
+        return X.mean(dim=1)
+
+
+@bug(SentenceClassifier, "the last vector is classified, which may be padding")
+class Last(VariedClassifier):
+    def pick(self, X, lengths):
+        return X[:, -1]
+
+
+@bug(SentenceClassifier, "the pooler is left out")
+class NoPooler(SentenceClassifier):
+    def forward(self, tokens, segments=None, lengths=None):
+        return self.classifier(self.bert(tokens, segments, lengths)[:, 0])
+
+
+@bug(SentenceClassifier, "the lengths are not passed on")
+class NoLengths(SentenceClassifier):
+    def forward(self, tokens, segments=None, lengths=None):
+        return super().forward(tokens, segments)
+
+
+@bug(SentenceClassifier, "the segments are not passed on")
+class NoKinds(SentenceClassifier):
+    def forward(self, tokens, segments=None, lengths=None):
+        return super().forward(tokens, None, lengths)
+
+
+@bug(SentenceClassifier, "a softmax is applied, though the loss expects logits")
+class Probabilities(SentenceClassifier):
+    def forward(self, tokens, segments=None, lengths=None):
+        return super().forward(tokens, segments, lengths).softmax(dim=-1)
+
+
+class Starter(SentenceClassifier):
+    """A classifier of which `start_from` takes only some weights."""
+
+    def chosen(self, name):
+        return True
+
+    def start_from(self, state):
+        known = {n: v for n, v in state.items() if n in self.state_dict() and self.chosen(n)}
+        self.load_state_dict(known, strict=False)
+
+
+@bug(
+    SentenceClassifier,
+    "the names are compared without their prefix, so that nothing is taken over",
+    told_by="after start_from",
+)
+class NothingTaken(Starter):
+    def chosen(self, name):
+        return False
+
+
+@bug(SentenceClassifier, "the pooler stays fresh", told_by="pooler.weight after start_from")
+class FreshPooler(Starter):
+    def chosen(self, name):
+        return not name.startswith("pooler")
+
+
+@bug(SentenceClassifier, "only the embeddings are taken over", told_by="after start_from")
+class EmbeddingsAlone(Starter):
+    def chosen(self, name):
+        return "embeddings" in name
+
+
+@bug(
+    SentenceClassifier,
+    "the head starts from the weights for next sentences",
+    told_by="classifier.weight after start_from",
+)
+class OldHead(SentenceClassifier):
+    def start_from(self, state):
+        super().start_from(state)
+        if self.classifier.weight.shape == state["next_sentence.weight"].shape:
+            self.classifier.load_state_dict(
+                {kind: state[f"next_sentence.{kind}"] for kind in ("weight", "bias")}
+            )
+
+
+@bug(
+    SentenceClassifier,
+    "the pretrained tensors themselves are used, so that fine-tuning changes them",
+    told_by="of the pretrained model after fine-tuning",
+)
+class Shared(SentenceClassifier):
+    def start_from(self, state):
+        for name, parameter in self.named_parameters():
+            if not name.startswith("classifier"):
+                parameter.data = state[name]
+
+
+# The published weights
+
+
+def parts(state, change):
+    """Convert, and let a function change the name and the value of each weight."""
+    changed = [change(name, value) for name, value in load_bert(state).items()]
+    return {name: value for name, value in changed if name}
+
+
+def renamed(state, names):
+    def change(name, value):
+        for old, new in names.items():
+            if old in name:
+                return name.replace(old, new), value
+        return name, value
+
+    return parts(state, change)
+
+
+@bug(load_bert, "attention's matrices are not turned, though ours are x W and nn.Linear's x Wᵀ")
+def not_turned(state):
+    return parts(state, lambda n, v: (n, v.T if ".W_" in n else v))
+
+
+@bug(load_bert, "W_O is not turned")
+def output_not_turned(state):
+    return parts(state, lambda n, v: (n, v.T if n.endswith("W_O") else v))
+
+
+@bug(load_bert, "all matrices of a layer are turned, those of nn.Linear too")
+def all_turned(state):
+    return parts(
+        state, lambda n, v: (n, v.T if n.endswith(("expand.weight", "contract.weight")) else v)
+    )
+
+
+@bug(load_bert, "pooler and transform are turned like attention's matrices")
+def heads_turned(state):
+    return parts(state, lambda n, v: (n, v.T if n in ("pooler.weight", "transform.weight") else v))
+
+
+@bug(load_bert, "queries and keys are mixed up")
+def keys_first(state):
+    return renamed(state, {"_Q": "_K", "_K": "_Q"})
+
+
+@bug(load_bert, "values and keys are mixed up")
+def values_first(state):
+    return renamed(state, {"_V": "_K", "_K": "_V"})
+
+
+@bug(load_bert, "the two norms of a layer are mixed up")
+def norms_mixed_up(state):
+    return renamed(state, {"norm_1": "norm_2", "norm_2": "norm_1"})
+
+
+@bug(load_bert, "pooler and transform are mixed up")
+def heads_mixed_up(state):
+    return renamed(state, {"pooler": "transform", "transform": "pooler"})
+
+
+@bug(load_bert, "the norm of the embeddings and that of the head are mixed up")
+def outer_norms(state):
+    ours = load_bert(state)
+    if "norm.weight" not in ours:
+        return ours
+    for kind in ("weight", "bias"):
+        a, b = f"norm.{kind}", f"bert.embeddings.norm.{kind}"
+        ours[a], ours[b] = ours[b], ours[a]
+    return ours
+
+
+@bug(load_bert, "gain and bias of the norms are mixed up")
+def gains_and_biases(state):
+    def change(name, value):
+        place, _, kind = name.rpartition(".")
+        if "norm" in place:
+            kind = {"weight": "bias", "bias": "weight"}[kind]
+        return f"{place}.{kind}" if place else name, value
+
+    return parts(state, change)
+
+
+@bug(load_bert, "every layer gets the weights of the first")
+def first_layer(state):
+    ours = load_bert(state)
+
+    def change(name, value):
+        if name.startswith("bert.layers."):
+            value = ours["bert.layers.0." + name.split(".", 3)[3]]
+        return name, value
+
+    return parts(state, change)
+
+
+@bug(load_bert, "layers are numbered in the order of text, where 10 comes before 2")
+def order_of_text(state):
+    numbers = sorted({n.split(".")[2] for n in load_bert(state) if n.startswith("bert.layers.")})
+
+    def change(name, value):
+        if name.startswith("bert.layers."):
+            _, _, number, rest = name.split(".", 3)
+            name = f"bert.layers.{numbers.index(number)}.{rest}"
+        return name, value
+
+    return parts(state, change)
+
+
+@bug(load_bert, "the decoder is kept as a weight of its own", told_by="is too much in your state")
+def decoder_kept(state):
+    kept = {n: v for n, v in state.items() if ".decoder." in n}
+    return load_bert(state) | kept
+
+
+@bug(load_bert, "unknown names are passed over", told_by="should raise ValueError when there is a")
+def nothing_refused(state):
+    known = {n: v for n, v in state.items() if "cross" not in n and "classifier" not in n}
+    return load_bert(known)
+
+
+@bug(
+    load_bert,
+    "a decoder of its own is dropped",
+    told_by="should raise ValueError when the decoder's weight is its own",
+)
+def decoder_dropped(state):
+    return load_bert({n: v for n, v in state.items() if ".decoder." not in n})
+
+
+@bug(load_bert, "a model without pooler is refused", told_by="load_bert raised KeyError")
+def pooler_needed(state):
+    if "bert.pooler.dense.weight" not in state and "pooler.dense.weight" not in state:
+        raise KeyError("pooler.dense.weight")
+    return load_bert(state)
+
+
+@bug(load_bert, "old files' gamma and beta are refused", told_by="raised ValueError: no place")
+def gamma_refused(state):
+    if any(name.endswith("gamma") for name in state):
+        raise ValueError("no place for gamma")
+    return load_bert(state)
+
+
+NEVER = "a draw hits the border once in 16 million times"
+equivalent(
+    mask_tokens,
+    "chosen = ordinary & (torch.rand(tokens.shape, generator=generator) < 0.15) → "
+    "chosen = ordinary & (torch.rand(tokens.shape, generator=generator) <= 0.15)",
+    NEVER,
+)
+equivalent(
+    mask_tokens,
+    "inputs = torch.where(chosen & (fate < 0.8), mask, tokens) → "
+    "inputs = torch.where(chosen & (fate <= 0.8), mask, tokens)",
+    NEVER,
+)
+equivalent(
+    mask_tokens,
+    "inputs = torch.where(chosen & (fate >= 0.9), drawn, inputs) → "
+    "inputs = torch.where(chosen & (fate > 0.9), drawn, inputs)",
+    NEVER,
+)
+equivalent(
+    next_sentence_pairs,
+    "pairs, targets = ([], []) → targets, pairs = ([], [])",
+    "both are empty lists",
+)
+equivalent(
+    load_bert,
+    "if repeated is not None and (not torch.equal(repeated, ours[twin])): → "
+    "if repeated is not None and (not torch.equal(ours[twin], repeated)):",
+    "equality is symmetric",
+)

@@ -1,0 +1,445 @@
+"""Hidden checks of 09_bert: chi-square tests, rare words, gradients, odd sizes, old files."""
+
+import math
+from collections import Counter
+
+import torch
+from torch.nn import functional as F
+
+from course_pkg.bert import (
+    BertEmbeddings,
+    BertLayer,
+    BertModel,
+    BertPretraining,
+    SentenceClassifier,
+    load_bert,
+    mask_tokens,
+    mlm_head,
+    next_sentence_pairs,
+    nsp_head,
+    pretraining_loss,
+    tf_idf,
+)
+from course_pkg.checking.registry import check
+from course_pkg.checks.bert import (
+    MASK,
+    WORDS,
+    batch,
+    below,
+    bert_pair,
+    class_scores,
+    classified,
+    classifier_shapes,
+    demand_state,
+    draw_counts,
+    drawn_pairs,
+    drawn_state,
+    embedded,
+    embedding_shapes,
+    encoded,
+    layer_pair,
+    layer_results,
+    library,
+    looped,
+    losses,
+    made,
+    masked,
+    mlm_weights,
+    nsp_weights,
+    pretraining_pair,
+    pretraining_shapes,
+    published,
+    scored,
+    summed,
+    texts_to_mask,
+    two_logits,
+    word_scores,
+)
+
+
+@check(tf_idf, see="Count, weigh, normalise")
+def empty(tf, case):
+    """gives zeros for a text without words, and takes a text of one common word"""
+    N, M, V = case.sizes(3, low=5)
+    counts, before = draw_counts(case, N, V), draw_counts(case, M, V)
+    counts[1:3] = 0
+    counts[2, 1] = 1
+    case.equal(tf(counts, before), looped(counts, before), "x")
+
+
+@check(tf_idf, see="Count, weigh, normalise")
+def new_words(tf, case):
+    """weighs a word that no training text has"""
+    N, M, V = case.sizes(3, low=5)
+    counts, before = draw_counts(case, N, V), draw_counts(case, M, V)
+    before[:, 0] = 0
+    counts[:, 0] = 2
+    case.equal(tf(counts, before), looped(counts, before), "x")
+
+
+def chi_square(case, seen: list[int], expected: list[float], what: str) -> None:
+    """Demand counts that could come by chance: once in a million a right one fails."""
+    statistic = sum((s - e) ** 2 / e for s, e in zip(seen, expected, strict=True))
+    k = len(seen) - 1
+    # Wilson & Hilferty 1931: the cube root of χ²/k is nearly normal.
+    limit = k * (1 - 2 / (9 * k) + 4.75 * math.sqrt(2 / (9 * k))) ** 3
+    case.that(
+        statistic < limit,
+        f"{what} should be spread as promised: χ² below {limit:.1f}, yours gives {statistic:.1f}.",
+    )
+
+
+@check(mask_tokens, weight=2, see="15 percent, then 80, 10 and 10")
+def together(mask, case):
+    """passes a chi-square test on what happens to words"""
+    tokens = texts_to_mask(case, 400, 500)
+    inputs, goals = masked(case, mask, tokens)
+    ordinary = tokens >= 5
+    total, same = int(ordinary.sum()), 1 / WORDS
+    seen = [
+        int((ordinary & (goals == -100)).sum()),
+        int((ordinary & (goals != -100) & (inputs == MASK)).sum()),
+        int((ordinary & (goals != -100) & (inputs == tokens)).sum()),
+    ]
+    seen.append(total - sum(seen))
+    chances = [0.85, 0.15 * (0.8 + 0.1 * same), 0.15 * (0.1 + 0.1 * same)]
+    chances.append(1 - sum(chances))
+    chi_square(case, seen, [total * chance for chance in chances], "What happens to words")
+
+
+@check(mask_tokens, see="15 percent, then 80, 10 and 10")
+def random_words(mask, case):
+    """draws a random word from all V words, each as often"""
+    tokens = texts_to_mask(case, 400, 500)
+    inputs, goals = masked(case, mask, tokens)
+    changed = (goals != -100) & (inputs != tokens) & (inputs != MASK)
+    outside = int((changed & ((inputs < 0) | (inputs >= WORDS))).sum())
+    case.that(outside == 0, f"Random words should be below V, yours has {outside} others.")
+    counts = torch.bincount(inputs[changed].long(), minlength=WORDS).tolist()
+    del counts[MASK]
+    case.that(sum(counts) > 0, "There should be random words among the inputs, yours has none.")
+    rare, common = counts[:MASK], counts[MASK:]  # a word is seldom replaced by itself
+    weight = 44 / 45
+    unit = sum(counts) / (len(rare) + weight * len(common))
+    expected = [unit] * len(rare) + [unit * weight] * len(common)
+    chi_square(case, rare + common, expected, "The random words")
+
+
+@check(mask_tokens, see="15 percent, then 80, 10 and 10")
+def each_on_its_own(mask, case):
+    """chooses every word on its own: not the same places in each text, nor whole texts"""
+    tokens = case.integers(5, WORDS, 300, 300)
+    _, goals = masked(case, mask, tokens)
+    chosen = (goals != -100).double()
+    for axis, name in ((0, "place"), (1, "text")):
+        spread = chosen.sum(dim=axis).var().item()
+        expected = 300 * 0.15 * 0.85
+        case.that(
+            0.5 * expected < spread < 1.6 * expected,
+            f"The number chosen for each {name} should have the variance {expected:.1f}, yours has "
+            f"{spread:.1f}.",
+        )
+
+
+@check(mask_tokens, see="15 percent, then 80, 10 and 10")
+def generator(mask, case):
+    """draws from the generator that it is given, and anew in every call"""
+    tokens = texts_to_mask(case, 30, 40)
+    runs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        source = torch.Generator().manual_seed(5)
+        runs.append(masked(case, mask, tokens, generator=source))
+    for name, a, b in zip(("inputs", "targets"), *runs, strict=True):
+        case.equal(b, a, f"{name} from the same generator")
+    _, other = masked(case, mask, tokens, generator=source)
+    case.that(not torch.equal(other, runs[0][1]), "A second call should choose other words.")
+
+
+@check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
+def all_places(draw, case):
+    """begins with every sentence that has a follower, each as often"""
+    documents, places = library(case, [4, 2, 1, 5, 3])
+    found, _ = drawn_pairs(case, draw, documents, places, 3000)
+    firsts = Counter(a for a, _ in found)
+    begin = [(d, s) for d, s in places.values() if (d, s + 1) in places.values()]
+    odd = sorted(set(firsts) - set(begin))
+    case.that(not odd, f"The last sentence of a document should begin no pair, yours: {odd[:1]}.")
+    chi_square(
+        case, [firsts[p] for p in begin], [3000 / len(begin)] * len(begin), "The first sentences"
+    )
+
+
+@check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
+def all_others(draw, case):
+    """takes any sentence of any other document, each document as often"""
+    documents, places = library(case, [3, 1, 4])
+    found, goals = drawn_pairs(case, draw, documents, places, 4000)
+    chosen = [(a[0], b) for (a, b), goal in zip(found, goals, strict=True) if goal == 1]
+    for document in (0, 2):
+        seconds = Counter(b for d, b in chosen if d == document)
+        total, others = sum(seconds.values()), [d for d in range(3) if d != document]
+        expected = {
+            (d, s): total / 2 / len(documents[d]) for d in others for s in range(len(documents[d]))
+        }
+        odd = sorted(set(seconds) - set(expected))
+        case.that(not odd, f"Only other documents should be drawn from, yours draws {odd[:1]}.")
+        chi_square(
+            case, [seconds[p] for p in expected], list(expected.values()), "The second sentences"
+        )
+
+
+@check(next_sentence_pairs, see="Does the second sentence follow")
+def generator(draw, case):
+    """draws from the generator that it is given"""
+    documents, places = library(case, [4, 2, 5])
+    runs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        source = torch.Generator().manual_seed(7)
+        runs.append(drawn_pairs(case, draw, documents, places, 40, generator=source))
+    case.that(runs[0] == runs[1], "The same generator should give the same pairs, yours differ.")
+    other = drawn_pairs(case, draw, documents, places, 40, generator=source)
+    case.that(other != runs[0], "A second call should draw other pairs.")
+
+
+@check(BertEmbeddings, see="What stands where, in which sentence")
+def gradients(embeddings, case):
+    """sends a gradient to all three tables"""
+    B, T, V, D = case.sizes(4, low=3)
+    state = drawn_state(case, embedding_shapes(V, T, D))
+    tokens, kinds, _ = batch(case, B, T, V)
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    pull = case.randn(B, T, D)
+    embedded(leaves, tokens, kinds).backward(pull)
+    ours = made(embeddings, state, V, T, D)
+    X = ours(tokens, kinds)
+    case.shape(X, (B, T, D), "X")
+    case.that(X.requires_grad, "X should carry gradients to the tables, yours does not.")
+    X.backward(pull)
+    mine = dict(ours.named_parameters())
+    for name in ("token", "position", "segment"):
+        case.gradient(mine[f"{name}.weight"], leaves[f"{name}.weight"].grad, f"table {name}")
+
+
+@check(BertLayer, see="Norms after the sums")
+def gradients(layer, case):
+    """passes the same gradients back as torch's layer"""
+    B, T, H, D_h = case.sizes(4, low=2)
+    ours, theirs = layer_pair(case, layer, H * D_h, H)
+    X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
+    (expected,) = torch.autograd.grad(theirs(X), X, seen)
+    Y, _ = layer_results(case, ours(X), X, H)
+    case.that(Y.requires_grad, "X should carry a gradient, yours does not.")
+    Y.backward(seen)
+    case.gradient(X, expected, "X")
+
+
+@check(BertLayer, see="Norms after the sums")
+def one_word(layer, case):
+    """agrees with torch's layer on texts of one word"""
+    B, H, D_h = case.sizes(3, low=2)
+    ours, theirs = layer_pair(case, layer, H * D_h, H)
+    X = case.randn(B, 1, H * D_h)
+    given, _ = layer_results(case, ours(X), X, H)
+    case.equal(given, theirs(X), "X of one word")
+
+
+@check(BertModel, see="The encoder")
+def filling(model, case):
+    """gives real words the same vectors whatever the padding holds"""
+    B, T, V, H, D_h = case.sizes(5, low=3)
+    ours, _, (tokens, kinds, lengths) = bert_pair(case, model, B, T, V, H, D_h, 2)
+    real = torch.arange(T) < lengths[:, None]
+    runs = [ours(torch.where(real, tokens, word), kinds, lengths) for word in (0, V - 1)]
+    for X in runs:
+        case.shape(X, (B, T, H * D_h), "X")
+    case.equal(runs[1][real], runs[0][real], "vectors of real words with other padding")
+
+
+@check(BertModel, see="The encoder")
+def plain(model, case):
+    """agrees with torch's layers without segments and lengths"""
+    B, T, V, H, D_h = case.sizes(5, low=2)
+    ours, state, (tokens, _, _) = bert_pair(case, model, B, T, V, H, D_h, 1)
+    case.equal(ours(tokens), encoded(state, H, tokens), "X")
+
+
+@check(BertModel, see="The encoder")
+def layers_in_order(model, case):
+    """returns the weights of the first layer first"""
+    B, T, V, H, D_h = case.sizes(5, low=3)
+    ours, state, (tokens, kinds, _) = bert_pair(case, model, B, T, V, H, D_h, 3)
+    _, A = case.unpack(ours(tokens, kinds, return_weights=True), "X", "A")
+    case.shape(A, (3, B, H, T, T), "A")
+    X = embedded(below(state, "embeddings."), tokens, kinds)
+    W = [X @ state[f"layers.0.attention.W_{x}"] + state[f"layers.0.attention.b_{x}"] for x in "QK"]
+    Q, K = (part.view(B, T, H, D_h).transpose(1, 2) for part in W)
+    case.equal(A[0], torch.softmax(Q @ K.mT / math.sqrt(D_h), dim=-1), "A of the first layer")
+
+
+@check(mlm_head, see="Fill the gap")
+def gradients(head, case):
+    """sends the same gradients back as torch's functions"""
+    B, T, V, D = case.sizes(4, low=3)
+    X, weights = case.randn(B, T, D).requires_grad_(), mlm_weights(case, V, D)
+    seen = case.randn(B, T, V)
+    (expected,) = torch.autograd.grad(scored(X, weights), X, seen)
+    logits = head(X, *weights)
+    case.shape(logits, (B, T, V), "logits")
+    case.that(logits.requires_grad, "logits should carry a gradient to X, yours do not.")
+    logits.backward(seen)
+    case.gradient(X, expected, "X")
+
+
+@check(mlm_head, see="Fill the gap")
+def chosen_places(head, case):
+    """takes a list of vectors as well, and vectors that hardly vary"""
+    N, V, D = case.sizes(3, low=4)
+    X, weights = case.randn(N, D), mlm_weights(case, V, D)
+    weights[0], weights[1] = 1e-3 * weights[0], 0 * weights[1]
+    case.equal(head(X, *weights), scored(X, weights), "logits")
+
+
+@check(nsp_head, see="One vector for the whole text")
+def classes(head, case):
+    """takes any number of classes, and texts of one token"""
+    B, D, C = case.sizes(3, low=3)
+    X, weights = case.randn(B, 1, D), nsp_weights(case, C, D)
+    case.equal(head(X, *weights), classified(X, weights), "logits")
+
+
+@check(nsp_head, see="One vector for the whole text")
+def gradients(head, case):
+    """sends a gradient to the first vector alone"""
+    B, T, D = case.sizes(3, low=3)
+    X, weights = case.randn(B, T, D).requires_grad_(), nsp_weights(case, 2, D)
+    seen = case.randn(B, 2)
+    (expected,) = torch.autograd.grad(classified(X, weights), X, seen)
+    logits = head(X, *weights)
+    case.shape(logits, (B, 2), "logits")
+    case.that(logits.requires_grad, "logits should carry a gradient to X, yours do not.")
+    logits.backward(seen)
+    case.gradient(X, expected, "X")
+
+
+@check(BertPretraining, see="Both heads on one encoder")
+def one_text(model, case):
+    """gives the logits of plain texts, without segments and lengths"""
+    sizes = case.sizes(5, low=3)
+    ours, state, (tokens, _, _) = pretraining_pair(case, model, sizes, L=1)
+    words, follows = two_logits(case, ours(tokens), *sizes[:3])
+    X = encoded(below(state, "bert."), sizes[3], tokens)
+    case.equal(words, word_scores(state, X), "mlm_logits")
+    case.equal(follows, class_scores(state, X, "next_sentence"), "nsp_logits")
+
+
+@check(pretraining_loss, see="One loss for both")
+def gradients(loss, case):
+    """sends gradients to both logits"""
+    B, T, V = case.sizes(3, low=4)
+    given = losses(case, B, T, V)
+    places = [given[0].requires_grad_(), given[2].requires_grad_()]
+    expected = torch.autograd.grad(summed(*given), places)
+    value = loss(*given)
+    case.shape(value, (), "loss")
+    case.that(value.requires_grad, "loss should carry a gradient, yours does not.")
+    value.backward()
+    for name, place, wanted in zip(("mlm_logits", "nsp_logits"), places, expected, strict=True):
+        case.gradient(place, wanted, name)
+
+
+@check(pretraining_loss, see="One loss for both")
+def one_word_chosen(loss, case):
+    """counts one word of a long batch as much as all of them"""
+    B, T, V = case.sizes(3, low=4)
+    words, goals, follows, kinds = losses(case, B, T, V)
+    goals = torch.full_like(goals, -100)
+    goals[1, 2] = 3
+    expected = F.cross_entropy(words[1:2, 2], goals[1:2, 2]) + F.cross_entropy(follows, kinds)
+    case.equal(loss(words, goals, follows, kinds), expected, "loss")
+
+
+@check(SentenceClassifier, see="A new head on an old encoder")
+def plain(classifier, case):
+    """classifies plain texts, without segments and lengths"""
+    B, T, V, H, D_h, C = case.sizes(6, low=2)
+    state = drawn_state(case, classifier_shapes(V, T, H * D_h, 1, C))
+    tokens, _, _ = batch(case, B, T, V)
+    X = encoded(below(state, "bert."), H, tokens)
+    logits = made(classifier, state, V, T, H * D_h, H, 1, C)(tokens)
+    case.equal(logits, class_scores(state, X, "classifier"), "logits")
+
+
+@check(SentenceClassifier, see="A new head on an old encoder")
+def fresh_head(classifier, case):
+    """leaves its own output layer as it is, even where the sizes would fit"""
+    V, T, H, D_h = case.sizes(4, low=2)
+    D = H * D_h
+    pretrained = drawn_state(case, pretraining_shapes(V, T, D, 1))
+    ours = classifier(V, T, D, H, 1, 2).double()
+    before = {name: value.clone() for name, value in ours.state_dict().items()}
+    ours.start_from(pretrained)
+    after = ours.state_dict()
+    for name in ("classifier.weight", "classifier.bias"):
+        case.equal(after.get(name), before[name], f"{name} after start_from")
+
+
+@check(SentenceClassifier, see="A new head on an old encoder")
+def copies(classifier, case):
+    """copies the pretrained weights, so that fine-tuning does not change them"""
+    V, T, H, D_h = case.sizes(4, low=2)
+    D = H * D_h
+    pretrained = drawn_state(case, pretraining_shapes(V, T, D, 1))
+    kept = {name: value.clone() for name, value in pretrained.items()}
+    ours = classifier(V, T, D, H, 1, 3).double()
+    ours.start_from(pretrained)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(1.0)
+    for name, value in kept.items():
+        case.equal(pretrained[name], value, f"{name} of the pretrained model after fine-tuning")
+
+
+@check(load_bert, see="The published weights")
+def masked_model(load, case):
+    """takes a BertForMaskedLM, which has no pooler and no next-sentence head"""
+    theirs = published(case, 7, 5, 4, 1)
+    absent = ("bert.pooler", "cls.seq_relationship")
+    state = {name: value for name, value in theirs.items() if not name.startswith(absent)}
+    ours = pretraining_shapes(7, 5, 4, 1)
+    names = [name for name in ours if not name.startswith(("pooler", "next_sentence"))]
+    demand_state(case, load(state), theirs, names)
+
+
+@check(load_bert, see="The published weights")
+def many_layers(load, case):
+    """tells layer 1 from layer 10"""
+    theirs = published(case, 3, 4, 2, 11)
+    demand_state(case, load(theirs), theirs, list(pretraining_shapes(3, 4, 2, 11)))
+
+
+@check(load_bert, see="The published weights")
+def old_files(load, case):
+    """takes gamma and beta for a norm's weight and bias, and leaves out position_ids"""
+    theirs = published(case, 7, 5, 4, 1)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    state = {}
+    for name, value in theirs.items():
+        for new, before in old.items():
+            name = name.replace(new, before)
+        state[name] = value
+    state["bert.embeddings.position_ids"] = torch.arange(5)[None]
+    demand_state(case, load(state), theirs, list(pretraining_shapes(7, 5, 4, 1)))
+
+
+@check(load_bert, see="The published weights")
+def refuses(load, case):
+    """raises ValueError for another name, and for a decoder of its own"""
+    theirs = published(case, 7, 5, 4, 1)
+    for name in ("bert.encoder.layer.0.crossattention.self.query.weight", "classifier.weight"):
+        other = {**theirs, name: case.randn(4, 4)}
+        case.raises(ValueError, lambda other=other: load(other), f"there is a {name}")
+    for kind, shape in (("weight", (7, 4)), ("bias", (7,))):
+        own = {**theirs, f"cls.predictions.decoder.{kind}": case.randn(*shape)}
+        case.raises(ValueError, lambda own=own: load(own), f"the decoder's {kind} is its own")

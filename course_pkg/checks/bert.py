@@ -1,0 +1,779 @@
+"""Checks of 09_bert. Oracles: loops, statistics, torch.nn.TransformerEncoderLayer, closed forms."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_pkg.bert import (
+    BertEmbeddings,
+    BertLayer,
+    BertModel,
+    BertPretraining,
+    SentenceClassifier,
+    load_bert,
+    mask_tokens,
+    mlm_head,
+    next_sentence_pairs,
+    nsp_head,
+    pretraining_loss,
+    tf_idf,
+)
+from course_pkg.checking.case import Case
+from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.registry import check
+
+# tf_idf
+
+
+def draw_counts(case: Case, N: int, V: int) -> Tensor:
+    """Draw how often each text has each word: one word is in all texts, no text is empty."""
+    counts = (case.integers(0, 4, N, V) * (case.rand(N, V) < 0.4)).double()
+    counts[:, 1] = case.integers(1, 4, N).double()
+    return counts
+
+
+def looped(counts: Tensor, training: Tensor) -> Tensor:
+    """Compute TF-IDF entry by entry."""
+    M, rows = len(training), []
+    for text in counts.tolist():
+        row = []
+        for word, count in enumerate(text):
+            df = sum(other[word] > 0 for other in training.tolist())
+            row.append(count * (1 + math.log((1 + M) / (1 + df))))
+        length = math.sqrt(sum(x * x for x in row))
+        rows.append([x / length if length else 0.0 for x in row])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@check(tf_idf, weight=2, see="Count, weigh, normalise")
+def values(tf, case):
+    """weighs every count as the formula says"""
+    N, V = case.sizes(2, low=5)
+    counts = draw_counts(case, N, V)
+    case.equal(tf(counts), looped(counts, counts), "x")
+
+
+@check(tf_idf, weight=2, see="Count, weigh, normalise")
+def training(tf, case):
+    """measures how rare a word is on the training texts"""
+    N, M, V = case.sizes(3, low=5)
+    counts, before = draw_counts(case, N, V), draw_counts(case, M, V)
+    case.equal(tf(counts, before), looped(counts, before), "x")
+
+
+@check(tf_idf, see="Count, weigh, normalise")
+def unit_length(tf, case):
+    """gives every text the length 1, long texts too"""
+    N, V = case.sizes(2, low=5)
+    counts = draw_counts(case, N, V)
+    counts[0] *= 20
+    x = tf(counts)
+    case.shape(x, (N, V), "x")
+    case.equal(x.square().sum(dim=1), torch.ones(N), "squared lengths")
+
+
+# mask_tokens
+
+PADDING, MASK, SPECIAL, WORDS = 0, 4, [0, 1, 2, 3, 4], 50
+
+
+def texts_to_mask(case: Case, B: int, T: int, V: int = WORDS) -> Tensor:
+    """Draw texts with special words at both ends, and padding."""
+    tokens = case.integers(5, V, B, T)
+    tokens[:, 0], tokens[:, -2], tokens[:, -1] = 2, 3, PADDING
+    return tokens
+
+
+def masked(case: Case, mask, tokens: Tensor, V: int = WORDS, **options) -> tuple[Tensor, Tensor]:
+    """Call a student's mask_tokens, and demand whole numbers of the right shape."""
+    options.setdefault("generator", case.generator)
+    result = mask(tokens, SPECIAL, MASK, V, **options)
+    inputs, targets = case.unpack(result, "inputs", "targets")
+    for name, given in (("inputs", inputs), ("targets", targets)):
+        case.shape(given, tuple(tokens.shape), name)
+        whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+        case.that(whole, f"{name} should hold whole numbers, yours holds {given.dtype}.")
+    return inputs, targets
+
+
+def share(case: Case, part: Tensor, of: Tensor, expected: float, what: str) -> None:
+    """Demand that a share lies within five standard deviations of what it should be."""
+    total = int(of.sum())
+    given = int((part & of).sum()) / max(total, 1)
+    room = 5 * math.sqrt(expected * (1 - expected) / max(total, 1))
+    case.that(
+        abs(given - expected) < room,
+        f"{what} should be {expected:.3f} (± {room:.3f} by chance), yours is {given:.3f}.",
+    )
+
+
+@check(mask_tokens, weight=2, see="Hide words and remember which")
+def targets(mask, case):
+    """gives the true word where one is chosen, and -100 everywhere else"""
+    tokens = texts_to_mask(case, 40, 60)
+    inputs, goals = masked(case, mask, tokens)
+    chosen = goals != -100
+    case.that(chosen.any(), "targets should name some words, yours are all -100.")
+    wrong = chosen & (goals != tokens)
+    case.that(
+        not wrong.any(),
+        f"targets should be the words of the text, yours differ at {int(wrong.sum())} places.",
+    )
+    silent = ~chosen & (inputs != tokens)
+    case.that(
+        not silent.any(),
+        f"inputs should differ from the text only where there is a target, yours differ at "
+        f"{int(silent.sum())} other places.",
+    )
+
+
+@check(mask_tokens, weight=2, see="Hide words and remember which")
+def special(mask, case):
+    """never chooses a special word, nor padding"""
+    tokens = texts_to_mask(case, 300, 6)
+    _, goals = masked(case, mask, tokens)
+    found = int(((goals != -100) & (tokens < 5)).sum())
+    case.that(found == 0, f"No special word should be chosen, yours chooses {found} of them.")
+
+
+@check(mask_tokens, weight=3, see="15 percent, then 80, 10 and 10")
+def rates(mask, case):
+    """chooses 15 % of the words; 80 % of these become [MASK], 10 % a random word"""
+    tokens = texts_to_mask(case, 300, 400)
+    inputs, goals = masked(case, mask, tokens)
+    chosen = goals != -100
+    share(case, chosen, tokens >= 5, 0.15, "The share of words that are chosen")
+    share(case, inputs == MASK, chosen, 0.8 + 0.1 / WORDS, "The share of these that become [MASK]")
+    kept = 0.1 + 0.1 / WORDS  # a random word may be the same
+    share(case, inputs == tokens, chosen, kept, "The share of these that stay as they are")
+
+
+# next_sentence_pairs
+
+
+def library(case: Case, lengths: list[int]) -> tuple[list, dict[int, tuple[int, int]]]:
+    """Make documents of so many sentences; the first word of each says which one it is."""
+    documents, places = [], {}
+    for d, length in enumerate(lengths):
+        documents.append([])
+        for s in range(length):
+            word = 100 * (d + 1) + s
+            places[word] = d, s
+            more = case.integers(0, 90, int(case.integers(0, 4, 1))).tolist()
+            documents[-1].append([word, *more])
+    return documents, places
+
+
+def drawn_pairs(
+    case: Case, draw, documents: list, places: dict, B: int, **options
+) -> tuple[list[tuple[tuple[int, int], tuple[int, int]]], list[int]]:
+    """Call a student's next_sentence_pairs; find out where the sentences come from."""
+    options.setdefault("generator", case.generator)
+    pairs, goals = case.unpack(draw(documents, B, **options), "pairs", "targets")
+    if isinstance(goals, Tensor):
+        goals = goals.tolist()
+    for name, given in (("pairs", pairs), ("targets", goals)):
+        if not isinstance(given, (list, tuple)) or len(given) != B:
+            raise Failure(f"{name} should be a list of {B}, yours is {describe(given)}.")
+    if any(goal not in (0, 1) for goal in goals):
+        raise Failure("targets should hold 0 and 1 only, yours holds something else.")
+    found = []
+    for pair in pairs:
+        places_of = []
+        for sentence in case.unpack(pair, "first", "second"):
+            sentence = sentence.tolist() if isinstance(sentence, Tensor) else sentence
+            place = places.get(sentence[0]) if isinstance(sentence, (list, tuple)) else None
+            if place is None or list(sentence) != documents[place[0]][place[1]]:
+                raise Failure(
+                    f"Every pair should hold two whole sentences, yours {sentence!r:.40}."
+                )
+            places_of.append(place)
+        found.append(tuple(places_of))
+    return found, list(goals)
+
+
+@check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
+def followers(draw, case):
+    """says 0 exactly where the second sentence follows the first"""
+    documents, places = library(case, [4, 2, 5, 3])
+    found, goals = drawn_pairs(case, draw, documents, places, 300)
+    for (a, b), goal in zip(found, goals, strict=True):
+        follows = b == (a[0], a[1] + 1)
+        names = f"sentence {a[1]} of document {a[0]}", f"sentence {b[1]} of document {b[0]}"
+        case.that(
+            goal == (0 if follows else 1),
+            f"The target of {names[0]} and {names[1]} should be {int(not follows)}, yours is "
+            f"{goal}.",
+        )
+
+
+@check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
+def strangers(draw, case):
+    """takes a second sentence that does not follow from another document"""
+    documents, places = library(case, [5, 4, 6])
+    found, goals = drawn_pairs(case, draw, documents, places, 300)
+    for (a, b), goal in zip(found, goals, strict=True):
+        case.that(
+            goal == 0 or a[0] != b[0],
+            "A sentence that does not follow should be from another document, yours is from the "
+            "same.",
+        )
+
+
+@check(next_sentence_pairs, see="Does the second sentence follow")
+def half(draw, case):
+    """draws as many pairs of one kind as of the other"""
+    documents, places = library(case, [4, 2, 5, 3])
+    _, goals = drawn_pairs(case, draw, documents, places, 2000)
+    given = sum(goal == 0 for goal in goals) / 2000
+    case.that(
+        abs(given - 0.5) < 0.056,
+        f"The share of pairs that follow should be 0.5 (± 0.056 by chance), yours is {given:.3f}.",
+    )
+
+
+# The model
+
+
+def drawn_state(case: Case, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Draw weights, none of them as a fresh model has it."""
+    state = {}
+    for name, shape in shapes.items():
+        is_scale = "norm" in name and name.endswith("weight")
+        drawn = case.rand(*shape) + 1 if is_scale else case.randn(*shape) / 2
+        state[name] = drawn / shape[-1] ** 0.5 if len(shape) == 2 else drawn
+    return state
+
+
+def embedding_shapes(V: int, context: int, D: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """The weights of BertEmbeddings."""
+    rows = {"token": V, "position": context, "segment": 2}
+    shapes = {f"{prefix}{name}.weight": (count, D) for name, count in rows.items()}
+    return shapes | {f"{prefix}norm.weight": (D,), f"{prefix}norm.bias": (D,)}
+
+
+def layer_shapes(D: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """The weights of a BertLayer."""
+    shapes = {f"attention.W_{x}": (D, D) for x in "QKVO"}
+    shapes |= {f"attention.b_{x}": (D,) for x in "QKVO"}
+    for name in ("norm_1", "norm_2"):
+        shapes |= {f"{name}.weight": (D,), f"{name}.bias": (D,)}
+    shapes |= {"expand.weight": (4 * D, D), "expand.bias": (4 * D,)}
+    shapes |= {"contract.weight": (D, 4 * D), "contract.bias": (D,)}
+    return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def model_shapes(V: int, context: int, D: int, L: int, prefix: str = "") -> dict:
+    """The weights of a BertModel."""
+    shapes = embedding_shapes(V, context, D, f"{prefix}embeddings.")
+    for number in range(L):
+        shapes |= layer_shapes(D, f"{prefix}layers.{number}.")
+    return shapes
+
+
+def linear_shapes(name: str, rows: int, D: int) -> dict[str, tuple[int, ...]]:
+    """The weights of an nn.Linear."""
+    return {f"{name}.weight": (rows, D), f"{name}.bias": (rows,)}
+
+
+def pretraining_shapes(V: int, context: int, D: int, L: int) -> dict[str, tuple[int, ...]]:
+    """The weights of a BertPretraining."""
+    shapes = model_shapes(V, context, D, L, "bert.") | linear_shapes("transform", D, D)
+    shapes |= {"norm.weight": (D,), "norm.bias": (D,), "bias": (V,)}
+    return shapes | linear_shapes("pooler", D, D) | linear_shapes("next_sentence", 2, D)
+
+
+def below(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The weights whose names begin with a prefix, without it."""
+    return {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+
+
+def normed(state: dict[str, Tensor], X: Tensor) -> Tensor:
+    """Apply torch's layer norm."""
+    return F.layer_norm(X, X.shape[-1:], state["weight"], state["bias"], 1e-12)
+
+
+def embedded(state: dict[str, Tensor], tokens: Tensor, segments: Tensor | None) -> Tensor:
+    """Compute embeddings by one-hot vectors."""
+    kinds = torch.zeros_like(tokens) if segments is None else segments
+    parts = {"token": tokens, "segment": kinds, "position": torch.arange(tokens.shape[1])}
+    X = sum(
+        F.one_hot(numbers, len(state[f"{name}.weight"])).double() @ state[f"{name}.weight"]
+        for name, numbers in parts.items()
+    )
+    return normed(below(state, "norm."), X)
+
+
+def torchs_layer(state: dict[str, Tensor], H: int) -> nn.Module:
+    """Give torch's own layer, norms after the sums, the weights of a BertLayer."""
+    D = len(state["norm_1.weight"])
+    layer = nn.TransformerEncoderLayer(
+        D, H, 4 * D, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True
+    ).double()
+    theirs = {
+        "self_attn.in_proj_weight": torch.cat([state[f"attention.W_{x}"].T for x in "QKV"]),
+        "self_attn.in_proj_bias": torch.cat([state[f"attention.b_{x}"] for x in "QKV"]),
+        "self_attn.out_proj.weight": state["attention.W_O"].T,
+        "self_attn.out_proj.bias": state["attention.b_O"],
+    }
+    pairs = {"linear1": "expand", "linear2": "contract", "norm1": "norm_1", "norm2": "norm_2"}
+    for their, our in pairs.items():
+        theirs |= {f"{their}.{kind}": state[f"{our}.{kind}"] for kind in ("weight", "bias")}
+    layer.load_state_dict(theirs)
+    return layer
+
+
+def encoded(
+    state: dict[str, Tensor],
+    H: int,
+    tokens: Tensor,
+    segments: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Compute a BertModel's vectors with torch's own layers."""
+    X = embedded(below(state, "embeddings."), tokens, segments)
+    hidden = None if lengths is None else torch.arange(tokens.shape[1]) >= lengths[:, None]
+    number = 0
+    while f"layers.{number}.norm_1.weight" in state:
+        layer = torchs_layer(below(state, f"layers.{number}."), H)
+        X = layer(X, src_key_padding_mask=hidden)
+        number += 1
+    return X
+
+
+def word_scores(state: dict[str, Tensor], X: Tensor) -> Tensor:
+    """Compute the scores of all words with torch's own functions."""
+    X = F.gelu(F.linear(X, state["transform.weight"], state["transform.bias"]))
+    table = state["bert.embeddings.token.weight"]
+    return F.linear(normed(below(state, "norm."), X), table, state["bias"])
+
+
+def class_scores(state: dict[str, Tensor], X: Tensor, last: str) -> Tensor:
+    """Compute the scores of classes from the first vectors."""
+    pooled = F.linear(X.select(1, 0), state["pooler.weight"], state["pooler.bias"]).tanh()
+    return F.linear(pooled, state[f"{last}.weight"], state[f"{last}.bias"])
+
+
+def batch(case: Case, B: int, T: int, V: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw texts, their segments and their lengths."""
+    tokens, lengths = case.integers(0, V, B, T), case.lengths(B, T)
+    borders = (case.rand(B, 1) * T).long()
+    return tokens, (torch.arange(T) > borders).long(), lengths
+
+
+def made(student, state: dict[str, Tensor], *sizes: int):
+    """Make a student's module and give it weights, float64."""
+    ours = student(*sizes).double()
+    ours.load_state_dict(state)
+    return ours
+
+
+@check(BertEmbeddings, weight=2, see="What stands where, in which sentence")
+def values(embeddings, case):
+    """adds token, position and segment, and normalises the sum"""
+    B, T, V, D = case.sizes(4, low=3)
+    state = drawn_state(case, embedding_shapes(V, T + 2, D))
+    tokens, segments, _ = batch(case, B, T, V)
+    given = made(embeddings, state, V, T + 2, D)(tokens, segments)
+    case.equal(given, embedded(state, tokens, segments), "X")
+
+
+@check(BertEmbeddings, see="What stands where, in which sentence")
+def one_sentence(embeddings, case):
+    """counts every word to segment 0 when no segments are given"""
+    B, T, V, D = case.sizes(4, low=3)
+    state = drawn_state(case, embedding_shapes(V, T + 1, D))
+    tokens, _, _ = batch(case, B, T, V)
+    given = made(embeddings, state, V, T + 1, D)(tokens)
+    case.equal(given, embedded(state, tokens, None), "X")
+
+
+@check(BertEmbeddings, see="What stands where, in which sentence")
+def full_context(embeddings, case):
+    """takes a text as long as the context, and raises ValueError for a longer one"""
+    B, T, V, D = case.sizes(4, low=3)
+    state = drawn_state(case, embedding_shapes(V, T, D))
+    tokens, segments, _ = batch(case, B, T + 1, V)
+    ours = made(embeddings, state, V, T, D)
+    given = ours(tokens[:, :T], segments[:, :T])
+    case.equal(given, embedded(state, tokens[:, :T], segments[:, :T]), "X")
+    case.raises(ValueError, lambda: ours(tokens, segments), "a text is longer than the context")
+
+
+def layer_pair(case: Case, layer, D: int, H: int) -> tuple:
+    """Make a student's layer and torch's with the same weights."""
+    state = drawn_state(case, layer_shapes(D))
+    return made(layer, state, D, H), torchs_layer(state, H)
+
+
+def layer_results(case: Case, result: object, X: Tensor, H: int) -> tuple[Tensor, Tensor]:
+    """Split what a layer returns, and demand the shapes."""
+    B, T, _ = X.shape
+    Y, A = case.unpack(result, "X", "A")
+    case.shape(Y, tuple(X.shape), "X")
+    case.shape(A, (B, H, T, T), "A")
+    return Y, A
+
+
+@check(BertLayer, weight=3, see="Norms after the sums")
+def values(layer, case):
+    """agrees with torch.nn.TransformerEncoderLayer, norms after the sums, with GELU"""
+    B, T, H, D_h = case.sizes(4, low=2)
+    ours, theirs = layer_pair(case, layer, H * D_h, H)
+    X = case.randn(B, T, H * D_h)
+    given, _ = layer_results(case, ours(X), X, H)
+    case.equal(given, theirs(X), "X")
+
+
+@check(BertLayer, weight=2, see="Norms after the sums")
+def mask(layer, case):
+    """agrees with it when padding is forbidden"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, theirs = layer_pair(case, layer, H * D_h, H)
+    X, lengths = case.randn(B, T, H * D_h), case.lengths(B, T)
+    hidden = torch.arange(T) >= lengths[:, None]
+    given, _ = layer_results(case, ours(X, ~hidden[:, None]), X, H)
+    case.equal(given, theirs(X, src_key_padding_mask=hidden), "X with padding")
+
+
+@check(BertLayer, see="Norms after the sums")
+def weights(layer, case):
+    """returns the attention's weights"""
+    B, T, H, D_h = case.sizes(4, low=2)
+    ours, theirs = layer_pair(case, layer, H * D_h, H)
+    X = case.randn(B, T, H * D_h)
+    _, expected = theirs.self_attn(X, X, X, average_attn_weights=False)
+    _, A = layer_results(case, ours(X), X, H)
+    case.equal(A, expected, "A")
+
+
+def bert_pair(case: Case, model, B: int, T: int, V: int, H: int, D_h: int, L: int) -> tuple:
+    """Make a student's BertModel, its weights and a batch."""
+    D = H * D_h
+    state = drawn_state(case, model_shapes(V, T + 2, D, L))
+    return made(model, state, V, T + 2, D, H, L), state, batch(case, B, T, V)
+
+
+@check(BertModel, weight=2, see="The encoder")
+def values(model, case):
+    """agrees with a stack of torch.nn.TransformerEncoderLayer on texts without padding"""
+    B, T, V, H, D_h = case.sizes(5, low=2)
+    ours, state, (tokens, segments, _) = bert_pair(case, model, B, T, V, H, D_h, 3)
+    case.equal(ours(tokens, segments), encoded(state, H, tokens, segments), "X")
+
+
+@check(BertModel, weight=2, see="The encoder")
+def padding(model, case):
+    """agrees with it on texts of different lengths"""
+    B, T, V, H, D_h = case.sizes(5, low=3)
+    ours, state, (tokens, segments, lengths) = bert_pair(case, model, B, T, V, H, D_h, 2)
+    expected = encoded(state, H, tokens, segments, lengths)
+    case.equal(ours(tokens, segments, lengths), expected, "X with padding")
+
+
+@check(BertModel, see="The encoder")
+def both_sides(model, case):
+    """lets the first word see the last one"""
+    B, T, V, H, D_h = case.sizes(5, low=3)
+    ours, _, (tokens, segments, _) = bert_pair(case, model, B, T, V, H, D_h, 2)
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % V
+    results = [ours(each, segments) for each in (tokens, changed)]
+    for X in results:
+        case.shape(X, (B, T, H * D_h), "X")
+    moved = (results[0][:, 0] - results[1][:, 0]).abs().amax().item()
+    case.that(
+        moved > 1e-6, "The vector of the first word should depend on the last word, yours does not."
+    )
+
+
+@check(BertModel, see="The encoder")
+def weights(model, case):
+    """returns the weights of all layers, zero where there is padding"""
+    B, T, V, H, D_h = case.sizes(5, low=3)
+    ours, _, (tokens, segments, lengths) = bert_pair(case, model, B, T, V, H, D_h, 2)
+    result = ours(tokens, segments, lengths, return_weights=True)
+    _, A = case.unpack(result, "X", "A")
+    case.shape(A, (2, B, H, T, T), "A")
+    real = (torch.arange(T) < lengths[:, None])[:, None, None]
+    case.equal((A * real).sum(dim=-1), torch.ones(2, B, H, T), "sums of A over real words")
+
+
+# The heads
+
+
+def mlm_weights(case: Case, V: int, D: int) -> list[Tensor]:
+    """Draw W, b, gain, shift, token and bias."""
+    W, b, gain, shift = case.randn(D, D), case.randn(D), 1 + case.rand(D), case.randn(D)
+    return [W / D**0.5, b, gain, shift, case.randn(V, D), case.randn(V)]
+
+
+def scored(X: Tensor, weights: list[Tensor]) -> Tensor:
+    """Compute what mlm_head should."""
+    W, b, gain, shift, token, bias = weights
+    state = {"transform.weight": W, "transform.bias": b, "norm.weight": gain, "norm.bias": shift}
+    return word_scores({**state, "bert.embeddings.token.weight": token, "bias": bias}, X)
+
+
+@check(mlm_head, weight=3, see="Fill the gap")
+def values(head, case):
+    """agrees with nn.Linear, GELU, nn.LayerNorm and a product with the embedding"""
+    B, T, V, D = case.sizes(4, low=3)
+    X, weights = case.randn(B, T, D), mlm_weights(case, V, D)
+    case.equal(head(X, *weights), scored(X, weights), "logits")
+
+
+@check(mlm_head, see="Fill the gap")
+def tied(head, case):
+    """sends a gradient to the embedding of every word"""
+    B, T, V, D = case.sizes(4, low=3)
+    X, weights = case.randn(B, T, D), mlm_weights(case, V, D)
+    seen = case.randn(B, T, V)
+    token = weights[4].requires_grad_()
+    (expected,) = torch.autograd.grad(scored(X, weights), token, seen)
+    logits = head(X, *weights)
+    case.shape(logits, (B, T, V), "logits")
+    case.that(logits.requires_grad, "A gradient should reach the embedding, yours stops before it.")
+    logits.backward(seen)
+    case.gradient(token, expected, "the embedding")
+
+
+def nsp_weights(case: Case, C: int, D: int) -> list[Tensor]:
+    """Draw W_P, b_P, W and b."""
+    return [case.randn(D, D) / D**0.5, case.randn(D), case.randn(C, D), case.randn(C)]
+
+
+def classified(X: Tensor, weights: list[Tensor]) -> Tensor:
+    """Compute what nsp_head should."""
+    names = "pooler.weight", "pooler.bias", "last.weight", "last.bias"
+    return class_scores(dict(zip(names, weights, strict=True)), X, "last")
+
+
+@check(nsp_head, weight=2, see="One vector for the whole text")
+def values(head, case):
+    """agrees with nn.Linear, tanh and nn.Linear on the first vector"""
+    B, T, D = case.sizes(3, low=3)
+    X, weights = case.randn(B, T, D), nsp_weights(case, 2, D)
+    case.equal(head(X, *weights), classified(X, weights), "logits")
+
+
+@check(nsp_head, see="One vector for the whole text")
+def first_alone(head, case):
+    """gives the same whatever the other vectors are"""
+    B, T, D = case.sizes(3, low=3)
+    X, weights = case.randn(B, T, D), nsp_weights(case, 2, D)
+    other = torch.cat([X[:, :1], case.randn(B, T - 1, D)], dim=1)
+    results = [head(each, *weights) for each in (X, other)]
+    case.shape(results[0], (B, 2), "logits")
+    case.equal(results[1], results[0], "logits with other vectors behind the first")
+
+
+def pretraining_pair(case: Case, model, sizes: list[int], L: int = 2) -> tuple:
+    """Make a student's BertPretraining, its weights and a batch."""
+    B, T, V, H, D_h = sizes
+    state = drawn_state(case, pretraining_shapes(V, T + 1, H * D_h, L))
+    return made(model, state, V, T + 1, H * D_h, H, L), state, batch(case, B, T, V)
+
+
+def two_logits(case: Case, result: object, B: int, T: int, V: int) -> tuple[Tensor, Tensor]:
+    """Split what a BertPretraining returns, and demand the shapes."""
+    words, follows = case.unpack(result, "mlm_logits", "nsp_logits")
+    case.shape(words, (B, T, V), "mlm_logits")
+    case.shape(follows, (B, 2), "nsp_logits")
+    return words, follows
+
+
+@check(BertPretraining, weight=2, see="Both heads on one encoder")
+def values(model, case):
+    """gives the logits of both heads"""
+    sizes = case.sizes(5, low=3)
+    ours, state, (tokens, segments, lengths) = pretraining_pair(case, model, sizes)
+    words, follows = two_logits(case, ours(tokens, segments, lengths), *sizes[:3])
+    X = encoded(below(state, "bert."), sizes[3], tokens, segments, lengths)
+    case.equal(words, word_scores(state, X), "mlm_logits")
+    case.equal(follows, class_scores(state, X, "next_sentence"), "nsp_logits")
+
+
+@check(BertPretraining, see="Both heads on one encoder")
+def one_table(model, case):
+    """trains one table for reading and for scoring: absent words get a gradient too"""
+    sizes = case.sizes(5, low=3)
+    ours, _, (tokens, segments, lengths) = pretraining_pair(case, model, sizes)
+    words, _ = two_logits(case, ours(tokens % 2, segments, lengths), *sizes[:3])
+    case.that(words.requires_grad, "mlm_logits should carry a gradient, yours do not.")
+    words.square().sum().backward()
+    table = dict(ours.named_parameters())["bert.embeddings.token.weight"]
+    reached = table.grad is not None and bool((table.grad[2:].abs().sum(dim=1) > 0).all())
+    case.that(reached, "Every word's row should get a gradient, in yours absent words get none.")
+
+
+def losses(case: Case, B: int, T: int, V: int) -> list[Tensor]:
+    """Draw logits and targets of both tasks."""
+    goals = torch.where(case.rand(B, T) < 0.4, case.integers(0, V, B, T), -100)
+    goals[0, 0] = 1
+    return [case.randn(B, T, V), goals, case.randn(B, 2), case.integers(0, 2, B)]
+
+
+def summed(words: Tensor, goals: Tensor, follows: Tensor, kinds: Tensor) -> Tensor:
+    """Compute the sum of both losses by torch's own."""
+    return F.cross_entropy(words[goals != -100], goals[goals != -100]) + F.cross_entropy(
+        follows, kinds
+    )
+
+
+@check(pretraining_loss, weight=3, see="One loss for both")
+def values(loss, case):
+    """adds the cross-entropies of the chosen words and of the pairs"""
+    B, T, V = case.sizes(3, low=4)
+    given = losses(case, B, T, V)
+    case.equal(loss(*given), summed(*given), "loss")
+
+
+@check(pretraining_loss, see="One loss for both")
+def nothing_chosen(loss, case):
+    """is the loss of the pairs alone when no word was chosen"""
+    B, T, V = case.sizes(3, low=4)
+    words, goals, follows, kinds = losses(case, B, T, V)
+    given = loss(words, torch.full_like(goals, -100), follows, kinds)
+    case.equal(given, F.cross_entropy(follows, kinds), "loss")
+
+
+def classifier_shapes(V: int, context: int, D: int, L: int, C: int) -> dict[str, tuple[int, ...]]:
+    """The weights of a SentenceClassifier."""
+    shapes = model_shapes(V, context, D, L, "bert.") | linear_shapes("pooler", D, D)
+    return shapes | linear_shapes("classifier", C, D)
+
+
+@check(SentenceClassifier, weight=2, see="A new head on an old encoder")
+def values(classifier, case):
+    """classifies by the vector of [CLS]"""
+    B, T, V, H, D_h, C = case.sizes(6, low=2)
+    state = drawn_state(case, classifier_shapes(V, T + 1, H * D_h, 2, C))
+    tokens, segments, lengths = batch(case, B, T, V)
+    ours = made(classifier, state, V, T + 1, H * D_h, H, 2, C)
+    X = encoded(below(state, "bert."), H, tokens, segments, lengths)
+    expected = class_scores(state, X, "classifier")
+    case.equal(ours(tokens, segments, lengths), expected, "logits")
+
+
+@check(SentenceClassifier, weight=2, see="A new head on an old encoder")
+def starts(classifier, case):
+    """takes over encoder and pooler of a pretrained model, every weight of them"""
+    V, T, H, D_h, C = case.sizes(5, low=2)
+    D = H * D_h
+    pretrained = drawn_state(case, pretraining_shapes(V, T, D, 2))
+    ours = classifier(V, T, D, H, 2, C).double()
+    ours.start_from(pretrained)
+    state = ours.state_dict()
+    for name in classifier_shapes(V, T, D, 2, C):
+        if not name.startswith("classifier"):
+            case.equal(state.get(name), pretrained[name], f"{name} after start_from")
+
+
+# The published weights
+
+
+def published(case: Case, V: int, context: int, D: int, L: int) -> dict[str, Tensor]:
+    """Draw weights under the names of BertForPreTraining."""
+    linear = lambda name, rows, columns: {  # noqa: E731
+        f"{name}.weight": case.randn(rows, columns),
+        f"{name}.bias": case.randn(rows),
+    }
+    norm = lambda name: {  # noqa: E731
+        f"{name}.weight": case.randn(D),
+        f"{name}.bias": case.randn(D),
+    }
+    tables = {"word": V, "position": context, "token_type": 2}
+    state = {
+        f"bert.embeddings.{name}_embeddings.weight": case.randn(rows, D)
+        for name, rows in tables.items()
+    }
+    state |= norm("bert.embeddings.LayerNorm")
+    for number in range(L):
+        layer = f"bert.encoder.layer.{number}."
+        for name in ("query", "key", "value"):
+            state |= linear(f"{layer}attention.self.{name}", D, D)
+        state |= linear(f"{layer}attention.output.dense", D, D)
+        state |= norm(f"{layer}attention.output.LayerNorm")
+        state |= linear(f"{layer}intermediate.dense", 4 * D, D)
+        state |= linear(f"{layer}output.dense", D, 4 * D) | norm(f"{layer}output.LayerNorm")
+    state |= linear("bert.pooler.dense", D, D) | linear("cls.seq_relationship", 2, D)
+    state |= linear("cls.predictions.transform.dense", D, D)
+    state |= norm("cls.predictions.transform.LayerNorm")
+    return state | {"cls.predictions.bias": case.randn(V)}
+
+
+THEIRS = {
+    "bert.embeddings.token": "bert.embeddings.word_embeddings",
+    "bert.embeddings.position": "bert.embeddings.position_embeddings",
+    "bert.embeddings.segment": "bert.embeddings.token_type_embeddings",
+    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
+    "transform": "cls.predictions.transform.dense",
+    "norm": "cls.predictions.transform.LayerNorm",
+    "pooler": "bert.pooler.dense",
+    "next_sentence": "cls.seq_relationship",
+    "norm_1": "attention.output.LayerNorm",
+    "expand": "intermediate.dense",
+    "contract": "output.dense",
+    "norm_2": "output.LayerNorm",
+    "Q": "attention.self.query",
+    "K": "attention.self.key",
+    "V": "attention.self.value",
+    "O": "attention.output.dense",
+}
+
+
+def expected_weight(name: str, theirs: dict[str, Tensor]) -> Tensor:
+    """Find the published weight that belongs under one of our names."""
+    if name == "bias":
+        return theirs["cls.predictions.bias"]
+    if ".attention." in name:
+        letter, x = name.rpartition(".")[2].split("_")
+        kind = "weight" if letter == "W" else "bias"
+        place = f"bert.encoder.layer.{name.split('.')[2]}.{THEIRS[x]}"
+        return theirs[f"{place}.{kind}"].t()
+    place, _, kind = name.rpartition(".")
+    if place.startswith("bert.layers."):
+        number, part = place.split(".")[2:]
+        return theirs[f"bert.encoder.layer.{number}.{THEIRS[part]}.{kind}"]
+    return theirs[f"{THEIRS[place]}.{kind}"]
+
+
+def demand_state(case: Case, given: object, theirs: dict[str, Tensor], names: list[str]) -> None:
+    """Demand that a converted state has these names and the right weights."""
+    if not isinstance(given, dict):
+        raise Failure(f"The state should be a dict, yours is {describe(given)}.")
+    for name in names:
+        case.that(name in given, f"{name} is missing in your state.")
+    extra = sorted(map(str, set(given) - set(names)))
+    case.that(not extra, f"{(extra or [''])[0]} is too much in your state.")
+    for name in names:
+        case.equal(given[name], expected_weight(name, theirs), name)
+
+
+@check(load_bert, weight=3, see="The published weights")
+def values(load, case):
+    """puts every weight where it belongs"""
+    theirs = published(case, 7, 5, 4, 2)
+    demand_state(case, load(theirs), theirs, list(pretraining_shapes(7, 5, 4, 2)))
+
+
+@check(load_bert, see="The published weights")
+def encoder_alone(load, case):
+    """takes a BertModel, whose names have no "bert." before them and which has no heads"""
+    theirs = published(case, 7, 5, 4, 1)
+    state = below(theirs, "bert.")
+    names = [n for n in pretraining_shapes(7, 5, 4, 1) if n.startswith(("bert.", "pooler."))]
+    demand_state(case, load(state), theirs, names)
+
+
+@check(load_bert, see="The published weights")
+def repeated(load, case):
+    """leaves out a decoder that repeats the embedding and the bias"""
+    theirs = published(case, 7, 5, 4, 1)
+    state = {**theirs, "cls.predictions.decoder.bias": theirs["cls.predictions.bias"].clone()}
+    table = theirs["bert.embeddings.word_embeddings.weight"]
+    state["cls.predictions.decoder.weight"] = table.clone()
+    demand_state(case, load(state), theirs, list(pretraining_shapes(7, 5, 4, 1)))
