@@ -984,18 +984,6 @@ class OldHead(SentenceClassifier):
             )
 
 
-@bug(
-    SentenceClassifier,
-    "the pretrained tensors themselves are used, so that fine-tuning changes them",
-    told_by="of the pretrained model after fine-tuning",
-)
-class Shared(SentenceClassifier):
-    def start_from(self, state):
-        for name, parameter in self.named_parameters():
-            if not name.startswith("classifier"):
-                parameter.data = state[name]
-
-
 # The published weights
 
 

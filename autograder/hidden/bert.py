@@ -385,22 +385,6 @@ def fresh_head(classifier, case):
         case.equal(after.get(name), before[name], f"{name} after start_from")
 
 
-@check(SentenceClassifier, see="A new head on an old encoder")
-def copies(classifier, case):
-    """copies the pretrained weights, so that fine-tuning does not change them"""
-    V, T, H, D_h = case.sizes(4, low=2)
-    D = H * D_h
-    pretrained = drawn_state(case, pretraining_shapes(V, T, D, 1))
-    kept = {name: value.clone() for name, value in pretrained.items()}
-    ours = classifier(V, T, D, H, 1, 3).double()
-    ours.start_from(pretrained)
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            parameter.add_(1.0)
-    for name, value in kept.items():
-        case.equal(pretrained[name], value, f"{name} of the pretrained model after fine-tuning")
-
-
 @check(load_bert, see="The published weights")
 def masked_model(load, case):
     """takes a BertForMaskedLM, which has no pooler and no next-sentence head"""
