@@ -51,6 +51,30 @@ os.environ["OMP_NUM_THREADS"] = "1"
 c.ExecutePreprocessor.timeout = 120
 c.ExecutePreprocessor.interrupt_on_timeout = True
 
+# Students' code runs in a sandbox and scores are computed outside it: see autograder/engine.
+engine = "autograder.engine.nbgrader"
+c.Mend.course = c.Judge.course = c.Mark.course = str(root)
+c.Autograde.exporter_class = f"{engine}.SubmissionExporter"
+c.Autograde.pre_convert_hook = f"{engine}.clean_submission"
+c.Autograde.sanitize_preprocessors = [
+    f"{engine}.Mend",
+    "nbgrader.preprocessors.ClearOutput",
+    "nbgrader.preprocessors.DeduplicateIds",
+    "nbgrader.preprocessors.OverwriteKernelspec",
+    "nbgrader.preprocessors.OverwriteCells",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+c.Autograde.autograde_preprocessors = [
+    f"{engine}.Judge",
+    "nbgrader.preprocessors.IgnorePattern",
+    "nbconvert.preprocessors.ClearMetadataPreprocessor",
+    "nbgrader.preprocessors.LimitOutput",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    f"{engine}.Mark",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+
 # Feedback is one file: pictures of the notebook are part of it.
 c.HTMLExporter.embed_images = True
 

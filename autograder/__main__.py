@@ -1,15 +1,16 @@
-"""`python -m autograder COMMAND`: build, score, release and lab."""
+"""`python -m autograder COMMAND`: build, score, release, grade and lab."""
 
 import argparse
 import sys
 
-from autograder import build, lab, release, score
+from autograder import batch, build, lab, release, score
 from autograder.master import MasterError
 
 COMMANDS = {
     "build": (build, "make notebooks and fingerprints from the masters, or check them"),
     "score": (score, "run bugs, mutants and alternatives through the graders"),
     "release": (release, "make the bundle of an assignment that students receive"),
+    "grade": (batch, "grade submissions, in parallel and in a sandbox"),
     "lab": (lab, "open JupyterLab on the course, as a student or as a TA"),
 }
 

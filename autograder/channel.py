@@ -1,6 +1,7 @@
 """Requests to one child process, and what their answers mean for autograd in this one."""
 
 import contextlib
+import math
 import signal
 import time
 import weakref
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from autograder.process import Overdue, Process
+from autograder.process import Connection, Overdue
 from course_pkg.checking.failure import Failure, NotImplementedYet
+from course_pkg.checking.guard import PATIENCE
 from course_pkg.checking.leaves import Leaves
 from course_pkg.checking.wire import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 
@@ -34,18 +36,27 @@ class Channel:
 
     Args:
         process: the child.
-        seconds: the time limit of one call, kept by the child.
+        seconds: the time limit of one call, kept by the child (see guard.deadline).
         grace: how much longer the child may take before it is ended from outside.
         proxy: makes the stand-in for an object, from this channel and the object's number, name,
             kind and type.
+        until: when all calls must be over, by time.monotonic.
     """
 
-    def __init__(self, process: Process, seconds: float, grace: float, proxy: Callable):
+    def __init__(
+        self,
+        process: Connection,
+        seconds: float,
+        grace: float,
+        proxy: Callable,
+        until: float = math.inf,
+    ):
         self.ended: str | None = None  # why
         self._process = process
         self._seconds = seconds
         self._grace = grace
         self._proxy = proxy
+        self._until = until
         self._leaves = Leaves()
         self._released: list[tuple[str, int]] = []
         self._random: Tensor | None = None  # the random state that the child knows
@@ -117,7 +128,7 @@ class Channel:
         """Let the child forget an object or a graph when its owner here goes."""
         weakref.finalize(owner, self._released.append, (kind, number)).atexit = False
 
-    def end(self, reason: str, seconds: float = 0.0) -> int:
+    def end(self, reason: str, seconds: float = 0.0) -> int | None:
         """End the child; calls from now on fail with the reason. Return its exit status."""
         self.ended = self.ended or reason
         return self._process.end(seconds)
@@ -127,6 +138,10 @@ class Channel:
         if self.ended:
             raise Failure(f"{name} cannot run: {self.ended}.")
         seconds = self._seconds if seconds is None else seconds
+        left = round(self._until - time.monotonic(), 1)
+        if left <= 0:
+            raise Failure(f"{name} cannot run: the time for all calls together is over.")
+        seconds = min(seconds, left)
         random = torch.get_rng_state()
         known = self._random is not None and torch.equal(random, self._random)
         released = [self._released.pop() for _ in range(len(self._released))]
@@ -141,7 +156,7 @@ class Channel:
         }
         message = encoder.message(header)
         with self._reading(name, seconds):
-            self._process.deadline = time.monotonic() + seconds + self._grace
+            self._process.deadline = time.monotonic() + PATIENCE * seconds + self._grace
             self._process.write(message)
             answer = read(self._process)
             if answer is None:
@@ -165,7 +180,7 @@ class Channel:
             self.end(f"an earlier call {text}")
             raise Failure(f"{name} {text}.") from None
         except (EOFError, OSError):
-            text = f"ended its Python process ({_words(self.end('it ended', 1.0))})"
+            text = f"ended its Python process{_words(self.end('it ended', 1.0))}"
             self.ended = f"an earlier call {text}"
             raise Failure(f"{name} {text}.") from None
         except _MALFORMED as error:
@@ -246,7 +261,9 @@ def _failure(answer: Decoder, fields: dict) -> Failure:
     return kind(message[:MESSAGE], what=what, observed=observed, kinds=tuple(kinds))
 
 
-def _words(status: int) -> str:
+def _words(status: int | None) -> str:
+    if status is None:
+        return ""
     if status >= 0:
-        return f"exit status {status}"
-    return f"signal {signal.Signals(-status).name}"
+        return f" (exit status {status})"
+    return f" (signal {signal.Signals(-status).name})"

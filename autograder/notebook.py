@@ -11,6 +11,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.exercise import exercises
+from autograder.experiments import mark_experiments
 from autograder.grading import load_hidden
 from autograder.master import (
     ROOT,
@@ -41,6 +42,7 @@ def notebook(assignment: Assignment) -> NotebookNode:
     _demand_same_exercises(assignment, found, sources)
     _demand_headings(assignment, found)
     cells = [cell for part in found for cell in _cells(assignment, part, sources)]
+    mark_experiments(cells)
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -1,4 +1,4 @@
-"""A child process that answers in time, or is ended."""
+"""A process to talk to: it answers in time, or is ended."""
 
 import os
 import select
@@ -14,8 +14,58 @@ class Overdue(Exception):
     """The process did not answer in time."""
 
 
-class Process:
-    """A process to which one writes and from which one reads, until a deadline.
+class Connection:
+    """Two descriptors, to read from a process and to write to it, until a deadline.
+
+    Args:
+        reader, writer: open descriptors; they may be the same one. They become non-blocking.
+    """
+
+    def __init__(self, reader: int, writer: int):
+        self._reader = reader
+        self._writer = writer
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        self.deadline = time.monotonic()
+
+    def read(self, count: int) -> bytes:
+        """Read at least one byte and at most `count`; nothing when the process is gone.
+
+        Raises:
+            Overdue: nothing came before the deadline.
+        """
+        self._wait([self._reader], [])
+        return os.read(self._reader, count)
+
+    def write(self, data: bytes) -> None:
+        """Write all of it.
+
+        Raises:
+            BrokenPipeError: the process is gone.
+            Overdue: the process did not read it before the deadline.
+        """
+        data = memoryview(data)
+        while data:
+            self._wait([], [self._writer])
+            data = data[os.write(self._writer, data) :]
+
+    def end(self, seconds: float = 0.0) -> int | None:
+        """End what is at the other side, after giving it some time to end by itself.
+
+        Returns:
+            The exit status of a process, or the negative number of the signal that ended it; None
+            if it is not known.
+        """
+        raise NotImplementedError
+
+    def _wait(self, readable: list, writable: list) -> None:
+        left = self.deadline - time.monotonic()
+        if left <= 0 or not any(select.select(readable, writable, [], left)):
+            raise Overdue
+
+
+class Process(Connection):
+    """A child process, connected by pipes.
 
     It leads a process group of its own, which ends with it.
 
@@ -33,37 +83,10 @@ class Process:
             bufsize=0,
             start_new_session=True,
         )
-        os.set_blocking(self._process.stdin.fileno(), False)
-        os.set_blocking(self._process.stdout.fileno(), False)
-        self.deadline = time.monotonic()
-
-    def read(self, count: int) -> bytes:
-        """Read at least one byte and at most `count`; nothing when the process is gone.
-
-        Raises:
-            Overdue: nothing came before the deadline.
-        """
-        self._wait([self._process.stdout], [])
-        return self._process.stdout.read(count) or b""
-
-    def write(self, data: bytes) -> None:
-        """Write all of it.
-
-        Raises:
-            BrokenPipeError: the process is gone.
-            Overdue: the process did not read it before the deadline.
-        """
-        data = memoryview(data)
-        while data:
-            self._wait([], [self._process.stdin])
-            data = data[self._process.stdin.write(data) or 0 :]
+        super().__init__(self._process.stdout.fileno(), self._process.stdin.fileno())
 
     def end(self, seconds: float = 0.0) -> int:
-        """End the process and its group, after giving it some time to end by itself.
-
-        Returns:
-            Its exit status, or the negative number of the signal that ended it.
-        """
+        """End the process and its group."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -76,8 +99,3 @@ class Process:
         self._process.stdin.close()
         self._process.stdout.close()
         return status
-
-    def _wait(self, readable: list, writable: list) -> None:
-        left = self.deadline - time.monotonic()
-        if left <= 0 or not any(select.select(readable, writable, [], left)):
-            raise Overdue

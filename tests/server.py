@@ -15,11 +15,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS_TO_START = 60
+SECONDS_TO_ANSWER = 300  # the formgrader grades meanwhile
 
 
 @contextlib.contextmanager
-def serving(course: Path) -> Iterator[Callable[[str], str]]:
-    """Run a server for a course; give a function that gets the text of a page."""
+def serving(course: Path) -> Iterator[Callable[..., str]]:
+    """Run a server for a course; give a function that gets a page, or posts data to it."""
     port = _free_port()
     program = "import sys; from pathlib import Path; from autograder import lab\n"
     program += f"lab.serve(Path({str(course)!r}), {port}, browser=False)"
@@ -35,7 +36,7 @@ def serving(course: Path) -> Iterator[Callable[[str], str]]:
     try:
         token = _wait_for_token(course, process, log)
         _wait_for_port(port, process, log)
-        yield lambda page: _get(port, page, token)
+        yield lambda page, data=None: _get(port, page, token, data)
     finally:
         process.terminate()
         process.wait(timeout=20)
@@ -72,9 +73,9 @@ def _wait_for_port(port: int, process: subprocess.Popen, log: Path) -> None:
     pytest.fail(f"JupyterLab does not listen on port {port}:\n{log.read_text()}")
 
 
-def _get(port: int, page: str, token: str) -> str:
+def _get(port: int, page: str, token: str, data: bytes | None) -> str:
     request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/{page}", headers={"Authorization": f"token {token}"}
+        f"http://127.0.0.1:{port}/{page}", data, headers={"Authorization": f"token {token}"}
     )
-    with urllib.request.urlopen(request, timeout=SECONDS_TO_START) as response:
+    with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response:
         return response.read().decode()

@@ -2,6 +2,8 @@
 
 import csv
 import html
+import json
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -80,7 +82,23 @@ def test_buggy_submission_loses_what_its_bugs_cost(course):
     assert exercise_scores(course, "buggy") == {**POINTS, **lstm.SCORES}
 
 
-def test_questions_wait_for_a_grader_with_their_rubric(course):
+@pytest.fixture(scope="module")
+def page(course):
+    """Pages of a server that runs on the course."""
+    with serving(course) as page:
+        yield page
+
+
+@toolbox.needs_sandbox
+def test_the_formgraders_button_grades_as_the_command_does(course, page):
+    shutil.rmtree(course / WORK / "verdicts")
+    answer = json.loads(page(f"formgrader/api/submission/{LSTM.name}/buggy/autograde", b""))
+    assert answer["success"], answer
+    assert exercise_scores(course, "buggy") == {**POINTS, **lstm.SCORES}
+    assert len(list((course / WORK / "verdicts" / LSTM.name).iterdir())) == 1
+
+
+def test_questions_wait_for_a_grader_with_their_rubric(course, page):
     path = course / WORK / "autograded" / "perfect" / LSTM.name / f"{LSTM.name}.ipynb"
     nb = nbformat.read(path, as_version=4)
     rubrics = [cell.id for cell in nb.cells if "**Rubric**" in cell.source]
@@ -91,8 +109,7 @@ def test_questions_wait_for_a_grader_with_their_rubric(course):
         notebook = book.find_submission_notebook(LSTM.name, LSTM.name, "perfect")
         assert notebook.needs_manual_grade
         address = f"formgrader/submissions/{notebook.id}"
-    with serving(course) as page:
-        shown = page(address)
+    shown = page(address)
     assert shown.count("<strong>Rubric</strong>") == len(QUESTIONS)
     assert "Because the equations say so." in shown
 

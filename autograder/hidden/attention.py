@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from autograder.engine.rules import forbid
 from course_pkg.attention import (
     AttentionLayer,
     MultiHeadAttention,
@@ -40,6 +41,21 @@ from course_pkg.checks.attention import (
     torchs_heads,
     with_weights,
 )
+
+_ATTENTION = (
+    "torch.nn.functional.scaled_dot_product_attention",
+    "torch.scaled_dot_product_attention",
+    "torch.nn.MultiheadAttention",
+    "torch.nn.functional.multi_head_attention_forward",
+)
+for _exercise in (
+    scaled_dot_attention,
+    attention_matrix,
+    AttentionLayer,
+    SelfAttention,
+    MultiHeadAttention,
+):
+    forbid(_exercise, *_ATTENTION)
 
 
 def back(case: Case, y: Tensor, seen: Tensor, inputs: dict[str, Tensor], expected: Tensor) -> None:

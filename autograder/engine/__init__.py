@@ -1,0 +1,1 @@
+"""Grading that can be trusted: student code runs in a sandbox, verdicts are computed outside."""

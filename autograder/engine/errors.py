@@ -1,0 +1,17 @@
+"""What can go wrong in grading and is not the student's fault."""
+
+
+class GradingError(Exception):
+    """Grading cannot go on; the text says why and what to do."""
+
+
+class SandboxMissing(GradingError):
+    """This machine cannot run student code in a sandbox."""
+
+
+class KernelDied(GradingError):
+    """The kernel of a submission ended, or did not answer; the text says why."""
+
+
+class TemplateEnded(GradingError):
+    """The process from which kernels are forked does not start, or has ended."""

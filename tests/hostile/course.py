@@ -1,0 +1,125 @@
+"""The course in which everybody has submitted: honest, unlucky, lazy and hostile students."""
+
+import copy
+import json
+import os
+import textwrap
+from pathlib import Path
+
+import nbformat
+
+from autograder.master import ROOT, Assignment
+from tests import course as toolbox
+from tests.course import WORK
+from tests.hostile.accidents import ACCIDENTS, NONE, UNREADABLE
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.empty_solutions import ALLOWED, FORBIDDEN
+
+LSTM = Assignment("02_lstm")
+KEPT = ["cell_gradient", "init_forget_bias", "gru_step"]
+POINTS = {name: points for name, points in toolbox.points(LSTM).items() if name in KEPT}
+HONEST = "honest"
+NOTEBOOK = f"{LSTM.name}.ipynb"
+
+
+def _students(prefix: str, table) -> dict[str, str]:
+    """Give submissions names that a student may have."""
+    return {name: f"{prefix}-{'-'.join(name.lower().split())}".replace("'", "") for name in table}
+
+
+ATTACKERS = _students("attack", ATTACKS)
+VICTIMS = _students("accident", ACCIDENTS)
+LAZY = _students("empty", FORBIDDEN)
+FAIR = _students("fair", ALLOWED)
+FOLDERS = ["links", "renamed", "missing", "two-notebooks", "bad-timestamp", "large-file", "device"]
+EVERYBODY = [HONEST, *FOLDERS, *(s for t in (ATTACKERS, VICTIMS, LAZY, FAIR) for s in t.values())]
+
+
+def make(root: Path, canary: Path, port: int) -> dict[str, dict[str, float | None]]:
+    """Make the course and the submissions.
+
+    Args:
+        root: an empty folder.
+        canary: a file of the instructor's that nobody may read or change.
+        port: a port of this machine that nobody may reach.
+    Returns:
+        The points that each student should get; None for more than nothing and less than all.
+    """
+    toolbox.new_course(root, LSTM, trim=_trimmed)
+    stub = nbformat.read(root / "notebooks" / LSTM.name / NOTEBOOK, as_version=4)
+    solved = copy.deepcopy(stub)
+    toolbox.solve(solved, LSTM)
+    expected = dict.fromkeys([HONEST, *FOLDERS], POINTS) | {"missing": NONE}
+    for student in expected:
+        toolbox.submit(root, student, LSTM, solved)
+    _change_folders(root, canary)
+    words = {"WHERE": str(ROOT), "COURSE": str(root), "CANARY": str(canary), "HOST": str(port)}
+    for name, source in ATTACKS.items():
+        nb = copy.deepcopy(stub)
+        for old, new in words.items():
+            source = source.replace(old, new)
+        nb.cells.insert(1, nbformat.v4.new_code_cell(textwrap.dedent(source).strip()))
+        nb.cells = [c for c in nb.cells if c.id not in KEPT]  # what the attack defines stays
+        toolbox.submit(root, ATTACKERS[name], LSTM, nb)
+        expected[ATTACKERS[name]] = NONE
+    for name, change in ACCIDENTS.items():
+        expected[VICTIMS[name]] = _accident(root, name, change, solved, stub)
+    for table, students in ((FORBIDDEN, LAZY), (ALLOWED, FAIR)):
+        for name, source in table.items():
+            nb = copy.deepcopy(solved)
+            solution = next(c for c in nb.cells if c.id == "gru_step")
+            solution.source = source if table is FORBIDDEN else source + solution.source
+            toolbox.submit(root, students[name], LSTM, nb)
+            expected[students[name]] = POINTS | ({"gru_step": 0} if table is FORBIDDEN else {})
+    return expected
+
+
+def scores(root: Path, student: str) -> dict[str, float | None]:
+    """The points of a student, without those of the question."""
+    found = toolbox.scores(root, student, LSTM)
+    return {name: found[name] for name in KEPT}
+
+
+def as_json(nb: nbformat.NotebookNode, stub: nbformat.NotebookNode) -> dict:
+    """Give a notebook as JSON that an accident can change; with it, the unsolved cells."""
+    found = json.loads(nbformat.writes(nb))
+    for cell in found["cells"]:
+        cell["source"] = "".join(cell["source"])
+    return {**found, "stubs": {c.id: c.source for c in stub.cells}}
+
+
+def _trimmed(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Keep three exercises and one question."""
+    kept = [name for exercise in KEPT for name in (exercise, f"check_{exercise}")]
+    question = list(toolbox.questions(LSTM))[-1]
+    kept += [f"question_{question}", question]
+    nb.cells = [c for c in nb.cells if c.id in kept or "course_pkg import" in c.source]
+    return nb
+
+
+def _accident(root: Path, name: str, change, solved, stub) -> dict[str, float | None]:
+    nb = as_json(solved, stub)
+    result = change(nb)
+    data = result if isinstance(result, bytes) else json.dumps(nb).encode()
+    folder = root / WORK / "submitted" / VICTIMS[name] / LSTM.name
+    folder.mkdir(parents=True)
+    (folder / NOTEBOOK).write_bytes(data)
+    if name in UNREADABLE:
+        return NONE
+    return POINTS | (result if isinstance(result, dict) else {})
+
+
+def _change_folders(root: Path, canary: Path) -> None:
+    """Make some submissions strange as folders."""
+    places = {student: root / WORK / "submitted" / student / LSTM.name for student in FOLDERS}
+    (places["links"] / "data.txt").symlink_to(canary)
+    (places["links"] / "book.db").symlink_to(root / WORK / "gradebook.db")
+    (places["links"] / "dangling").symlink_to("/nowhere")
+    (places["links"] / "loop").symlink_to(".")
+    (places["renamed"] / NOTEBOOK).rename(places["renamed"] / "Untitled (1).ipynb")
+    (places["missing"] / NOTEBOOK).unlink()
+    (places["two-notebooks"] / "scratch.ipynb").write_text("{}")
+    (places["bad-timestamp"] / "timestamp.txt").write_text("yesterday, I think")
+    with open(places["large-file"] / "data.bin", "wb") as file:
+        file.truncate(1 << 30)
+    os.mkfifo(places["device"] / "pipe")
