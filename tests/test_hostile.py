@@ -120,7 +120,7 @@ def test_accidents_cost_nothing(graded, name):
     expect(graded, VICTIMS[name])
 
 
-@pytest.mark.parametrize("name", UNREADABLE)
+@pytest.mark.parametrize("name", sorted(UNREADABLE))
 def test_unreadable_notebooks_wait_for_a_person(graded, name):
     assert graded.lines[VICTIMS[name]]["needs_person"]
     assert "Nothing could be graded" in text_of(graded, VICTIMS[name])

@@ -330,4 +330,4 @@ def another_notebook(nb):
     return NONE
 
 
-UNREADABLE = ["invalid JSON", "an empty file", "a list in place of a notebook", "deep JSON"]
+UNREADABLE = {"invalid JSON", "an empty file", "a list in place of a notebook", "deep JSON"}
