@@ -112,8 +112,9 @@ def test_the_search_finds_what_a_careless_builder_would_leak(assignment):
 def test_the_wheel_holds_no_part_of_the_graders(assignment, artefacts):
     names = [Path(name) for name in artefacts if name.endswith((".py", ".npz"))]
     assert {path.parts[0] for path in names} == {"course_pkg"}
-    later = [other for other in assignments() if other.name > assignment.name]
-    assert not [path for path in names if path.stem in {other.topic for other in later}]
+    later = {other.topic for other in assignments() if other.name > assignment.name}
+    data = Path("course_pkg", "data")  # its modules may be called like a later assignment
+    assert not [path for path in names if path.stem in later and path.parent != data]
     hidden = ROOT / "autograder" / "hidden" / "data" / f"{assignment.name}.npz"
     assert hidden.exists()
     assert not any("hidden" in path.parts for path in names)
