@@ -134,8 +134,7 @@ def forgets_the_memory(memory, w, erase, add):
 @bug(ntm_write, "the memory is changed in place")
 def in_place(memory, w, erase, add):
     with torch.no_grad():
-        memory.copy_(ntm_write(memory, w, erase, add))
-    return memory
+        return memory.copy_(ntm_write(memory, w, erase, add))
 
 
 @bug(ntm_write, "no gradient passes through the memory", told_by="No gradient reaches memory:")
