@@ -764,7 +764,7 @@ class Engine:
             Y = torch.empty_like(Q)
             for rows, tables, lengths in ready:
                 K, V = self.cache.K[layer], self.cache.V[layer]
-                Y[rows] = paged_attention(Q[rows], K, V, tables, lengths)
+                Y[rows] = paged_attention(Q[rows], K, V, tables, lengths, at_once=16)
             return Y
 
         with torch.no_grad():
