@@ -1255,3 +1255,22 @@ equivalent(
     "del self.names[number] → (left out)",
     "open and fork replace what is there",
 )
+for _rest in ("lengths, at_once=17)", "lengths)"):
+    equivalent(
+        Engine,
+        "Y[rows] = paged_attention(Q[rows], K, V, tables, lengths, at_once=16) → "
+        f"Y[rows] = paged_attention(Q[rows], K, V, tables, {_rest}",
+        "how many blocks are read at once changes the time only",
+    )
+equivalent(
+    Engine,
+    "tables = tensor([blocks + [0] * (longest - len(blocks)) for _, blocks, _ in group]) → "
+    "tables = tensor([blocks + [1] * (longest - len(blocks)) for _, blocks, _ in group])",
+    "after the last block any numbers may stand",
+)
+for _index in ("1, 0, ..., 0", "0, 1, ..., 0", "0, 0, ..., 1"):
+    equivalent(
+        Engine,
+        f"slots = self.cache.K[0, 0, ..., 0].numel() → slots = self.cache.K[{_index}].numel()",
+        "layers, heads and features have equally many slots",
+    )
