@@ -118,11 +118,12 @@ def command(
     options = ["bwrap", *(f"--unshare-{name}" for name in _NAMESPACES), "--unshare-cgroup-try"]
     options += ["--die-with-parent", "--new-session", "--hostname", "sandbox"]
     options += ["--uid", str(user), "--gid", str(user), "--clearenv"]
-    options += [*_system(), *_environment(), "--proc", "/proc", "--dev", "/dev"]
+    options += [*_system(), "--proc", "/proc", "--dev", "/dev"]
     for name in _SYSTEM:
         options += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     for folder in ("/tmp", "/home", "/dev/shm"):
         options += [*_size(limits.disk), "--tmpfs", folder]
+    options += _environment()  # it may lie in a folder that was just hidden
     options += ["--dir", WORK, "--chdir", WORK, "--dir", f"{HOME}/.matplotlib"]
     options += ["--ro-bind", str(kit / "site"), COURSE]
     for file in (kit / "etc").iterdir():
