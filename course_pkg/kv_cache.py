@@ -67,10 +67,11 @@ class KVCache:
         B, G, capacity, D_h = self.K.shape
         T = K.shape[-2]
         if K.shape != (B, G, T, D_h) or V.shape != (B, G, T, D_h):
-            raise ValueError(
+            problem = (
                 f"K and V should have shape ({B}, {G}, T, {D_h}), "
                 f"got {tuple(K.shape)} and {tuple(V.shape)}"
             )
+            raise ValueError(problem)
         end = self.length + T
         if end > capacity:
             raise ValueError(f"{end} positions do not fit into a cache for {capacity}")
@@ -268,9 +269,8 @@ class CachedWriter(CachedGPT, Writer):
         if T == 0:
             raise ValueError("the texts are empty: there is nothing to continue")
         if T + count - 1 > self.context:
-            raise ValueError(
-                f"{T} tokens and {count} more do not fit into a context of {self.context}"
-            )
+            problem = f"{T} tokens and {count} more do not fit into a context of {self.context}"
+            raise ValueError(problem)
         caches = self.new_caches(B, T + count - 1)
         ended = torch.zeros(B, dtype=torch.bool, device=tokens.device)
         unread = tokens

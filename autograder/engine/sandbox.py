@@ -174,11 +174,16 @@ def _system() -> Iterator[str]:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 
+def prefixes() -> list[str]:
+    """List the folders of Python and its packages, the outer ones first; /usr is there anyway."""
+    found = sorted({sys.base_prefix, sys.prefix})
+    return [prefix for prefix in found if not Path(prefix).is_relative_to("/usr")]
+
+
 def _environment() -> Iterator[str]:
     """Python and its packages, where they are outside."""
-    for prefix in dict.fromkeys((sys.base_prefix, sys.prefix)):
-        if not Path(prefix).is_relative_to("/usr"):
-            yield from ("--ro-bind", prefix, prefix)
+    for prefix in prefixes():
+        yield from ("--ro-bind", prefix, prefix)
 
 
 def _covers(empty: Path) -> Iterator[tuple[str, str, str] | tuple[str, str]]:

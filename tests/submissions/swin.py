@@ -10,6 +10,6 @@ CHANGES = {
 # By weight of the checks that pass; an exercise that is not named here gets all its points.
 SCORES = {
     "window_reverse": round(2 * 4 / 5, 2),  # what it should refuse fails, with another error
-    "window_attention_cost": round(2 * 1 / 4, 2),  # the global count is right
+    "window_attention_cost": round(2 * 2 / 4, 2),  # the global count and the growth are right
     "Swin": round(5 * 7 / 9, 2),  # all maps are right
 }
