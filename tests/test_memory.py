@@ -1,12 +1,14 @@
 """The references of 17_memory agree with sums written another way and with finite differences."""
 
+import doctest
 import random
 
 import pytest
 import torch
 from torch.nn import functional
 
-from course_pkg import data
+from course_pkg.data import copying
+from course_pkg.data.copying import copy_task
 from course_pkg.memory import (
     NTM,
     circular_shift,
@@ -304,7 +306,7 @@ def test_writing_is_the_transpose_of_reading(sizes):
 
 
 def test_copy_task_asks_for_what_it_has_shown():
-    X, Y = data.copy_task(B=5, L=6, generator=0, bits=3)
+    X, Y = copy_task(B=5, L=6, generator=0, bits=3)
     assert X.shape == (5, 13, 4) and Y.shape == (5, 6, 3)
     assert set(Y.unique().tolist()) == {0, 1}
     assert torch.equal(X[:, :6, :3], 2 * Y - 1) and not X[:, 6:, :3].any()
@@ -312,15 +314,20 @@ def test_copy_task_asks_for_what_it_has_shown():
 
 
 def test_copy_task_is_even_and_depends_on_its_generator_alone():
-    _, Y = data.copy_task(B=400, L=9, generator=1)
+    _, Y = copy_task(B=400, L=9, generator=1)
     assert Y.mean().item() == pytest.approx(0.5, abs=0.02)
     before = torch.get_rng_state()
-    again = data.copy_task(400, 9, torch.Generator().manual_seed(1))[1]
+    again = copy_task(400, 9, torch.Generator().manual_seed(1))[1]
     assert torch.equal(Y, again) and torch.equal(torch.get_rng_state(), before)
-    assert not torch.equal(Y, data.copy_task(400, 9, 2)[1])
+    assert not torch.equal(Y, copy_task(400, 9, 2)[1])
 
 
-@pytest.mark.parametrize("wrong", [{"B": 0}, {"L": 0}, {"bits": 0}], ids=str)
-def test_copy_task_refuses_nonsensical_sizes(wrong):
-    with pytest.raises(ValueError, match="must be at least 1, got 0"):
-        data.copy_task(**{"B": 2, "L": 3, "generator": 0, **wrong})
+@pytest.mark.parametrize("name", ["B", "L", "bits"])
+def test_copy_task_refuses_nonsensical_sizes(name):
+    with pytest.raises(ValueError, match=f"must be at least 1, got .*{name}=0"):
+        copy_task(**{"B": 2, "L": 3, "generator": 0, name: 0})
+
+
+def test_the_example_of_the_copy_task_runs():
+    found = doctest.testmod(copying)
+    assert found.attempted and not found.failed
