@@ -1,5 +1,6 @@
 """Checks of 13_vit. Oracles: loops, torch's convolution and pre-LN layer, Keys's cubic kernel."""
 
+import functools
 import math
 
 import torch
@@ -23,8 +24,11 @@ from course_pkg.vit import (
 
 
 def image_sizes(case: Case) -> tuple[int, int, int, int, int]:
-    """Draw B, C, P and the grid's height and width, all different."""
-    return tuple(case.sizes(5))
+    """Draw B, C, P and the grid's height and width, all different; P is 2 or 3."""
+    P = int(case.integers(2, 4, 1))
+    others = [size for size in range(2, 7) if size != P]
+    B, C, h, w = (others[place] for place in torch.randperm(4, generator=case.generator))
+    return B, C, P, h, w
 
 
 def pixel_by_pixel(images: Tensor, P: int) -> Tensor:
@@ -257,9 +261,9 @@ def passes_through(layer, case):
 
 def model_settings(case: Case, pool: str) -> tuple:
     """Draw the arguments of a ViT: size, P, C, D, H, L, classes and pool."""
-    C, P, h, w, classes, H = case.sizes(6)
-    L = int(case.integers(2, 4, 1))
-    return (h * P, w * P), P, C, 3 * H, H, L, classes, pool
+    _, C, P, h, w = image_sizes(case)
+    H, L, classes = case.sizes(3)
+    return (h * P, w * P), P, C, 3 * H, H, 2 + L % 2, classes, pool
 
 
 def model_shapes(size, P: int, C: int, D: int, H: int, L: int, classes: int, pool: str) -> dict:
@@ -343,8 +347,8 @@ def weights(vit, case):
     ours, settings, state, images = model_pair(case, vit, "cls")
     logits, A = case.unpack(ours(images, return_weights=True), "logits", "A")
     expected_logits, expected = classified(settings, state, images)
-    case.equal(A, expected, "A")
     case.equal(logits, expected_logits, "logits")
+    case.equal(A, expected, "A")
 
 
 @check(ViT, see="A token for the class, and a place for each")
@@ -367,6 +371,7 @@ def some_models(case: Case) -> list[tuple]:
     return [(size, P, C, D, L, classes, pool) for size, P, C, D, _, L, classes, pool in models]
 
 
+@functools.cache
 def torchs_count(part: str, size, P: int, C: int, D: int, L: int, classes: int, pool: str) -> int:
     """Count the numbers of a part made of torch's modules, which need no memory for them."""
     T = math.prod(side // P for side in size)
@@ -458,8 +463,7 @@ def resized(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Te
 def values(resize, case):
     """agrees with bicubic interpolation by hand, the class token's row apart"""
     h, w, new_h, new_w, D = case.sizes(5, low=3)
-    positions = case.randn(1 + h * w, D)
-    new = 2 * new_h, 2 * new_w
+    positions, new = case.randn(1 + h * w, D), (new_h, new_w)
     case.equal(resize(positions, (h, w), new), resized(positions, (h, w), new), "positions")
 
 
