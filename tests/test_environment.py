@@ -186,3 +186,9 @@ def test_the_continuous_integration_script_only_runs_make_test():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert script.read_text().splitlines()[-1] == "make test"
+
+
+@pytest.mark.xdist_group("kept")
+def test_workers_keep_groups_together(request):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert request.node.nodeid.endswith("@kept")
