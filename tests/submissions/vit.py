@@ -1,0 +1,17 @@
+"""A submission of 13_vit with four mistakes, none of which another exercise suffers from."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "unpatchify": ("bijpqc->bcipjq", "bijqpc->bcipjq"),
+    "vit_parameters": ("(D + 1) * 4 * D + (4 * D + 1) * D", "8 * D * D"),
+    "resize_positions": ('mode="bicubic"', 'mode="bilinear"'),
+    "attention_rollout": ("R = layer @ R", "R = R @ layer"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "unpatchify": round(3 * 3 / 8, 2),  # the grid's order, and what is refused
+    "vit_parameters": round(2 * 4 / 7, 2),  # all but the layers, and so the sums
+    "resize_positions": round(3 * 3 / 10, 2),  # the class token, the same grid, what is refused
+    "attention_rollout": round(3 * 3 / 8, 2),  # sums of rows, one layer, one token
+}
