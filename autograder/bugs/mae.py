@@ -616,6 +616,14 @@ def no_epsilon(predicted, patches, masked, normalise=True):
     return masked_error(predicted, target, masked)
 
 
+@bug(mae_loss, "the small number is added to the deviation, outside the root")
+def outside_the_root(predicted, patches, masked, normalise=True):
+    if normalise:
+        centred = patches - patches.mean(dim=2, keepdim=True)
+        patches = centred / (patches.std(dim=2, keepdim=True) + 1e-6)
+    return masked_error(predicted, patches, masked)
+
+
 @bug(mae_loss, "no gradient passes", told_by="should carry a gradient")
 def no_gradient(predicted, patches, masked, normalise=True):
     return mae_loss(predicted.detach(), patches, masked, normalise)
@@ -793,8 +801,31 @@ def too_few_steps(features, labels, new, classes, penalty=0.01):
 
 
 LBFGS = "optimizer = torch.optim.LBFGS([W, b], max_iter=200, line_search_fn='strong_wolfe')"
+STARTS = (
+    "W = X.new_zeros(X.shape[1], classes).requires_grad_()",
+    "b = X.new_zeros(classes).requires_grad_()",
+)
 for mutant, reason in {
     LBFGS.replace("[W, b]", "[b, W]"): "the order of the parameters changes no minimum",
     LBFGS.replace("200", "201"): "it has converged long before",
+    LBFGS.replace(", line_search_fn='strong_wolfe'", ""): "another way to the same minimum",
 }.items():
     equivalent(linear_probe, f"{LBFGS} → {mutant}", reason)
+for start in STARTS:
+    mutant = f"{start} → {start.replace('new_zeros', 'new_ones')}"
+    equivalent(linear_probe, mutant, "from any start the way leads to the one minimum")
+DIVISOR = "deviation = torch.where(deviation > 0, deviation, 1)"
+equivalent(
+    linear_probe,
+    f"{DIVISOR} → {DIVISOR.replace('1)', '2)')}",
+    "a feature that is zero in all labelled rows gets no weight, whatever it is divided by",
+)
+for line in ("order = noise.argsort(dim=1)", "restore = order.argsort(dim=1)"):
+    mutant = f"{line} → {line.replace('dim=1', '')}"
+    equivalent(random_masking, mutant, "the last axis, which is torch's default, is axis 1")
+MISSING = "missing = self.mask_token.expand(B, 1 + N - X.shape[1], -1)"
+for more in ("1 + N + X.shape[1]", "2 + N - X.shape[1]"):
+    mutant = MISSING.replace("1 + N - X.shape[1]", more)
+    equivalent(
+        MAEDecoder, f"{MISSING} → {mutant}", "mask tokens beyond the N-th token are never taken"
+    )

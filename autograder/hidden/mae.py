@@ -11,6 +11,7 @@ from course_pkg.checks.mae import (
     decoder_pair,
     encoded,
     encoder_pair,
+    error_by_loop,
     fitted,
     loss_inputs,
     masks,
@@ -141,6 +142,15 @@ def empty_patches(loss, case):
     colours = patches[:, :, :1].expand_as(patches).contiguous()
     expected = F.mse_loss(predicted[masked], torch.zeros_like(predicted[masked]))
     case.equal(loss(predicted, colours.round(), masked), expected, "loss")
+
+
+@check(mae_loss, see="Each patch in its own units")
+def faint_patches(loss, case):
+    """adds 10⁻⁶ to the variance, inside the root, which counts where a patch is faint"""
+    predicted, patches, masked = loss_inputs(case)
+    faint = patches / 2000
+    expected = error_by_loop(predicted, faint, masked, True)
+    case.equal(loss(predicted, faint, masked), expected, "loss")
 
 
 @check(mae_loss, see="Masked patches only")

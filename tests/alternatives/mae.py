@@ -179,9 +179,9 @@ def by_adam(features, labels, new, classes, penalty=0.01):
     layer = nn.Linear(features.shape[1], classes).to(features)
     nn.init.zeros_(layer.weight)
     X, X_new = (features - features.mean(0)) / spread, (new - features.mean(0)) / spread
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=1000)
-    for _ in range(1000):
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=400)
+    for _ in range(400):
         loss = F.cross_entropy(layer(X), labels) + penalty * layer.weight.square().sum() / 2
         optimizer.zero_grad()
         loss.backward()
