@@ -56,10 +56,7 @@ def unpatchify(
     B, N, numbers = patches.shape
     S_h, S_w = size
     if S_h % P or S_w % P or N * P * P != S_h * S_w or numbers % (P * P):
-        raise ValueError(
-            f"{N} patches of {numbers} numbers do not make up images of {S_h} × {S_w} pixels "
-            f"from patches of {P} × {P}"
-        )
+        raise ValueError(f"{N} patches of {numbers} numbers, P = {P}, do not make up {S_h} × {S_w}")
     grid = patches.reshape(B, S_h // P, S_w // P, P, P, numbers // (P * P))
     return torch.einsum("bijpqc->bcipjq", grid).reshape(B, -1, S_h, S_w)
 
@@ -202,11 +199,9 @@ class ViT(nn.Module):
             ValueError: the images are not of the model's size.
         """
         ### BEGIN SOLUTION
-        if tuple(images.shape[2:]) != self.size:
-            raise ValueError(
-                f"the model has positions for images of {self.size[0]} × {self.size[1]} pixels, "
-                f"these have {images.shape[2]} × {images.shape[3]}"
-            )
+        size = tuple(images.shape[2:])
+        if size != self.size:
+            raise ValueError(f"the model's positions are for {self.size} pixels, not for {size}")
         X = self.patches(images)  # (B, N, D)
         if self.pool == "cls":
             X = torch.cat([self.cls.expand(len(X), 1, -1), X], dim=1)
@@ -250,12 +245,12 @@ def vit_parameters(
         How many numbers are learned in its "patches", its "positions" (with cls, if there is one),
         its "layers", its last "norm" and its "head".
     """
-    T = (size[0] // P) * (size[1] // P) + (pool == "cls")
+    N = (size[0] // P) * (size[1] // P)
     attention = 4 * (D + 1) * D
     network = (D + 1) * 4 * D + (4 * D + 1) * D
     return {
         "patches": (P * P * C + 1) * D,
-        "positions": (T + (pool == "cls")) * D,
+        "positions": (N + 2 * (pool == "cls")) * D,
         "layers": L * (2 * 2 * D + attention + network),
         "norm": 2 * D,
         "head": (D + 1) * classes,

@@ -273,6 +273,26 @@ def test_a_broken_part_is_named(monkeypatch):
     check(LSTM)
 
 
+def test_a_broken_base_is_named():
+    namespace = {}
+    source = """
+import torch
+from course_pkg.kv_cache import CachedGPT as Right, Writer
+
+class CachedGPT(Right):
+    def forward(self, tokens, caches=None):
+        return 2 * super().forward(tokens, caches)
+
+class CachedWriter(CachedGPT, Writer):
+    @torch.no_grad()
+    def generate_with_cache(self, tokens, count, *args, **options):
+        return tokens
+"""
+    exec(source, namespace)
+    with pytest.raises(CheckFailed, match="It uses your CachedGPT, whose checks fail: begin there"):
+        check(namespace["CachedWriter"])
+
+
 def test_checks_are_found_by_name():
     assert find("lstm_step") == LSTM_STEP
     assert find("LSTM").is_class

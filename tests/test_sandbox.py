@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +66,20 @@ def inside(tmp_path):
         return done.stdout + done.stderr
 
     return run
+
+
+@needs_sandbox
+@pytest.mark.parametrize("parent", ["/tmp", "/home"])
+def test_an_environment_may_lie_in_a_folder_that_is_hidden(monkeypatch, tmp_path, parent):
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        Path(folder, "environment").mkdir()
+        Path(folder, "environment", "found").touch()
+        Path(folder, "secret").touch()
+        monkeypatch.setattr(sandbox.sys, "prefix", f"{folder}/environment")
+        argv = ["/usr/bin/find", folder, "-type", "f"]
+        command = sandbox.command(argv, kit=kit(LSTM), sockets=tmp_path)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.stdout == f"{folder}/environment/found\n", done.stderr
 
 
 @needs_sandbox

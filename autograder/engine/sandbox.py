@@ -118,11 +118,12 @@ def command(
     options = ["bwrap", *(f"--unshare-{name}" for name in _NAMESPACES), "--unshare-cgroup-try"]
     options += ["--die-with-parent", "--new-session", "--hostname", "sandbox"]
     options += ["--uid", str(user), "--gid", str(user), "--clearenv"]
-    options += [*_system(), *_environment(), "--proc", "/proc", "--dev", "/dev"]
+    options += [*_system(), "--proc", "/proc", "--dev", "/dev"]
     for name in _SYSTEM:
         options += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     for folder in ("/tmp", "/home", "/dev/shm"):
         options += [*_size(limits.disk), "--tmpfs", folder]
+    options += _environment()  # it may lie in a folder that was just hidden
     options += ["--dir", WORK, "--chdir", WORK, "--dir", f"{HOME}/.matplotlib"]
     options += ["--ro-bind", str(kit / "site"), COURSE]
     for file in (kit / "etc").iterdir():
@@ -173,11 +174,16 @@ def _system() -> Iterator[str]:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 
+def prefixes() -> list[str]:
+    """List the folders of Python and its packages, the outer ones first; /usr is there anyway."""
+    found = sorted({sys.base_prefix, sys.prefix})
+    return [prefix for prefix in found if not Path(prefix).is_relative_to("/usr")]
+
+
 def _environment() -> Iterator[str]:
     """Python and its packages, where they are outside."""
-    for prefix in dict.fromkeys((sys.base_prefix, sys.prefix)):
-        if not Path(prefix).is_relative_to("/usr"):
-            yield from ("--ro-bind", prefix, prefix)
+    for prefix in prefixes():
+        yield from ("--ro-bind", prefix, prefix)
 
 
 def _covers(empty: Path) -> Iterator[tuple[str, str, str] | tuple[str, str]]:

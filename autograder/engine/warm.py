@@ -86,6 +86,7 @@ class Template:
                 work=WORK,
                 disk=self._limits.disk,
                 files=copies,
+                kept=[p for p in sandbox.prefixes() if p.startswith(("/tmp/", "/home/"))],
             )
         return WarmProcess(self, answer["pid"])
 

@@ -1,5 +1,7 @@
 """Small models that checks hand to student functions, here or in another process."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -26,3 +28,46 @@ class SmallDecoder(tuple):
         _, recurrent, embedding, output, bias = self
         s = torch.tanh(s @ recurrent + embedding[y] + memory)
         return s @ output + bias, s, None
+
+
+class SmallServed(tuple):
+    """A language model of known weights, as an engine of 11_paged_attention serves it.
+
+    X = E[tokens] + P[positions],   X ← X + attend(X W_Q, X W_K, X W_V) W_O in every layer,
+    logits = 4 X Eᵀ / ‖X‖
+
+    Args:
+        weights: E (V, D), P (context, D), W_Q (L, D, H, D_h), W_K and W_V (L, D, G, D_h),
+            W_O (L, H, D_h, D), and a list of one number: how often it can be called, so that an
+            engine that never ends fails soon. It is a tuple, so that it crosses to a child as data.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        L, _, G, D_h = self[3].shape
+        return L, G, D_h
+
+    @property
+    def context(self) -> int:
+        return len(self[1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self[0].device
+
+    def __call__(self, tokens: Tensor, positions: Tensor, attend: Callable, rows: Tensor) -> Tensor:
+        """Return the logits of some rows; `attend` gets layer, Q, K and V of all tokens."""
+        embedding, places, W_Q, W_K, W_V, W_O, calls = self
+        calls[0] -= 1
+        if calls[0] < 0:
+            raise RuntimeError("the model was called too often: does the engine come to an end?")
+        X = embedding[tokens] + places[positions]
+        for layer in range(len(W_Q)):
+            heads = [torch.einsum("nd,dhe->nhe", X, W[layer]) for W in (W_Q, W_K, W_V)]
+            X = X + torch.einsum("nhe,hed->nd", attend(layer, *heads), W_O[layer])
+        X = X[rows]
+        return 4 * (X / X.norm(dim=1, keepdim=True)) @ embedding.T

@@ -128,14 +128,16 @@ def run_here(exercise: Exercise, solution: object, *, hidden: bool = False) -> R
 
 
 def _exercises_used(exercise: Exercise, solution: object) -> dict[Exercise, object]:
-    """Find the exercises of the same assignment that a solution's code names."""
-    functions = vars(solution).values() if inspect.isclass(solution) else [solution]
+    """Find the exercises of the same assignment that a solution's code names, or builds on."""
+    is_class = inspect.isclass(solution)
+    members = [inspect.unwrap(m) for m in (vars(solution).values() if is_class else [solution])]
+    bases = [base.__name__ for base in solution.__mro__] if is_class else []
     known = {other.name: other for other in CHECKS if other.module == exercise.module}
     return {
         known[name]: function.__globals__[name]
-        for function in functions
+        for function in members
         if inspect.isfunction(function)
-        for name in function.__code__.co_names
+        for name in (*bases, *function.__code__.co_names)
         if name in known and name in function.__globals__ and name != exercise.name
     }
 

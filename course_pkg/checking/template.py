@@ -123,6 +123,7 @@ def _enter(libc: ctypes.CDLL, request: dict) -> None:
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
     _must(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
+    kept = [(os.open(path, os.O_PATH), path) for path in request["kept"]]
     sockets, size = request["sockets"].encode(), f"mode=0755,size={request['disk']}".encode()
     _must(libc.mount(sockets, b"/run/sockets", None, _MS_BIND, None))
     # What came with a submission never passes through the memory that the next one inherits.
@@ -132,6 +133,10 @@ def _enter(libc: ctypes.CDLL, request: dict) -> None:
     _must(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", _MS_NOSUID | _MS_NODEV, size))
     os.makedirs(sockets)
     _must(libc.mount(b"/run/sockets", sockets, None, _MS_BIND, None))
+    for descriptor, path in kept:
+        os.makedirs(path, exist_ok=True)
+        source = f"/proc/self/fd/{descriptor}".encode()
+        _must(libc.mount(source, path.encode(), None, _MS_BIND | _MS_REC, None))
 
 
 def _mount_proc(libc: ctypes.CDLL) -> None:

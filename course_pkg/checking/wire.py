@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking import raw
-from course_pkg.checking.models import SmallDecoder
+from course_pkg.checking.models import SmallDecoder, SmallServed
 from course_pkg.checking.raw import WireError
 from course_pkg.checking.translator import SmallTranslator
 
@@ -36,6 +36,7 @@ _SUBCLASSES = {
     "OrderedDict": OrderedDict,
     "Size": torch.Size,
     "SmallDecoder": SmallDecoder,
+    "SmallServed": SmallServed,
     "SmallTranslator": SmallTranslator,
 }
 

@@ -1,0 +1,1276 @@
+"""Known wrong solutions of 11_paged_attention."""
+
+import math
+from collections import OrderedDict
+
+import torch
+
+from autograder.bugs import bug, equivalent
+from course_pkg.paged_attention import (
+    BlockAllocator,
+    BlockManager,
+    BlockTable,
+    Engine,
+    PagedKVCache,
+    PrefixCache,
+    Scheduler,
+    copy_on_write,
+    fragmentation,
+    online_softmax_merge,
+    paged_attention,
+    prefix_hash,
+)
+from course_pkg.serving import OutOfBlocks, Sampling
+
+KINDS = ("tokens", "reserved", "internal", "external", "free")
+
+
+@bug(fragmentation, "slots that are kept for tokens to come count as internal waste as well")
+def reserved_twice(regions, memory, need):
+    found = fragmentation(regions, memory, need)
+    return {**found, "internal": found["internal"] + found["reserved"]}
+
+
+@bug(fragmentation, "reserved and internal are mixed up")
+def swapped(regions, memory, need):
+    found = fragmentation(regions, memory, need)
+    return {**found, "internal": found["reserved"], "reserved": found["internal"]}
+
+
+@bug(fragmentation, "the regions are taken in the order in which they come, not by their start")
+def unsorted_regions(regions, memory, need):
+    found, end = dict.fromkeys(KINDS, 0), 0
+    for start, size, now, final in [*regions, (memory, 0, 0, 0)]:
+        found["external" if start - end < need else "free"] += start - end
+        found["tokens"] += now
+        found["reserved"] += final - now
+        found["internal"] += size - final
+        end = start + size
+    return found
+
+
+@bug(fragmentation, "the hole behind the last region is forgotten")
+def no_last_hole(regions, memory, need):
+    end = max((start + size for start, size, _, _ in regions), default=0)
+    return fragmentation(regions, end, need)
+
+
+@bug(fragmentation, "the hole before the first region is forgotten")
+def no_first_hole(regions, memory, need):
+    found = fragmentation(regions, memory, need)
+    first = min((start for start, _, _, _ in regions), default=memory)
+    kind = "external" if first < need else "free"
+    return {**found, kind: found[kind] - first}
+
+
+@bug(fragmentation, "a hole that is just long enough counts as too short")
+def too_strict(regions, memory, need):
+    return fragmentation(regions, memory, need + 1)
+
+
+@bug(fragmentation, "the holes are judged by their sum, as if they were one")
+def one_hole(regions, memory, need):
+    found = fragmentation(regions, memory, need)
+    hole = found["external"] + found["free"]
+    enough = hole >= need
+    return {**found, "external": 0 if enough else hole, "free": hole if enough else 0}
+
+
+@bug(fragmentation, "every hole counts as external waste, however long it is")
+def all_external(regions, memory, need):
+    return fragmentation(regions, memory, memory + 1)
+
+
+@bug(fragmentation, "a region's slots all count as tokens up to its final length")
+def final_as_tokens(regions, memory, need):
+    found = fragmentation(regions, memory, need)
+    return {**found, "tokens": found["tokens"] + found["reserved"], "reserved": 0}
+
+
+@bug(BlockAllocator, "a block is free again as soon as one of its users frees it")
+class FreedByOne(BlockAllocator):
+    def free(self, block):
+        if self.references[block] == 0:
+            raise ValueError("refused")
+        self.references[block] = 0
+        self.unused.append(block)
+
+
+@bug(BlockAllocator, "freed blocks are never handed out again")
+class Leaks(BlockAllocator):
+    def free(self, block):
+        if self.references[block] == 0:
+            raise ValueError("refused")
+        self.references[block] -= 1
+
+
+@bug(
+    BlockAllocator,
+    "a block that was handed out has no user yet",
+    told_by="users, and free at [0] should be 1, yours is 0",
+)
+class BeginsAtZero(BlockAllocator):
+    def allocate(self):
+        block = super().allocate()
+        self.references[block] = 0
+        return block
+
+
+@bug(BlockAllocator, "share does not count the new user")
+class SharesNothing(BlockAllocator):
+    def share(self, block):
+        if self.references[block] == 0:
+            raise ValueError("refused")
+
+
+@bug(
+    BlockAllocator,
+    "a block that is freed twice is handed out twice",
+    told_by="should raise ValueError when a block is freed twice",
+)
+class DoubleFree(BlockAllocator):
+    def free(self, block):
+        self.references[block] -= 1
+        if self.references[block] <= 0:
+            self.unused.append(block)
+
+
+@bug(
+    BlockAllocator,
+    "an exhausted allocator raises whatever the list of free blocks raises",
+    told_by="OutOfBlocks when no block is free: BlockAllocator.allocate raised IndexError",
+)
+class BareError(BlockAllocator):
+    def allocate(self):
+        block = self.unused.popleft()
+        self.references[block] = 1
+        return block
+
+
+@bug(
+    BlockAllocator,
+    "an exhausted allocator returns None",
+    told_by="should raise OutOfBlocks when no block is free, yours returns None",
+)
+class ReturnsNone(BlockAllocator):
+    def allocate(self):
+        return super().allocate() if self.unused else None
+
+
+@bug(BlockAllocator, "available subtracts users from blocks: a shared block counts twice")
+class CountsUsers(BlockAllocator):
+    @property
+    def available(self):
+        return len(self.references) - sum(self.references)
+
+
+@bug(
+    BlockAllocator,
+    "the blocks are numbered from 1",
+    told_by="the blocks, sorted at [0] should be 0, yours is 1",
+)
+class FromOne(BlockAllocator):
+    def __init__(self, blocks):
+        super().__init__(blocks + 1)
+        self.unused.popleft()
+
+
+@bug(
+    BlockAllocator,
+    "a block without users can be shared",
+    told_by="should raise ValueError when an unused block is shared",
+)
+class SharesUnused(BlockAllocator):
+    def share(self, block):
+        self.references[block] += 1
+
+
+@bug(BlockAllocator, "a shared block is free again when half of its users have freed it")
+class FreesEarly(BlockAllocator):
+    def free(self, block):
+        super().free(block)
+        if self.references[block] == 1:
+            super().free(block)
+
+
+@bug(BlockTable, "missing counts whole blocks of new positions, and forgets the rest")
+class RoundsDown(BlockTable):
+    def missing(self, count):
+        return max(0, (count - self.waste) // self.block_size)
+
+    def append(self, count, blocks):
+        return free_append(self, count, blocks)
+
+
+def free_append(table, count, blocks):
+    table.blocks = table.blocks + list(blocks)
+    table.length += count
+    return table.slots(table.length - count, table.length)
+
+
+@bug(BlockTable, "missing forgets the slots that are left in the last block")
+class ForgetsRest(BlockTable):
+    def missing(self, count):
+        return math.ceil(count / self.block_size)
+
+    def append(self, count, blocks):
+        return free_append(self, count, blocks)
+
+
+@bug(BlockTable, "missing asks for a new block when the last one is just filled up")
+class OneTooMany(BlockTable):
+    def missing(self, count):
+        needed = (self.length + count) // self.block_size + 1
+        return max(0, needed - len(self.blocks))
+
+    def append(self, count, blocks):
+        return free_append(self, count, blocks)
+
+
+@bug(BlockTable, "missing goes below zero when the last block has more room than is asked for")
+class Negative(BlockTable):
+    def missing(self, count):
+        return math.ceil((count - self.waste) / self.block_size) - (count < self.waste)
+
+    def append(self, count, blocks):
+        return free_append(self, count, blocks)
+
+
+@bug(BlockTable, "the slots are those of the logical block, not of the physical one")
+class Logical(BlockTable):
+    def slots(self, start, stop):
+        super().slots(start, stop)
+        return list(range(start, stop))
+
+
+@bug(BlockTable, "block and offset are mixed up: t % S chooses the block")
+class MixedUp(BlockTable):
+    def slots(self, start, stop):
+        super().slots(start, stop)
+        S, last = self.block_size, len(self.blocks) - 1
+        return [self.blocks[min(t % S, last)] * S + t // S for t in range(start, stop)]
+
+
+@bug(BlockTable, "a slot is the block's number plus the offset, without times S")
+class NotTimes(BlockTable):
+    def slots(self, start, stop):
+        super().slots(start, stop)
+        S = self.block_size
+        return [self.blocks[t // S] + t % S for t in range(start, stop)]
+
+
+@bug(BlockTable, "append returns the slots of all positions, not of the new ones")
+class AllSlots(BlockTable):
+    def append(self, count, blocks):
+        super().append(count, blocks)
+        return self.slots(0, self.length)
+
+
+@bug(BlockTable, "a fork and its parent share one list of blocks")
+class SharedList(BlockTable):
+    def append(self, count, blocks):
+        if len(blocks) != self.missing(count):
+            raise ValueError("refused")
+        self.blocks.extend(blocks)
+        self.length += count
+        return self.slots(self.length - count, self.length)
+
+    def fork(self):
+        table = SharedList(self.block_size)
+        table.blocks, table.length = self.blocks, self.length
+        return table
+
+
+@bug(
+    BlockTable,
+    "a fork forgets its parent's length",
+    told_by="the length of the new table at [0] should be 7, yours is 0",
+)
+class ForkOfNothing(BlockTable):
+    def fork(self):
+        table = ForkOfNothing(self.block_size)
+        table.blocks = list(self.blocks)
+        return table
+
+
+@bug(BlockTable, "a table that ends on a border is said to waste a whole block")
+class WholeBlock(BlockTable):
+    @property
+    def waste(self):
+        return self.block_size - self.length % self.block_size
+
+    def missing(self, count):
+        have = len(self.blocks) * self.block_size - self.length
+        return max(0, math.ceil((count - have) / self.block_size))
+
+
+@bug(
+    BlockTable,
+    "a block too few or too many is accepted",
+    told_by="should raise ValueError when there is a block too many",
+)
+class Careless(BlockTable):
+    def append(self, count, blocks):
+        if len(blocks) < self.missing(count):
+            raise ValueError("refused")
+        return free_append(self, count, blocks)
+
+
+@bug(
+    BlockTable,
+    "the slots of positions that are not in use are given",
+    told_by="should raise IndexError when position 8 is not in use",
+)
+class Unlimited(BlockTable):
+    def slots(self, start, stop):
+        S = self.block_size
+        return [self.blocks[t // S % len(self.blocks)] * S + t % S for t in range(start, stop)]
+
+
+@bug(PagedKVCache, "block and offset are mixed up: slot n is taken for block n % S")
+class OffsetFirst(PagedKVCache):
+    def write(self, layer, slots, K, V):
+        N, S = self.K.shape[2:4]
+        super().write(layer, slots % S % N * S + slots // S % S, K, V)
+
+
+@bug(PagedKVCache, "the number of blocks is taken for their size")
+class DividesByBlocks(PagedKVCache):
+    def write(self, layer, slots, K, V):
+        N, S = self.K.shape[2:4]
+        super().write(layer, slots // N * S + slots % N % S, K, V)
+
+
+@bug(PagedKVCache, "every layer is written, not one")
+class AllLayers(PagedKVCache):
+    def write(self, layer, slots, K, V):
+        for each in range(len(self.K)):
+            super().write(each, slots, K, V)
+
+
+@bug(PagedKVCache, "the keys are stored as values, too")
+class KeysTwice(PagedKVCache):
+    def write(self, layer, slots, K, V):
+        super().write(layer, slots, K, K)
+
+
+@bug(PagedKVCache, "K and V are the same tensor, so that values overwrite keys")
+class OneTensor(PagedKVCache):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.V = self.K
+
+
+@bug(PagedKVCache, "heads and positions are reshaped where they should be transposed")
+class Reshaped(PagedKVCache):
+    def write(self, layer, slots, K, V):
+        K, V = (X.reshape(X.shape[1], X.shape[0], -1).transpose(0, 1) for X in (K, V))
+        super().write(layer, slots, K, V)
+
+
+@bug(PagedKVCache, "gather does not cut what lies behind the length")
+class Uncut(PagedKVCache):
+    def gather(self, layer, blocks, length):
+        return super().gather(layer, blocks, len(blocks) * self.K.shape[3])
+
+
+@bug(PagedKVCache, "gather reads the blocks by their number, not in the table's order")
+class Sorted(PagedKVCache):
+    def gather(self, layer, blocks, length):
+        return super().gather(layer, sorted(blocks), length)
+
+
+@bug(PagedKVCache, "a copy copies the keys only")
+class CopiesKeys(PagedKVCache):
+    def copy(self, copies):
+        for source, target in copies:
+            self.K[:, :, target] = self.K[:, :, source]
+
+
+@bug(PagedKVCache, "a copy is made in the first layer only")
+class CopiesOneLayer(PagedKVCache):
+    def copy(self, copies):
+        for source, target in copies:
+            self.K[0, :, target] = self.K[0, :, source]
+            self.V[0, :, target] = self.V[0, :, source]
+
+
+@bug(
+    PagedKVCache,
+    "a copy goes in the wrong direction",
+    told_by="positions of the block and of its copy at [0, 0, 0, 0]",
+)
+class Backwards(PagedKVCache):
+    def copy(self, copies):
+        super().copy([(target, source) for source, target in copies])
+
+
+@bug(online_softmax_merge, "the outputs are averaged, whatever their weights")
+def averaged(Y_a, s_a, Y_b, s_b):
+    return (Y_a + Y_b) / 2, torch.logaddexp(s_a, s_b)
+
+
+@bug(online_softmax_merge, "the weights of the two parts are mixed up")
+def mixed_up(Y_a, s_a, Y_b, s_b):
+    return online_softmax_merge(Y_b, s_a, Y_a, s_b)
+
+
+@bug(online_softmax_merge, "the outputs are added without weights")
+def summed(Y_a, s_a, Y_b, s_b):
+    return Y_a + Y_b, torch.logaddexp(s_a, s_b)
+
+
+@bug(online_softmax_merge, "s is the sum of s_a and s_b, although they are logarithms")
+def added_logarithms(Y_a, s_a, Y_b, s_b):
+    return online_softmax_merge(Y_a, s_a, Y_b, s_b)[0], s_a + s_b
+
+
+@bug(online_softmax_merge, "s is the larger of the two, not the logarithm of the sum")
+def only_the_larger(Y_a, s_a, Y_b, s_b):
+    return online_softmax_merge(Y_a, s_a, Y_b, s_b)[0], torch.maximum(s_a, s_b)
+
+
+@bug(online_softmax_merge, "the weighted outputs are not divided by the sum of the weights")
+def not_normalised(Y_a, s_a, Y_b, s_b):
+    top = torch.maximum(s_a, s_b).clamp(min=-1e300)
+    w_a, w_b = (torch.exp(s - top)[..., None] for s in (s_a, s_b))
+    return w_a * Y_a + w_b * Y_b, torch.logaddexp(s_a, s_b)
+
+
+@bug(online_softmax_merge, "the weights are s_a and s_b themselves, not their exponentials")
+def linear_weights(Y_a, s_a, Y_b, s_b):
+    total = (s_a + s_b)[..., None]
+    return (s_a[..., None] * Y_a + s_b[..., None] * Y_b) / total, torch.logaddexp(s_a, s_b)
+
+
+@bug(
+    online_softmax_merge,
+    "the exponentials are taken without subtracting the larger one first",
+    told_by="yours is nan",
+)
+def overflows(Y_a, s_a, Y_b, s_b):
+    w_a, w_b = torch.exp(s_a), torch.exp(s_b)
+    total = w_a + w_b
+    Y = (w_a[..., None] * Y_a + w_b[..., None] * Y_b) / total.clamp(min=1e-300)[..., None]
+    return Y, torch.log(total)
+
+
+@bug(
+    online_softmax_merge,
+    "two empty parts give NaN: -∞ minus -∞",
+    told_by="Y[0, 0] should be 0, yours is nan",
+)
+def empty_is_nan(Y_a, s_a, Y_b, s_b):
+    s = torch.logaddexp(s_a, s_b)
+    w_a, w_b = (torch.exp(part - s)[..., None] for part in (s_a, s_b))
+    return w_a * Y_a + w_b * Y_b, s
+
+
+@bug(online_softmax_merge, "s is returned as the sum itself, not as its logarithm")
+def sum_itself(Y_a, s_a, Y_b, s_b):
+    Y, s = online_softmax_merge(Y_a, s_a, Y_b, s_b)
+    return Y, s.exp()
+
+
+def attention_with(Q, K, V, tables, lengths, **changed):
+    """Attention over gathered blocks, with one thing done in another way."""
+    B, T, H, D_h = Q.shape
+    G, _, S, _ = K.shape
+    heads = changed.get("heads", lambda h: h // (H // G))
+    shift = changed.get("shift", 0)
+    Y = torch.zeros_like(Q)
+    for b in range(B):
+        length = int(changed.get("lengths", lengths)[b])
+        n = changed.get("keys", lambda length: length)(length)
+        table = changed.get("tables", tables)[b][: math.ceil(n / S)]
+        for t in range(T):
+            last = changed.get("position", length - T + t) + shift
+            if "all" in changed:
+                last = n
+            for h in range(H):
+                keys, values = (X[heads(h), table].flatten(0, 1)[:n] for X in (K, V))
+                E = keys @ Q[b, t, h] / changed.get("scale", math.sqrt(D_h))
+                E = E[: max(last + 1, 0)]
+                Y[b, t, h] = torch.softmax(E, dim=0) @ values[: len(E)]
+    return Y
+
+
+@bug(paged_attention, "the scores are not divided by √D_h")
+def unscaled(Q, K, V, tables, lengths, at_once=4):
+    return attention_with(Q, K, V, tables, lengths, scale=1.0)
+
+
+@bug(paged_attention, "the slots of the last block that are not in use are not masked")
+def whole_last_block(Q, K, V, tables, lengths, at_once=4):
+    S = K.shape[2]
+    ends = (lengths + S - 1) // S * S
+    T = Q.shape[1]
+    if T == 1:
+        return attention_with(Q, K, V, tables, ends)
+    return attention_with(Q, K, V, tables, lengths, keys=lambda n: -(-n // S) * S, all=True)
+
+
+@bug(paged_attention, "a query does not see its own position")
+def not_itself(Q, K, V, tables, lengths, at_once=4):
+    return attention_with(Q, K, V, tables, lengths, shift=-1)
+
+
+@bug(paged_attention, "a query sees one position too many")
+def one_too_many(Q, K, V, tables, lengths, at_once=4):
+    S = K.shape[2]
+    return attention_with(
+        Q, K, V, tables, lengths, shift=1, keys=lambda n: min(n + 1, -(-n // S) * S)
+    )
+
+
+@bug(paged_attention, "every query sees all positions of its sequence, those after it as well")
+def not_causal(Q, K, V, tables, lengths, at_once=4):
+    return attention_with(Q, K, V, tables, lengths, all=True)
+
+
+@bug(paged_attention, "query head h reads key head h % G instead of h // (H / G)")
+def interleaved_heads(Q, K, V, tables, lengths, at_once=4):
+    return attention_with(Q, K, V, tables, lengths, heads=lambda h: h % len(K))
+
+
+@bug(paged_attention, "all query heads read the first key head")
+def first_head(Q, K, V, tables, lengths, at_once=4):
+    return attention_with(Q, K, V, tables, lengths, heads=lambda h: 0)
+
+
+@bug(paged_attention, "the logical block is read in place of the physical one: no table is used")
+def no_table(Q, K, V, tables, lengths, at_once=4):
+    logical = torch.arange(tables.shape[1]).expand(len(tables), -1)
+    return attention_with(Q, K, V, logical, lengths)
+
+
+@bug(paged_attention, "a block that is not full is left out")
+def full_blocks_only(Q, K, V, tables, lengths, at_once=4):
+    S = K.shape[2]
+    return attention_with(Q, K, V, tables, lengths, keys=lambda n: n // S * S)
+
+
+@bug(paged_attention, "query t is taken for position t, not for position length - T + t")
+def counts_from_zero(Q, K, V, tables, lengths, at_once=4):
+    rows = [
+        attention_with(Q[:, t : t + 1], K, V, tables, lengths, position=t)
+        for t in range(Q.shape[1])
+    ]
+    return torch.cat(rows, dim=1)
+
+
+@bug(paged_attention, "what the steps give is averaged instead of merged by their sums")
+def averaged_steps(Q, K, V, tables, lengths, at_once=4):
+    S = K.shape[2]
+    parts = []
+    for first in range(0, tables.shape[1], at_once):
+        begin = first * S
+        here = (lengths - begin).clamp(min=0, max=at_once * S)
+        piece = tables[:, first : first + at_once]
+        parts.append(
+            torch.stack(
+                [
+                    attention_with(q[None], K, V, row[None], n[None], all=True)[0]
+                    if n > 0
+                    else torch.zeros_like(q)
+                    for q, row, n in zip(Q, piece, here, strict=True)
+                ]
+            )
+        )
+    counts = torch.stack([(lengths > n * at_once * S).sum() * 0 + 1 for n in range(len(parts))])
+    return torch.stack(parts).sum(dim=0) / counts.sum()
+
+
+@bug(paged_attention, "only the first few blocks are read: one step, not as many as needed")
+def one_step(Q, K, V, tables, lengths, at_once=4):
+    limit = at_once * K.shape[2]
+    return attention_with(Q, K, V, tables, lengths, keys=lambda n: min(n, limit))
+
+
+@bug(
+    copy_on_write,
+    "the blocks' own numbers are returned, not their places in the table",
+    told_by="should hold places in a table of 5, yours is",
+)
+def physical(blocks, start, stop, block_size, references):
+    return [blocks[n] for n in copy_on_write(blocks, start, stop, block_size, references)]
+
+
+@bug(copy_on_write, "blocks that nobody shares are copied, too")
+def copies_all(blocks, start, stop, block_size, references):
+    return copy_on_write(blocks, start, stop, block_size, [2] * len(references))
+
+
+@bug(copy_on_write, "every shared block of the table is copied, not only those written to")
+def whole_table(blocks, start, stop, block_size, references):
+    return copy_on_write(blocks, 0, len(blocks) * block_size, block_size, references)
+
+
+@bug(copy_on_write, "only the first block that is written to is looked at")
+def first_only(blocks, start, stop, block_size, references):
+    return copy_on_write(blocks, start, start + 1, block_size, references)
+
+
+@bug(copy_on_write, "only the last block of the table is looked at")
+def last_only(blocks, start, stop, block_size, references):
+    last = len(blocks) - 1
+    return [last] if references[blocks[last]] > 1 else []
+
+
+@bug(copy_on_write, "the block at stop is copied, although nothing is written there")
+def stop_included(blocks, start, stop, block_size, references):
+    return copy_on_write(blocks, start, stop + 1, block_size, references)
+
+
+@bug(copy_on_write, "the block before start is copied when start lies on a border")
+def one_before(blocks, start, stop, block_size, references):
+    return copy_on_write(blocks, max(start - 1, 0), stop, block_size, references)
+
+
+@bug(copy_on_write, "users are looked up by the place in the table, not by the block's number")
+def users_by_place(blocks, start, stop, block_size, references):
+    touched = range(start // block_size, math.ceil(stop / block_size))
+    return [n for n in touched if n < len(blocks) and references[n] > 1]
+
+
+@bug(copy_on_write, "a block with exactly two users is not copied")
+def three_users(blocks, start, stop, block_size, references):
+    return copy_on_write(blocks, start, stop, block_size, [n - 1 for n in references])
+
+
+@bug(
+    copy_on_write,
+    "the table is read beyond its end",
+    told_by="copy_on_write raised IndexError",
+)
+def beyond_the_end(blocks, start, stop, block_size, references):
+    touched = range(start // block_size, math.ceil(stop / block_size))
+    return [n for n in touched if references[blocks[n]] > 1]
+
+
+def blocks_of(tokens, S):
+    return [tuple(tokens[n : n + S]) for n in range(0, len(tokens) - S + 1, S)]
+
+
+@bug(prefix_hash, "a block is named by its own tokens alone")
+def no_parent(tokens, block_size, parent=""):
+    return [repr(block) for block in blocks_of(tokens, block_size)]
+
+
+@bug(prefix_hash, "the last block has a name although it is not full")
+def partial_block(tokens, block_size, parent=""):
+    return prefix_hash(list(tokens) + [-1] * (-len(tokens) % block_size), block_size, parent)
+
+
+@bug(prefix_hash, "a block is named by the sum of its tokens")
+def by_sum(tokens, block_size, parent=""):
+    names = []
+    for block in blocks_of(tokens, block_size):
+        parent = f"{parent}/{sum(block)}"
+        names.append(parent)
+    return names
+
+
+@bug(prefix_hash, "a block is named by its tokens in sorted order")
+def by_set(tokens, block_size, parent=""):
+    names = []
+    for block in blocks_of(tokens, block_size):
+        parent = f"{parent}/{sorted(block)}"
+        names.append(parent)
+    return names
+
+
+@bug(prefix_hash, "the tokens are written without anything between them: 1 23 looks like 12 3")
+def no_separator(tokens, block_size, parent=""):
+    names = []
+    for block in blocks_of(tokens, block_size):
+        parent = f"{parent}/" + "".join(map(str, block))
+        names.append(parent)
+    return names
+
+
+@bug(prefix_hash, "a block is named by its parent's parent: one link of the chain is left out")
+def skips_one(tokens, block_size, parent=""):
+    names, grandparent = [], ""
+    for block in blocks_of(tokens, block_size):
+        names.append(repr((grandparent, block)))
+        grandparent, parent = parent, names[-1]
+    return names
+
+
+@bug(prefix_hash, "every chain begins anew: the parent that is given is not used")
+def parent_ignored(tokens, block_size, parent=""):
+    return prefix_hash(tokens, block_size)
+
+
+@bug(prefix_hash, "a block is named by its place and its own tokens")
+def by_place(tokens, block_size, parent=""):
+    return [repr(pair) for pair in enumerate(blocks_of(tokens, block_size))]
+
+
+@bug(prefix_hash, "there are so few names that different texts share one")
+def few_names(tokens, block_size, parent=""):
+    names = []
+    for name in prefix_hash(tokens, block_size):
+        names.append(int(name, 16) % 1000)
+    if parent == "":
+        return names
+    return [f"{parent} {name}" for name in names]
+
+
+@bug(prefix_hash, "a block is named by its last token and its parent")
+def last_token(tokens, block_size, parent=""):
+    names = []
+    for block in blocks_of(tokens, block_size):
+        parent = f"{parent}/{block[-1]}"
+        names.append(parent)
+    return names
+
+
+@bug(PrefixCache, "an evicted block keeps its name, and is found with new content")
+class KeepsName(PrefixCache):
+    def allocate(self):
+        if not self.unused and self.idle:
+            self.unused.append(self.idle.popitem(last=False)[0])
+        return BlockAllocator.allocate(self)
+
+
+@bug(PrefixCache, "blocks that wait with a name are not counted as available")
+class OnlyUnused(PrefixCache):
+    @property
+    def available(self):
+        return len(self.unused)
+
+
+@bug(PrefixCache, "a block that is found again can still be handed out to others")
+class StaysIdle(PrefixCache):
+    def find(self, name):
+        block = self.places.get(name)
+        if block is not None:
+            self.references[block] += 1
+        return block
+
+
+@bug(PrefixCache, "find does not count the new user")
+class UncountedFind(PrefixCache):
+    def find(self, name):
+        block = self.places.get(name)
+        if block is not None and self.references[block] == 0:
+            self.idle.pop(block)
+            self.references[block] = 1
+        return block
+
+
+@bug(PrefixCache, "the block that was freed last is handed out first")
+class LastFirst(PrefixCache):
+    def allocate(self):
+        if not self.unused and self.idle:
+            self.idle.move_to_end(next(reversed(self.idle)), last=False)
+        return super().allocate()
+
+
+@bug(PrefixCache, "blocks are forgotten by their number, not by how long they are idle")
+class ByNumber(PrefixCache):
+    def allocate(self):
+        if not self.unused and self.idle:
+            self.idle = OrderedDict.fromkeys(sorted(self.idle))
+        return super().allocate()
+
+
+@bug(PrefixCache, "blocks with a name are handed out before those without")
+class NamedFirst(PrefixCache):
+    def allocate(self):
+        if self.idle:
+            block, _ = self.idle.popitem(last=False)
+            del self.places[self.names.pop(block)]
+            self.unused.appendleft(block)
+        return BlockAllocator.allocate(self)
+
+
+@bug(PrefixCache, "a block loses its name when it is freed: nothing is remembered")
+class ForgetsAtOnce(PrefixCache):
+    def free(self, block):
+        BlockAllocator.free(self, block)
+        if self.references[block] == 0 and block in self.names:
+            del self.places[self.names.pop(block)]
+
+
+@bug(PrefixCache, "a second block of the same content takes over the name of the first")
+class TakesOver(PrefixCache):
+    def register(self, block, name):
+        if block not in self.names:
+            if name in self.places:
+                self.names.pop(self.places[name], None)
+            self.names[block], self.places[name] = name, block
+
+
+@bug(PrefixCache, "a block that still has users counts as idle when one of them frees it")
+class IdleInUse(PrefixCache):
+    def free(self, block):
+        BlockAllocator.free(self, block)
+        if block in self.names:
+            if self.references[block] == 0:
+                self.unused.remove(block)
+            self.idle[block] = None
+
+
+@bug(BlockManager, "a prompt that is cached as a whole leaves nothing to compute")
+class WholePrompt(BlockManager):
+    def open(self, number, tokens):
+        return super().open(number, [*tokens, 0])
+
+
+@bug(BlockManager, "the last full block is computed anew even if a token behind it is left")
+class OneBlockLess(BlockManager):
+    def open(self, number, tokens):
+        return super().open(number, tokens[: -self.block_size] or tokens[:1])
+
+
+@bug(BlockManager, "blocks are taken before it is clear that there are enough")
+class HalfGrown(BlockManager):
+    def grow(self, number, count):
+        table, copies = self.tables[number], []
+        S = self.block_size
+        users = self.allocator.references
+        for n in copy_on_write(table.blocks, table.length, table.length + count, S, users):
+            copies.append((table.blocks[n], self.allocator.allocate()))
+            self.allocator.free(table.blocks[n])
+            table.blocks[n] = copies[-1][1]
+        new = [self.allocator.allocate() for _ in range(table.missing(count))]
+        table.append(count, new)
+        return copies
+
+
+@bug(BlockManager, "a shared block is written to without a copy")
+class NoCopy(BlockManager):
+    def grow(self, number, count):
+        table = self.tables[number]
+        if table.missing(count) > self.allocator.available:
+            raise OutOfBlocks
+        table.append(count, [self.allocator.allocate() for _ in range(table.missing(count))])
+        return []
+
+
+@bug(BlockManager, "the block that was copied keeps the user who left it")
+class KeepsUser(BlockManager):
+    def grow(self, number, count):
+        copies = super().grow(number, count)
+        for source, _ in copies:
+            self.allocator.share(source)
+        return copies
+
+
+@bug(BlockManager, "the copies are given as (to, from)")
+class ToFrom(BlockManager):
+    def grow(self, number, count):
+        return [(target, source) for source, target in super().grow(number, count)]
+
+
+@bug(BlockManager, "a fork does not count as a user of the blocks")
+class UncountedFork(BlockManager):
+    def fork(self, number, child):
+        super().fork(number, child)
+        for block in self.tables[child].blocks:
+            self.allocator.references[block] -= 1
+
+    def close(self, number):
+        for block in reversed(self.tables.pop(number).blocks):
+            if self.allocator.references[block]:
+                self.allocator.free(block)
+        del self.names[number]
+
+
+@bug(BlockManager, "a fork shares full blocks only, and begins its last one anew")
+class FullBlocks(BlockManager):
+    def fork(self, number, child):
+        super().fork(number, child)
+        table = self.tables[child]
+        if table.length % self.block_size:
+            self.allocator.free(table.blocks[-1])
+            table.blocks[-1] = self.allocator.allocate()
+
+
+@bug(BlockManager, "the blocks are given back from the first to the last")
+class FirstBlockFirst(BlockManager):
+    def close(self, number):
+        del self.names[number]
+        for block in self.tables.pop(number).blocks:
+            self.allocator.free(block)
+
+
+@bug(BlockManager, "blocks are named by all tokens, also where none is computed yet")
+class NamesTooEarly(BlockManager):
+    def commit(self, number, tokens):
+        table, S = self.tables[number], self.block_size
+        names = prefix_hash(tokens, S)
+        for block, name in zip(table.blocks, names, strict=False):
+            self.allocator.register(block, name)
+        self.names[number] = names[: table.length // S]
+
+
+@bug(BlockManager, "the search goes on behind a block that is not found")
+class SearchesOn(BlockManager):
+    def open(self, number, tokens):
+        table, S = BlockTable(self.block_size), self.block_size
+        for name in prefix_hash(tokens[:-1], S):
+            block = self.allocator.find(name)
+            if block is not None:
+                table.append(S, [block])
+        self.tables[number] = table
+        self.names[number] = prefix_hash(tokens, S)[: len(table.blocks)]
+        return table.length
+
+
+@bug(
+    BlockManager,
+    "the blocks of a prefix are found but not put into the table",
+    told_by="the blocks that are shared should be",
+)
+class EmptyTable(BlockManager):
+    def open(self, number, tokens):
+        found = super().open(number, tokens)
+        self.tables[number] = BlockTable(self.block_size)
+        return found
+
+
+@bug(Scheduler, "the batch is fixed: nobody joins before all of it have ended")
+class Static(Scheduler):
+    def schedule(self):
+        most, self.most = self.most, 0 if self.running else self.most
+        try:
+            return super().schedule()
+        finally:
+            self.most = most
+
+
+@bug(Scheduler, "a shorter sequence overtakes one that waits for more memory")
+class Overtakes(Scheduler):
+    def schedule(self):
+        work, copies = super().schedule()
+        if self.waiting and not any(number in self.waiting for number, _, _ in work):
+            first = self.waiting.pop(0)
+            before = self.preemptions
+            running, self.running = self.running, []
+            most, self.most = self.most, self.most - len(running)
+            more, also = super().schedule()
+            self.most = most
+            self.running = running + self.running
+            self.waiting.insert(0, first)
+            self.preemptions = before
+            return work + more, copies + also
+        return work, copies
+
+
+@bug(Scheduler, "the first to come loses its blocks, not the last")
+class FirstLoses(Scheduler):
+    def preempt(self, number):
+        super().preempt(self.running[0])
+
+
+@bug(Scheduler, "who has lost its blocks waits behind all others")
+class BackOfTheLine(Scheduler):
+    def preempt(self, number):
+        super().preempt(number)
+        self.waiting.append(self.waiting.pop(0))
+
+
+@bug(Scheduler, "a sequence that comes back is computed from its first token, cached or not")
+class FromTheStart(Scheduler):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.manager.open = self.open
+
+    def open(self, number, tokens):
+        BlockManager.open(self.manager, number, tokens[:1])
+        return 0
+
+
+@bug(Scheduler, "the budget counts sequences, not tokens")
+class BudgetOfSequences(Scheduler):
+    def schedule(self):
+        budget, self.budget = self.budget, math.inf
+        most = self.most
+        if budget < math.inf:
+            self.most = min(most, budget)
+        try:
+            return super().schedule()
+        finally:
+            self.budget, self.most = budget, most
+
+
+@bug(Scheduler, "every sequence has the whole budget for itself")
+class BudgetEach(Scheduler):
+    def schedule(self):
+        budget = self.budget
+        if budget == math.inf:
+            return super().schedule()
+        work, copies = [], []
+        running, waiting = self.running, self.waiting
+        self.waiting = []
+        for number in list(running):
+            self.running = [number]
+            more, also = super().schedule()
+            work, copies = work + more, copies + also
+        self.running = []
+        while waiting:
+            self.waiting = [waiting.pop(0)]
+            more, also = super().schedule()
+            work, copies = work + more, copies + also
+            running = running + self.running
+            self.running = []
+        self.running, self.waiting = running, waiting
+        return work, copies
+
+
+@bug(Scheduler, "more sequences than allowed are admitted")
+class NoLimit(Scheduler):
+    def __init__(self, blocks, block_size, most=64, budget=None):
+        super().__init__(blocks, block_size, 64, budget)
+
+
+@bug(Scheduler, "a fork stands behind all others, not behind its parent")
+class ForkLast(Scheduler):
+    def fork(self, number, child):
+        super().fork(number, child)
+        queue = self.running if child in self.running else self.waiting
+        queue.remove(child)
+        queue.append(child)
+
+
+@bug(Scheduler, "a fork and its parent share one list of tokens")
+class SharedTokens(Scheduler):
+    def fork(self, number, child):
+        super().fork(number, child)
+        self.tokens[child] = self.tokens[number]
+
+
+@bug(Scheduler, "a sequence that ends keeps its blocks")
+class KeepsBlocks(Scheduler):
+    def remove(self, number):
+        if number in self.running:
+            self.running.remove(number)
+        else:
+            self.waiting.remove(number)
+        del self.tokens[number]
+
+
+@bug(
+    Scheduler,
+    "what was found in the cache is not counted",
+    told_by="hits and preemptions at [0] should be 4, yours is 0",
+)
+class NoHits(Scheduler):
+    def schedule(self):
+        hits = self.hits
+        try:
+            return super().schedule()
+        finally:
+            self.hits = hits
+
+
+class WithModel:
+    """Stand before a model and change what it is asked."""
+
+    def __init__(self, model, change):
+        self.model, self.change = model, change
+        self.shape, self.context = model.shape, model.context
+        self.dtype, self.device = model.dtype, model.device
+
+    def __call__(self, tokens, positions, attend, rows):
+        return self.model(*self.change(tokens, positions, attend, rows))
+
+
+@bug(Engine, "every step counts the positions of its tokens from 0")
+class PositionsFromZero(Engine):
+    def forward(self, work):
+        usual = self.model
+        starts = [n for _, start, stop in work for n in range(stop - start)]
+        self.model = WithModel(usual, lambda t, p, a, r: (t, torch.tensor(starts), a, r))
+        try:
+            return super().forward(work)
+        finally:
+            self.model = usual
+
+
+@bug(Engine, "the positions are one too large: the token to come is counted already")
+class PositionsTooLarge(Engine):
+    def forward(self, work):
+        usual = self.model
+        last = usual.context - 1
+        self.model = WithModel(usual, lambda t, p, a, r: (t, (p + 1).clamp(max=last), a, r))
+        try:
+            return super().forward(work)
+        finally:
+            self.model = usual
+
+
+@bug(Engine, "the logits are taken after the first token of each sequence, not after the last")
+class FirstRow(Engine):
+    def forward(self, work):
+        usual, rows, count = self.model, [], 0
+        for _, start, stop in work:
+            rows.append(count)
+            count += stop - start
+        self.model = WithModel(usual, lambda t, p, a, r: (t, p, a, torch.tensor(rows)))
+        try:
+            return super().forward(work)
+        finally:
+            self.model = usual
+
+
+@bug(Engine, "blocks are not copied before they are written: the scheduler's copies are ignored")
+class IgnoresCopies(Engine):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.cache.copy = lambda copies: None
+
+
+@bug(Engine, "a chunk of a prompt gives a token although the prompt goes on")
+class DrawsTooEarly(Engine):
+    def step(self):
+        scheduler = self.scheduler
+        tokens = scheduler.tokens
+        schedule = scheduler.schedule
+
+        def cut():
+            work, copies = schedule()
+            for number, _, stop in work:
+                tokens[number] = tokens[number][:stop]
+            return work, copies
+
+        scheduler.schedule = cut
+        try:
+            return super().step()
+        finally:
+            scheduler.schedule = schedule
+
+
+@bug(Engine, "the stop token is left out of the result")
+class WithoutStop(Engine):
+    def end(self, number, reason):
+        if reason == "stop":
+            self.sequences[number].tokens.pop()
+        super().end(number, reason)
+
+
+@bug(Engine, "one token more than count is added")
+class OneMore(Engine):
+    def add(self, prompt, sampling=None):
+        number = super().add(prompt, sampling)
+        sampling = self.sequences[number].sampling
+        self.sequences[number].sampling = Sampling(sampling.count + 1, *sampling[1:])
+        return number
+
+
+@bug(Engine, "all samples of a request draw from one generator")
+class OneGenerator(Engine):
+    def fork(self, number):
+        child = super().fork(number)
+        self.sequences[child].generator = self.sequences[number].generator
+        return child
+
+
+@bug(Engine, "all samples of a request draw with the same seed")
+class OneSeed(Engine):
+    def enter(self, sampling, samples):
+        number = super().enter(sampling, samples)
+        self.sequences[number].generator.manual_seed(sampling.seed)
+        return number
+
+
+@bug(
+    Engine,
+    "the last token is counted among those that are kept",
+    told_by="Engine.generate raised NeverFits: 13 tokens to keep",
+)
+class TooCareful(Engine):
+    def add(self, prompt, sampling=None):
+        S = self.cache.K.shape[3]
+        slots = self.cache.K.shape[2] * S
+        number = super().add(prompt, sampling)
+        longest = len(prompt) + self.sequences[number].sampling.count
+        if longest > slots:
+            from course_pkg.serving import NeverFits
+
+            self.withdraw([number])
+            raise NeverFits(f"{longest} tokens to keep, but the cache has {slots} slots")
+        return number
+
+
+@bug(
+    Engine,
+    "a request that can never fit waits for ever",
+    told_by="should raise NeverFits when 13 slots are needed",
+)
+class WaitsForEver(Engine):
+    def add(self, prompt, sampling=None):
+        cache, S = self.cache.K, self.cache.K.shape[3]
+        self.cache.K = torch.empty(1, 1, 10_000, S, 1)
+        try:
+            return super().add(prompt, sampling)
+        finally:
+            self.cache.K = cache
+
+
+@bug(
+    Engine,
+    "prompts before the one that is refused have begun",
+    told_by="running, -1, waiting after four errors should be",
+)
+class BeginsSome(Engine):
+    def enlist(self, prompts, sampling):
+        return [self.add(prompt, sampling) for prompt in prompts]
+
+
+@bug(Engine, "the prompts' outputs come in the order in which they end")
+class OrderOfEnds(Engine):
+    def collect(self, numbers):
+        order = sorted(numbers, key=lambda n: len(self.sequences[n].samples) * 0 - n)
+        return super().collect(order)
+
+
+equivalent(
+    PagedKVCache,
+    "self.K = torch.zeros(L, G, blocks, block_size, D_h, dtype=dtype, device=device) → "
+    "self.K = torch.zeros(L, G, blocks, block_size, D_h, dtype=dtype)",
+    "there is only one device where graders run",
+)
+equivalent(
+    Engine,
+    "tensor = partial(torch.tensor, device=self.model.device) → tensor = partial(torch.tensor)",
+    "there is only one device where graders run",
+)
+equivalent(
+    BlockManager,
+    "names.append(name) → (left out)",
+    "commit names the blocks again: names are kept to save that work",
+)
+equivalent(
+    BlockManager,
+    "self.names[number] = names + new → (left out)",
+    "commit names the blocks again: names are kept to save that work",
+)
+equivalent(
+    BlockManager,
+    "del self.names[number] → (left out)",
+    "open and fork replace what is there",
+)
+for _rest in ("lengths, at_once=17)", "lengths)"):
+    equivalent(
+        Engine,
+        "Y[rows] = paged_attention(Q[rows], K, V, tables, lengths, at_once=16) → "
+        f"Y[rows] = paged_attention(Q[rows], K, V, tables, {_rest}",
+        "how many blocks are read at once changes the time only",
+    )
+equivalent(
+    Engine,
+    "tables = tensor([blocks + [0] * (longest - len(blocks)) for _, blocks, _ in group]) → "
+    "tables = tensor([blocks + [1] * (longest - len(blocks)) for _, blocks, _ in group])",
+    "after the last block any numbers may stand",
+)
+for _index in ("1, 0, ..., 0", "0, 1, ..., 0", "0, 0, ..., 1"):
+    equivalent(
+        Engine,
+        f"slots = self.cache.K[0, 0, ..., 0].numel() → slots = self.cache.K[{_index}].numel()",
+        "layers, heads and features have equally many slots",
+    )

@@ -1,0 +1,399 @@
+"""Hidden checks of 10_kv_cache: edges, precision, gradients, errors."""
+
+import functools
+
+import torch
+
+from course_pkg.checking.registry import check
+from course_pkg.checks.gpt import continued
+from course_pkg.checks.kv_cache import (
+    attention_pair,
+    attention_state,
+    demand_counts,
+    demand_kept,
+    demand_length,
+    demand_numbers,
+    demand_pieces,
+    demand_state,
+    drawn,
+    full_attention,
+    grouped,
+    grouped_pair,
+    in_pieces,
+    model_pair,
+    pair,
+    pooled,
+    writer_pair,
+)
+from course_pkg.kv_cache import (
+    CachedAttention,
+    CachedGPT,
+    CachedWriter,
+    GroupedQueryAttention,
+    KVCache,
+    attention_operations,
+    kv_cache_bytes,
+    mha_to_gqa,
+)
+
+
+@check(KVCache, see="A cache for one layer")
+def nothing_changes(cache, case):
+    """is as it was after what did not fit"""
+    B, G, T, D_h = case.sizes(4, low=3)
+    ours, first = cache(B, G, T + 2, D_h, torch.float64), pair(case, B, G, T, D_h)
+    ours.append(*first)
+    too_many = pair(case, B, G, 3, D_h)
+    case.raises(ValueError, lambda: ours.append(*too_many), "3 positions meet room for 2")
+    demand_kept(case, ours, [first], "after what did not fit")
+    last = pair(case, B, G, 2, D_h)
+    ours.append(*last)
+    demand_kept(case, ours, [first, last], "of the room that is left")
+
+
+@check(KVCache, see="A cache for one layer")
+def shapes(cache, case):
+    """raises ValueError for keys or values of another shape, also for one text of several"""
+    B, G, T, D_h = case.sizes(4, low=3)
+    ours, (K, V) = cache(B, G, 4 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
+    wrong = {
+        "one text comes in place of all": (K[:1], V[:1]),
+        "one head comes in place of all": (K[:, :1], V[:, :1]),
+        "the size of the heads is another": (K[..., :1], V[..., :1]),
+        "there are fewer values than keys": (K, V[:, :, :1]),
+        "there are fewer texts of values than of keys": (K, V[:1]),
+        "positions come before heads": (K.transpose(1, 2), V.transpose(1, 2)),
+        "a single head comes, of a single text": (K[0, 0], V[0, 0]),
+    }
+    for when, (keys, values) in wrong.items():
+        case.raises(ValueError, lambda k=keys, v=values: ours.append(k, v), when)
+        demand_length(case, ours, 0, f"when {when}")
+
+
+@check(KVCache, see="Forget, and go on")
+def limits(cache, case):
+    """keeps everything or nothing when told to, and raises ValueError for other lengths"""
+    B, G, T, D_h = case.sizes(4, low=3)
+    ours, first = cache(B, G, 3 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
+    ours.append(*first)
+    ours.truncate(T)
+    demand_kept(case, ours, [first], "after nothing was cut")
+    case.raises(ValueError, lambda: ours.truncate(T + 1), "more is to be kept than there is")
+    case.raises(ValueError, lambda: ours.truncate(-1), "a negative number is to be kept")
+    demand_length(case, ours, T, "after lengths that were refused")
+    ours.truncate(0)
+    demand_length(case, ours, 0, "after everything was cut")
+    again = pair(case, B, G, 2 * T, D_h)
+    ours.append(*again)
+    demand_kept(case, ours, [again], "of a second text")
+
+
+@check(KVCache, see="A cache for one layer")
+def nothing_yet(cache, case):
+    """is empty at first, and keeps nothing when nothing comes"""
+    B, G, T, D_h = case.sizes(4)
+    ours = cache(B, G, T, D_h, torch.float64)
+    demand_length(case, ours, 0, "of a new cache")
+    nothing = pair(case, B, G, 0, D_h)
+    demand_kept(case, ours, [nothing], "of a new cache")
+    ours.append(*nothing)
+    demand_length(case, ours, 0, "after nothing came")
+
+
+@check(KVCache, see="A cache for one layer")
+def two_caches(cache, case):
+    """shares nothing with another cache"""
+    B, G, T, D_h = case.sizes(4)
+    first, second = (pair(case, B, G, T, D_h) for _ in range(2))
+    one, other = (cache(B, G, T, D_h, torch.float64) for _ in range(2))
+    one.append(*first)
+    other.append(*second)
+    demand_kept(case, one, [first], "of the first of two caches")
+
+
+@check(KVCache, see="What a cache must not keep")
+def by_default(cache, case):
+    """keeps float32 when no dtype is given"""
+    B, G, T, D_h = case.sizes(4)
+    ours, (K, V) = cache(B, G, T, D_h), pair(case, B, G, T, D_h)
+    ours.append(K, V)
+    for name, part in zip("KV", case.unpack(ours.read(), "K", "V"), strict=True):
+        case.shape(part, (B, G, T, D_h), name)
+        case.that(
+            part.dtype == torch.float32, f"{name} should be torch.float32, yours is {part.dtype}."
+        )
+
+
+@check(CachedAttention, see="What a cache must not keep")
+def half(attention, case):
+    """computes with full precision what it reads from a cache in half precision"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, cache = case.randn(B, T, D), ours.new_cache(B, T, torch.float16)
+    expected = grouped(state, H, H, X, torch.float16)
+    lengths = [T - 2, 1, 1]
+    given = in_pieces(ours, X, cache, lengths)
+    for Y in given:
+        case.shape(Y, tuple(Y.shape), "Y")
+        case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
+    what = "Y with a cache in half precision"
+    demand_pieces(case, given, expected, lengths, what)
+
+
+@check(CachedAttention, see="What a cache must not keep")
+def gradient(attention, case):
+    """passes gradients back to all weights when there is no cache"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, seen = case.randn(B, T, D), case.randn(B, T, D)
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    grouped(leaves, H, H, X).backward(seen)
+    Y = ours(X)
+    case.that(Y.requires_grad, "Y should carry a gradient, yours does not.")
+    Y.backward(seen)
+    parameters = dict(ours.named_parameters())
+    for name in ("W_Q", "W_K", "W_V", "W_O", "b_V"):
+        found = parameters[name].grad
+        case.that(found is not None, f"A gradient should reach {name}, none does.")
+        case.equal(found, leaves[name].grad, f"gradient of {name}")
+
+
+@check(CachedAttention, see="Attention that goes on")
+def two_texts(attention, case):
+    """keeps two texts apart that are read in turns, each with its own cache"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    first, second = case.randn(B, T, D), case.randn(B, T, D)
+    caches = ours.new_cache(B, 2 * T), ours.new_cache(B, 2 * T)
+    ours(first[:, :-1], caches[0])
+    ours(second[:, :-1], caches[1])
+    ours(second)
+    given = ours(first[:, -1:], caches[0])
+    case.equal(given, full_attention(state, H, first)[:, -1:], "Y of the first of two texts")
+
+
+@check(CachedAttention, see="Attention that goes on")
+def full(attention, case):
+    """raises ValueError when the cache has no room, and does not change it"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, cache = case.randn(B, T, D), ours.new_cache(B, T)
+    ours(X[:, :-1], cache)
+    case.raises(ValueError, lambda: ours(X[:, :2], cache), "the cache has room for one, two come")
+    expected = full_attention(state, H, X)[:, -1:]
+    case.equal(ours(X[:, -1:], cache), expected, "Y of the last position there is room for")
+
+
+@check(CachedGPT, see="Count while it runs")
+def reads_once(model, case):
+    """sends each token through its layers once"""
+    ours, _, tokens = model_pair(case, model)
+    B, T = tokens.shape
+    caches = ours.new_caches(B)
+    found, expected, pairs = [], [], (T - 3) ** 2
+    for start, end in [(0, T - 3), (T - 3, T - 2), (T - 2, T - 1)]:
+        ours(tokens[:, start:end], caches)
+        pairs += end if start else 0
+        for layer in (0, 1):
+            found.append(dict(ours.get_submodule(f"blocks.{layer}.attention").counts))
+            expected.append((end, pairs))
+    demand_counts(case, found, expected, "counted by layers 0 and 1 in turn")
+
+
+@check(CachedGPT, see="The whole model")
+def whole_context(model, case):
+    """reads as many tokens as the context has room for, and no more without caches either"""
+    ours, theirs, tokens = model_pair(case, model, L=1)
+    B, T = tokens.shape
+    caches = ours.new_caches(B)
+    case.equal(ours(tokens, caches), theirs(tokens), "logits of a full context")
+    long = torch.cat([tokens, tokens[:, :1]], dim=1)
+    case.raises(ValueError, lambda: ours(long), f"{T + 1} tokens meet a context of {T}")
+
+
+@check(CachedGPT, see="The whole model")
+def gradient(model, case):
+    """passes gradients back when there are no caches"""
+    ours, _, tokens = model_pair(case, model)
+    T = tokens.shape[1] - 1
+    logits = ours(tokens[:, :T])
+    case.that(logits.requires_grad, "The logits should carry a gradient, yours do not.")
+    logits.logsumexp(dim=-1).sum().backward()
+    parameters = dict(ours.named_parameters())
+    for name in ("position.weight", "blocks.0.attention.W_K", "blocks.1.norm_1.bias"):
+        found = parameters[name].grad
+        case.that(found is not None, f"A gradient should reach {name}, none does.")
+    used = parameters["position.weight"].grad.abs().sum(dim=1) > 0
+    expected = torch.arange(T + 1) < T
+    case.equal(used, expected, "positions that get a gradient")
+
+
+def ends(written, stop: int) -> dict[int, int]:
+    """Tell after how many tokens each row has its first stop; rows without one are left out."""
+    return {
+        row: tokens.tolist().index(stop) + 1
+        for row, tokens in enumerate(written)
+        if stop in tokens.tolist()
+    }
+
+
+@check(CachedWriter, weight=2, see="Where it ends")
+def stops(writer, case):
+    """writes nothing but stop after a text's end, and ends when all texts have"""
+    ours, theirs, tokens = writer_pair(case, writer, B=60)
+    written = continued(theirs, tokens, 7, context=12)
+    found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
+    spread = {s: max(n.values()) - min(n.values()) for s, n in found.items() if n}
+    stop = max(spread, key=spread.get)
+    rows = sorted(found[stop], key=found[stop].get)
+    rows = [rows[0], rows[-1]]
+    lengths = [found[stop][row] for row in rows]
+    expected = written[rows, : 3 + lengths[1]]
+    expected[0, 3 + lengths[0] :] = stop
+    given = ours.generate_with_cache(tokens[rows], 8, 0.0, stop=stop)
+    case.equal(given, expected, "texts with a stop")
+    given = ours.generate_with_cache(tokens[rows[:1]], 8, 0.0, stop=stop)
+    case.equal(given, written[rows[:1], : 3 + lengths[0]], "a text with a stop")
+
+
+@check(CachedWriter, see="Write with a cache")
+def edges(writer, case):
+    """writes one token after a full context, and none when none is wanted"""
+    ours, theirs, tokens = writer_pair(case, writer, T=12)
+    expected = continued(theirs, tokens, 1, context=12)
+    case.equal(ours.generate_with_cache(tokens, 1, 0.0), expected, "texts of a full context")
+    case.equal(ours.generate_with_cache(tokens, 0, 0.0), tokens, "texts with nothing new")
+
+
+@check(CachedWriter, see="Write with a cache")
+def twice(writer, case):
+    """begins anew with every call"""
+    ours, theirs, tokens = writer_pair(case, writer)
+    ours.generate_with_cache(tokens.flip(1), 4, 0.0)
+    expected = continued(theirs, tokens, 4, context=12)
+    case.equal(ours.generate_with_cache(tokens, 4, 0.0), expected, "texts of a second call")
+
+
+@check(CachedWriter, see="Write with a cache")
+def by_default(writer, case):
+    """draws at temperature 1 from torch's own generator"""
+    ours, theirs, tokens = writer_pair(case, writer)
+    state = torch.random.get_rng_state()
+    expected = drawn(theirs, tokens, 4)
+    torch.random.set_rng_state(state)
+    case.equal(ours.generate_with_cache(tokens, 4), expected, "texts drawn by default")
+
+
+@functools.cache
+def all_pairs(prompt: int, count: int, cached: bool) -> int:
+    """Add up the pairs of each reading."""
+    lengths = range(prompt, prompt + count)
+    return sum(n if cached and n > prompt else n * n for n in lengths)
+
+
+@check(attention_operations, see="Count on paper")
+def exact(operations, case):
+    """is exact where floating-point numbers are not"""
+    for size in ((1, 400_001, False), (7, 300_000, True), (7, 300_000, False)):
+        result, expected = operations(*size), all_pairs(*size)
+        demand_numbers(case, result)
+        prompt, count, cached = size
+        how = "with" if cached else "without"
+        case.that(
+            result["pairs"] == expected,
+            f"pairs {how} a cache for prompt, count = {prompt}, {count} should be "
+            f"{expected}, yours is {result['pairs']!r:.30}.",
+        )
+
+
+@check(attention_operations, see="Count on paper")
+def refuses(operations, case):
+    """raises ValueError when there is no prompt, or nothing to write"""
+    case.raises(ValueError, lambda: operations(0, 3, True), "the prompt is empty")
+    case.raises(ValueError, lambda: operations(3, 0, False), "count is 0")
+
+
+@check(kv_cache_bytes, see="What it costs")
+def default(size, case):
+    """counts one sequence in half precision when nothing else is said, in whole bytes"""
+    given = size(3, 5, 7, 11)
+    case.that(given == 4620, f"The bytes should be 4620, yours are {given}.")
+    huge = size(96, 96, 128, 2**40 + 1)
+    right = 2 * 96 * 96 * 128 * (2**40 + 1) * 2
+    case.that(huge == right, f"The bytes should be {right}, yours are {huge}.")
+
+
+@check(GroupedQueryAttention, see="Fewer heads of keys and values")
+def gradient(attention, case):
+    """passes the gradients of all queries of a group back to its keys and values"""
+    B, T, D_h = case.sizes(3, low=3)
+    ours, state = grouped_pair(case, attention, 6, 3, D_h)
+    X, seen = case.randn(B, T, 6 * D_h), case.randn(B, T, 6 * D_h)
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    grouped(leaves, 6, 3, X).backward(seen)
+    Y = ours(X)
+    case.that(Y.requires_grad, "Y should carry a gradient, yours does not.")
+    Y.backward(seen)
+    parameters = dict(ours.named_parameters())
+    for name in ("W_K", "W_V", "b_V"):
+        found = parameters[name].grad
+        case.that(found is not None, f"A gradient should reach {name}, none does.")
+        case.equal(found, leaves[name].grad, f"gradient of {name}")
+
+
+@check(GroupedQueryAttention, see="Count while it runs")
+def counts(attention, case):
+    """counts what it does, as before"""
+    B, D_h = case.sizes(2, low=3)
+    ours, _ = grouped_pair(case, attention, 4, 2, D_h)
+    X, cache = case.randn(B, 10, 4 * D_h), ours.new_cache(B, 10)
+    found, expected, read, pairs = [], [], 0, 0
+    for piece in X.split([4, 1, 2, 1, 1, 1], dim=1):
+        ours(piece, cache)
+        found.append(dict(ours.counts))
+        read += piece.shape[1]
+        pairs += read * piece.shape[1]
+        expected.append((read, pairs))
+    demand_counts(case, found, expected, "counted after each piece")
+
+
+@check(GroupedQueryAttention, see="What a cache must not keep")
+def half(attention, case):
+    """computes with full precision what it reads from a cache in half precision"""
+    B, T, D_h = case.sizes(3, low=3)
+    ours, state = grouped_pair(case, attention, 4, 2, D_h)
+    X, cache = case.randn(B, T, 4 * D_h), ours.new_cache(B, T, torch.float16)
+    given = in_pieces(ours, X, cache, [T - 1, 1])
+    case.shape(given[1], (B, 1, 4 * D_h), "Y")
+    case.that(
+        given[1].dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {given[1].dtype}."
+    )
+    expected = grouped(state, 4, 2, X, torch.float16)
+    demand_pieces(case, given, expected, [T - 1, 1], "Y with a cache in half precision")
+
+
+@check(GroupedQueryAttention, see="Fewer heads of keys and values")
+def fresh(attention, case):
+    """draws its new weights from N(0, 1/D), and starts its biases at zero"""
+    D, H, G = 96, 6, 3
+    state = dict(attention(D, H, G, bias=True).state_dict())
+    for name in ("W_K", "W_V"):
+        case.shape(state.get(name), (D, G * D // H), name)
+        value = state[name].double()
+        case.equal(value.std(), D**-0.5, f"deviation of {name}", rtol=0.06)
+        case.equal(value.mean(), 0.0, f"mean of {name}", atol=5 * value.numel() ** -0.5 / 9)
+    for name in ("b_K", "b_V"):
+        case.equal(state.get(name), torch.zeros(G * D // H), name)
+
+
+@check(mha_to_gqa, see="From a model that there is")
+def all_or_none(convert, case):
+    """changes nothing for G = H, and raises ValueError when G does not divide H"""
+    state = attention_state(case, 12)
+    demand_state(case, convert(state, 6, 6), state)
+    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads meet 4 groups")
+
+
+@check(mha_to_gqa, see="From a model that there is")
+def without_bias(convert, case):
+    """converts layers without biases, and keeps names that only look alike"""
+    state = {name: value for name, value in attention_state(case, 12).items() if name[0] == "W"}
+    layers = {f"1.{name}": value for name, value in state.items()}
+    others = {"LOW_K": case.randn(12, 12), "W_K.scale": case.randn(12)}
+    demand_state(case, convert(layers | others, 4, 2), pooled(layers, 4, 2) | others)

@@ -1,0 +1,655 @@
+"""Hidden checks of 11_paged_attention: borders, stale content, errors that leave traces, forks."""
+
+import math
+
+import torch
+
+from course_pkg.checking.registry import check
+from course_pkg.checks.paged_attention import (
+    Driver,
+    added,
+    attended,
+    cache_of,
+    compare_copies,
+    compare_names,
+    compare_scenes,
+    compare_tokens,
+    filled,
+    flat,
+    found_among,
+    grown,
+    lists,
+    look_up,
+    merge_inputs,
+    merged,
+    named,
+    number,
+    numbers,
+    paged_inputs,
+    pairs,
+    part,
+    queues,
+    references,
+    same,
+    scene,
+    small_model,
+    table_of,
+    texts,
+)
+from course_pkg.paged_attention import (
+    BlockAllocator,
+    BlockManager,
+    BlockTable,
+    Engine,
+    PagedKVCache,
+    PrefixCache,
+    Scheduler,
+    copy_on_write,
+    fragmentation,
+    online_softmax_merge,
+    paged_attention,
+    prefix_hash,
+)
+from course_pkg.served_models import generate_uncached
+from course_pkg.serving import NeverFits, OutOfBlocks, Sampling
+
+
+@check(fragmentation, weight=2, see="Where the memory goes")
+def just_enough(fragments, case):
+    """counts a hole that is just long enough as free, and one shorter as external"""
+    regions = [(4, 5, 2, 4), (12, 3, 1, 3), (20, 4, 4, 4)]  # holes of 4, 3, 5 and 6
+    compare_scenes(case, fragments, [(regions, 30, need) for need in range(3, 8)])
+
+
+@check(fragmentation, see="Where the memory goes")
+def side_by_side(fragments, case):
+    """sees no hole between regions that touch, nor at the ends if they reach them"""
+    regions = [(10, 6, 1, 2), (0, 10, 9, 10), (16, 8, 3, 8)]
+    shuffled = scene(case, 200, [1, 3, 0, 2, 4])
+    compare_scenes(case, fragments, [(regions, 24, 1), (regions, 31, 7), (shuffled, 200, 3)])
+
+
+@check(BlockAllocator, weight=2, see="Who uses a block")
+def errors_leave_no_trace(allocators, case):
+    """counts as before after a call that it refused"""
+    allocator = allocators(3)
+    first, second = allocator.allocate(), allocator.allocate()
+    allocator.free(second)
+    case.raises(ValueError, lambda: allocator.share(second), "an unused block is shared")
+    case.raises(ValueError, lambda: allocator.free(second), "an unused block is freed")
+    counts = references(case, allocator)
+    found = [counts[first], counts[second], sum(counts), allocator.available]
+    same(case, found, [1, 0, 1, 2], "users of two blocks, of all, and free blocks")
+
+
+@check(BlockAllocator, see="Hand out blocks")
+def again_and_again(allocators, case):
+    """never hands out a block that is in use, however long it works"""
+    allocator, used, seen, expected = allocators(6), [], [], []
+    for action in case.integers(0, 3, 150).tolist():
+        if action and len(used) < 6:
+            block = number(allocator.allocate(), "block")
+            case.that(block not in used, f"Block {block} should not be handed out, it is in use.")
+            used.append(block)
+        elif used:
+            allocator.free(used.pop(len(used) // 2))
+        seen.append(number(allocator.available, "available"))
+        expected.append(6 - len(used))
+    same(case, seen, expected, "available blocks after each step")
+
+
+@check(BlockTable, weight=2, see="A sequence that ends on a border")
+def refuses(tables, case):
+    """refuses too many or too few blocks and positions that it does not have"""
+    table, *_ = table_of(case, tables, 4, [8])
+    case.raises(ValueError, lambda: table.append(1, []), "a block is missing")
+    case.raises(ValueError, lambda: table.append(4, [30, 33]), "there is a block too many")
+    case.raises(IndexError, lambda: table.slots(6, 9), "position 8 is not in use")
+    case.raises(IndexError, lambda: table.slots(-1, 2), "a position is negative")
+    case.raises(IndexError, lambda: table.slots(5, 4), "the range ends before it begins")
+    same(case, [table.length, table.waste], [8, 0], "length and waste afterwards")
+
+
+@check(BlockTable, see="The page table of a sequence")
+def any_range(tables, case):
+    """looks up the slots of any range of positions"""
+    table, _, expected, _ = table_of(case, tables, 3, [10])
+    for start, stop in ((0, 10), (2, 4), (3, 6), (9, 10), (5, 5)):
+        found = numbers(table.slots(start, stop), "slots")
+        same(case, found, expected[start:stop], f"slots({start}, {stop})")
+
+
+@check(BlockTable, see="The page table of a sequence")
+def parent_grows_on(tables, case):
+    """keeps a fork as it is when the old table grows"""
+    table, _, _, order = table_of(case, tables, 4, [4])
+    child = table.fork()
+    table.append(5, [40, 43])
+    found = [*numbers(child.blocks, "blocks"), child.length, child.waste, child.missing(1)]
+    same(case, found, [*order, 4, 0, 1], "blocks, length, waste and missing(1) of the fork")
+
+
+@check(PagedKVCache, weight=2, see="Keys and values in blocks")
+def overwrites(caches, case):
+    """replaces what a slot held, and leaves other slots and layers as they are"""
+    cache, blocks, slots, K, V = cache_of(case, caches)
+    cache.write(0, slots, K, V)
+    cache.write(1, slots, -K, -V)
+    cache.write(1, slots[2:5], K[:3], V[:3])
+    expected = torch.cat([-K[:2], K[:3], -K[5:]]), torch.cat([-V[:2], V[:3], -V[5:]])
+    for layer, pair in ((0, (K, V)), (1, expected)):
+        given = case.unpack(cache.gather(layer, blocks, 8), "K", "V")
+        case.equal(given[0], pair[0], f"K of layer {layer}")
+        case.equal(given[1], pair[1], f"V of layer {layer}")
+
+
+@check(PagedKVCache, see="Keys and values in blocks")
+def begins_with_zeros(caches, case):
+    """holds zeros at first, in the shape and type that it should"""
+    cache = caches(2, 5, 3, 4, 6, dtype=torch.float64)
+    for name, given in (("K", cache.K), ("V", cache.V)):
+        case.equal(given, torch.zeros(2, 4, 5, 3, 6), name)
+        case.that(
+            given.dtype == torch.float64, f"{name} should be float64, yours is {given.dtype}."
+        )
+
+
+@check(PagedKVCache, see="Keys and values in blocks")
+def copies_in_order(caches, case):
+    """makes several copies, one after the other, and leaves their sources as they are"""
+    cache, blocks, slots, K, V = cache_of(case, caches)
+    cache.write(1, slots, K, V)
+    one, two, *_ = (n for n in range(6) if n not in blocks)
+    cache.copy([(blocks[0], one), (one, two)])
+    for block in (blocks[0], one, two):
+        keys, values = case.unpack(cache.gather(1, [block], 3), "K", "V")
+        case.equal(keys, K[:3], "K of a copy")
+        case.equal(values, V[:3], "V of a copy")
+
+
+@check(online_softmax_merge, weight=2, see="A set without keys")
+def both_empty(merge, case):
+    """gives 0 and -∞ when both sets are empty"""
+    Y, s = torch.zeros(3, 4, dtype=torch.float64), torch.full((3,), -math.inf, dtype=torch.float64)
+    given = case.unpack(merge(Y, s, Y, s), "Y", "s")
+    case.equal(given[0], Y, "Y")
+    case.equal(given[1], s, "s")
+
+
+@check(online_softmax_merge, see="Two softmaxes make one")
+def small_scores(merge, case):
+    """stays exact when all scores are far below zero"""
+    E_a, V_a, E_b, V_b = merge_inputs(case)
+    merged(case, merge, E_a - 900, V_a, E_b - 899, V_b)
+
+
+@check(online_softmax_merge, see="Two softmaxes make one")
+def three_parts(merge, case):
+    """gives the same in whatever order three parts are merged"""
+    E_a, V_a, E_b, V_b = merge_inputs(case)
+    E_c, V_c = 2 * E_a.flip(0), V_a.flip(1)
+    a, b, c = part(E_a, V_a), part(E_b, V_b), part(E_c, V_c)
+    expected = part(torch.cat([E_a, E_b, E_c], dim=-1), torch.cat([V_a, V_b, V_c], dim=-2))
+    for first, second, third in ((a, b, c), (c, a, b)):
+        half = case.unpack(merge(*first, *second), "Y", "s")
+        Y, s = case.unpack(merge(*half, *third), "Y", "s")
+        case.equal(Y, expected[0], "Y of three parts")
+        case.equal(s, expected[1], "s of three parts")
+
+
+@check(paged_attention, weight=2, see="A sequence that ends on a border")
+def border(attend, case):
+    """agrees with torch for sequences that end on a border, one before and one after"""
+    inputs = paged_inputs(case, 5, 1, 4, 2, [12, 11, 13, 3, 24])
+    case.equal(attend(*inputs), attended(*inputs), "Y")
+    longer = paged_inputs(case, 3, 3, 4, 2, [12, 3, 13])
+    case.equal(attend(*longer), attended(*longer), "Y of three queries")
+
+
+@check(paged_attention, see="Attention over blocks")
+def stale(attend, case):
+    """does not look at slots that are not in use, nor at what pads the tables"""
+    Q, K, V, tables, lengths = paged_inputs(case, 3, 2, 2, 1, [10, 2, 16])
+    expected = attended(Q, K, V, tables, lengths)
+    used = torch.zeros(K.shape[1:3], dtype=torch.bool)
+    for table, length in zip(tables.tolist(), lengths.tolist(), strict=True):
+        for t in range(length):
+            used[table[t // 3], t % 3] = True
+    K, V = (torch.where(used[:, :, None], X, 1e3) for X in (K, V))
+    for row, length in enumerate(lengths.tolist()):
+        tables[row, math.ceil(length / 3) :] = (~used).all(dim=1).nonzero()[0, 0]
+    case.equal(attend(Q, K, V, tables, lengths), expected, "Y")
+
+
+@check(paged_attention, see="Two softmaxes make one")
+def extreme(attend, case):
+    """agrees with torch when scores are far apart, and for a sequence of one"""
+    Q, K, V, tables, lengths = paged_inputs(case, 2, 1, 3, 3, [1, 19])
+    inputs = 40 * Q, 40 * K, V, tables, lengths
+    for at_once in (1, 4):
+        case.equal(attend(*inputs, at_once), attended(*inputs), "Y")
+
+
+@check(copy_on_write, see="Fork, and copy only what is written")
+def many(copy, case):
+    """agrees with a look at every position, for many writes"""
+    starts, counts = case.integers(0, 15, 40).tolist(), case.integers(1, 9, 40).tolist()
+    programs = [(start, start + count) for start, count in zip(starts, counts, strict=True)]
+    compare_copies(case, copy, programs[:20], [1, 0, 1, 2, 1, 3, 2])
+    compare_copies(case, copy, programs[20:], [3, 1, 2, 1, 2, 1, 1])
+
+
+@check(copy_on_write, see="Fork, and copy only what is written")
+def alone(copy, case):
+    """copies nothing when nobody shares"""
+    compare_copies(case, copy, [(0, 15), (4, 8), (14, 20)], [1] * 7)
+
+
+@check(prefix_hash, weight=2, see="A name for a prefix")
+def goes_on(hashes, case):
+    """goes on from the name of the block before"""
+    text = [8, 1, 8, 1, 8, 1, 2, 3]
+    (whole, other) = named(case, hashes, [text, [0, 0, *text[2:]]], 2)
+    names = []
+    for chain in (whole, other):
+        names += [*chain[1:], *list(hashes(text[2:], 2, chain[0])), *hashes(text[4:], 2, chain[1])]
+    contents = []
+    for start in ((8, 1), (0, 0)):
+        ends = [start + tuple(text[2:end]) for end in (4, 6, 8)]
+        contents += [*ends, *ends, *ends[1:]]
+    compare_names(case, names, contents, "two texts, some named from the middle on")
+
+
+@check(prefix_hash, see="A name for a prefix")
+def many_texts(hashes, case):
+    """gives no two different prefixes the same name"""
+    rows = case.integers(0, 50_000, 120, 4).tolist()
+    names = [row[-1] for row in named(case, hashes, rows, 1)]
+    compare_names(case, names, [tuple(row) for row in rows], "120 texts of four tokens")
+
+
+@check(PrefixCache, weight=2, see="Blocks that are remembered")
+def revived(caches, case):
+    """does not hand out a block that was found again after it was freed"""
+    cache, owned = filled(caches, "abc", 3)
+    for block in owned:
+        cache.free(block)
+    found = look_up(cache, "a")
+    taken = [number(cache.allocate(), "block") for _ in range(2)]
+    same(case, sorted([found, *taken]), sorted(owned), "the three blocks in use, sorted")
+    case.raises(OutOfBlocks, cache.allocate, "all blocks are in use")
+    same(case, found_among(cache, "abc"), [1, 0, 0], "which of a, b, c are still found")
+
+
+@check(PrefixCache, weight=2, see="A freed block that is still in a chain")
+def new_content(caches, case):
+    """does not find a block by the name of what it held before it was handed out anew"""
+    cache, owned = filled(caches, "ab", 2)
+    for block in owned:
+        cache.free(block)
+    again = number(cache.allocate(), "block")
+    cache.register(again, "c")
+    seen = found_among(cache, "abc")
+    cache.free(again)
+    seen += found_among(cache, "abc")
+    what = "which of a, b, c are found while c is in use, and when it is idle"
+    same(case, seen, [0, 1, 1, 0, 1, 1], what)
+    same(case, [look_up(cache, "c")], [owned[0]], 'find("c")')
+
+
+@check(PrefixCache, see="Who is forgotten first")
+def used_lately(caches, case):
+    """counts a block as idle from the last time it was freed"""
+    cache, owned = filled(caches, "abcdef", 6)
+    for place in (4, 2, 0, 5, 1, 3):
+        cache.free(owned[place])
+    if (block := look_up(cache, "e")) >= 0:
+        cache.free(block)
+    taken = {look_up(cache, "x"), cache.allocate(), cache.allocate()}
+    case.that(len(taken) == 3, "Two different blocks should be handed out, yours are the same.")
+    what = "which of a to f are found: freed in the order e, c, a, f, b, d, and e again"
+    same(case, found_among(cache, "abcdef"), [0, 1, 0, 1, 1, 1], what)
+
+
+@check(PrefixCache, see="Blocks that are remembered")
+def one_name_one_block(caches, case):
+    """keeps the first block of a name and the first name of a block"""
+    cache, owned = filled(caches, "ab", 4)
+    other = number(cache.allocate(), "block")
+    cache.register(other, "a")
+    cache.register(owned[1], "x")
+    seen = [look_up(cache, name) for name in "abx"]
+    cache.free(other)
+    users = references(case, cache)
+    seen += [cache.available, *(users[block] for block in (*owned, other))]
+    what = "a, b and x when another block is named a and b is also named x; "
+    what += "available when the second a is freed; users of three blocks"
+    same(case, seen, [*owned, -1, 2, 2, 2, 0], what)
+
+
+@check(BlockManager, weight=2, see="Fork, and copy only what is written")
+def fork_of_a_fork(managers, case):
+    """copies for two of three that share a block, and for none at a border"""
+    manager = managers(12, 3)
+    manager.open(0, [5] * 4)
+    grown(manager, 0, 4)
+    manager.fork(0, 1)
+    manager.fork(1, 2)
+    seen = [len(grown(manager, each, 1)) for each in (2, 0, 1)]
+    blocks = lists(manager, 0, 1, 2)
+    seen += [len({row[1] for row in blocks}), len({row[0] for row in blocks})]
+    manager.fork(0, 3)
+    seen.append(len(grown(manager, 3, 1)))  # the sixth position of two blocks of three: a copy
+    manager.fork(3, 4)
+    seen.append(len(grown(manager, 4, 2)))  # a new block: nothing to copy
+    for each in range(5):
+        manager.close(each)
+    what = "copies for the third, the first, the second; different second and first blocks; "
+    what += "copies for a fork within a block and at a border; free blocks when all are closed"
+    same(case, [*seen, manager.allocator.available], [1, 1, 0, 3, 1, 1, 0, 12], what)
+
+
+@check(BlockManager, weight=2, see="A freed block that is still in a chain")
+def end_of_the_chain_first(managers, case):
+    """forgets the end of a text before its beginning, and stops at the first gap"""
+    manager, text = managers(4, 2), list(range(8))
+    manager.open(0, text)
+    grown(manager, 0, 8)
+    manager.commit(0, text)
+    manager.close(0)
+    manager.open(1, [9] * 3)
+    grown(manager, 1, 3)
+    manager.close(1)
+    seen = [number(manager.open(2, text), "open")]
+    manager.close(2)
+    manager.open(3, [9] * 6)
+    grown(manager, 3, 6)
+    users = references(case, manager.allocator)
+    seen += [number(manager.open(4, text), "open"), *sorted(users)]
+    what = "tokens found after the end was evicted, after more was, and users of all blocks before"
+    same(case, seen, [4, 2, 0, 1, 1, 1], what)
+
+
+@check(BlockManager, see="One place that keeps the tables")
+def names_what_is_written(managers, case):
+    """names a block only when it is full and its tokens are computed"""
+    manager, text = managers(12, 2), list(range(9))
+    manager.open(0, text)
+    found = []
+    for each, count in enumerate((3, 2, 4), start=1):
+        grown(manager, 0, count)
+        manager.commit(0, text)
+        found.append(number(manager.open(each, text), "open"))
+    fork = [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    manager.fork(0, 4)
+    grown(manager, 4, 1)
+    manager.commit(4, [*fork, 50])
+    found += [number(manager.open(5, text), "open"), number(manager.open(6, [7, *text]), "open")]
+    found.append(number(manager.open(7, [*fork, 50, 1]), "open"))
+    what = "tokens found after 3, 5 and 9 are computed, again, of another text, and of a fork's"
+    same(case, found, [2, 4, 8, 8, 0, 10], what)
+
+
+@check(BlockManager, see="All or nothing")
+def gap(managers, case):
+    """shares nothing beyond a gap, and leaves all blocks as they were"""
+    manager, text = managers(7, 2), list(range(9))
+    for owner in (0, 1):  # side by side: what both compute is named in the first one's blocks
+        manager.open(owner, text)
+    for each, count in ((0, 4), (1, 6)):
+        grown(manager, each, count)
+        manager.commit(each, text)
+    manager.close(0)
+    manager.open(2, [9] * 9)
+    grown(manager, 2, 8)  # evicts the first two blocks; the third is in use
+    seen = [number(manager.open(3, text), "open"), len(lists(manager, 3)[0])]
+    seen += sorted(references(case, manager.allocator))
+    what = "tokens found behind a gap, blocks of the sequence, users of all blocks"
+    same(case, seen, [0, 0, 1, 1, 1, 1, 1, 1, 1], what)
+    case.raises(OutOfBlocks, lambda: manager.grow(3, 1), "no block is left")
+    same(case, [len(lists(manager, 3)[0])], [0], "blocks after the error")
+
+
+@check(Scheduler, weight=2, see="When memory runs out in the middle of a batch")
+def exhaustion_in_the_middle(schedulers, case):
+    """lets those who came first go on, and nobody overtake the one that lost its blocks"""
+    driver = Driver(schedulers, 7, 2)
+    for sequence, length in enumerate((4, 4, 6)):
+        driver.add(sequence, length)
+    driver.step()
+    driver.add(3, 1)
+    later = [(1, 0, 4, 5), (1, 1, 4, 5), (2, 0, 5, 6), (2, 1, 5, 6)]
+    seen = []
+    for _ in range(2):
+        driver.step()
+        seen += queues(driver.scheduler)
+    driver.compare(case, [*((0, n, 0, 4 + n // 2 * 2) for n in range(3)), *later])
+    same(case, seen, [0, 1, -1, 2, 3] * 2, "running, -1, waiting after two steps")
+
+
+@check(Scheduler, weight=2, see="When memory runs out in the middle of a batch")
+def several_lose(schedulers, case):
+    """takes the blocks of as many as it needs to, who come back in their order"""
+    driver = Driver(schedulers, 8, 1)
+    driver.add(0, 4)
+    for sequence in (1, 2):
+        driver.add(sequence, 2)
+    driver.step()
+    seen = []
+    for _ in range(4):
+        driver.step()
+        seen.append(queues(driver.scheduler))
+    driver.remove(0)
+    driver.step()
+    seen.append(queues(driver.scheduler))
+    expected = [[0, 1, -1, 2], [0, -1, 1, 2], [0, -1, 1, 2], [0, -1, 1, 2], [1, 2, -1]]
+    same(case, flat(seen), flat(expected), "running, -1, waiting after each of five steps")
+    same(case, driver.rows[-2:], [(5, 1, 0, 4), (5, 2, 0, 3)], "the work of the last step")
+
+
+@check(Scheduler, see="Who runs next")
+def at_most(schedulers, case):
+    """admits no more sequences than it may, and copies the tokens it is given"""
+    driver = Driver(schedulers, 40, 2, 2)
+    for sequence in range(4):
+        driver.add(sequence, 3)
+    driver.step()
+    same(case, queues(driver.scheduler), [0, 1, -1, 2, 3], "running, -1, waiting with most = 2")
+    driver.remove(2)
+    driver.remove(0)
+    driver.step()
+    same(case, queues(driver.scheduler), [1, 3, -1], "running, -1, waiting after two have ended")
+    found = number(driver.scheduler.manager.allocator.available, "available")
+    same(case, [found], [36], "free blocks")
+
+
+@check(Scheduler, weight=2, see="Who runs next")
+def forks(schedulers, case):
+    """puts a fork right behind its parent, running or waiting, with the same tokens"""
+    driver = Driver(schedulers, 10, 4, 2)
+    for sequence in range(3):
+        driver.add(sequence, 5)
+    driver.step()
+    scheduler = driver.scheduler
+    scheduler.fork(0, 7)
+    scheduler.fork(2, 8)
+    driver.lengths |= {7: driver.lengths[0], 8: driver.lengths[2]}
+    same(case, queues(scheduler), [0, 7, 1, -1, 2, 8], "running, -1, waiting after two forks")
+    copies = pairs(scheduler.schedule()[1], "the copies")
+    same(case, [len(copies)], [1], "copies in the step after the fork")
+    for each in (0, 7, 1):
+        scheduler.computed(each)
+        scheduler.append(each, 60 + each)
+    tokens = scheduler.tokens
+    found = [token for each in (0, 7, 1) for token in numbers(tokens[each], "tokens")[-2:]]
+    what = "the last two tokens of the first, its fork and the second"
+    same(case, found, [7, 60, 7, 67, 7, 61], what)
+    for each in (7, 8, 2, 1, 0):
+        scheduler.remove(each)
+    found = number(scheduler.manager.allocator.available, "available")
+    same(case, [found, len(scheduler.tokens)], [10, 0], "free blocks and sequences at the end")
+
+
+@check(Scheduler, see="A prompt that is cached as a whole")
+def finds_prompts(schedulers, case):
+    """starts after what is cached already, and counts it as a hit once"""
+    driver = Driver(schedulers, 9, 3)
+    driver.add(0, 7, token=4)
+    driver.step()
+    driver.add(1, 9, token=4)
+    driver.add(2, 12, token=4)
+    driver.step()
+    driver.step()
+    expected = [(0, 0, 0, 7), (1, 0, 7, 8), (1, 1, 6, 9), (1, 2, 6, 12), (2, 0, 8, 9)]
+    driver.compare(case, [*expected, (2, 1, 9, 10), (2, 2, 12, 13)])
+    same(case, [number(driver.scheduler.hits, "hits")], [12], "hits")
+
+
+@check(Scheduler, see="Chunked prefill")
+def budget_ends(schedulers, case):
+    """spends no more than its budget on those who run, and leaves the others for later"""
+    driver = Driver(schedulers, 30, 4, 64, 3)
+    for sequence in range(3):
+        driver.add(sequence, 2)
+    for _ in range(4):
+        driver.step()
+    expected = [(0, 0, 0, 2), (0, 1, 0, 1), (1, 0, 2, 3), (1, 1, 1, 2), (1, 2, 0, 1)]
+    expected += [(2, 0, 3, 4), (2, 1, 2, 3), (2, 2, 1, 2), (3, 0, 4, 5), (3, 1, 3, 4), (3, 2, 2, 3)]
+    driver.scheduler.fork(0, 9)
+    driver.lengths[9] = driver.lengths[0]
+    driver.step()
+    expected += [(4, 0, 5, 6), (4, 9, 5, 6), (4, 1, 4, 5)]
+    driver.compare(case, expected)
+
+
+@check(Engine, weight=2, see="The engine")
+def chunks_and_borders(engines, case):
+    """adds the same tokens when prompts are computed in chunks or end on a border"""
+    model, prompts = small_model(case), texts(case, 8, 4, 12, 1)
+    expected = [generate_uncached(model, prompt, 5) for prompt in prompts]
+    for budget in (3, 5):
+        engine = engines(model, 30, 4, 64, budget)
+        rows, _ = added(case, engine.generate(prompts, Sampling(5)))
+        compare_tokens(case, rows, expected, f"tokens with a budget of {budget}")
+
+
+@check(Engine, weight=2, see="A prompt that is cached as a whole")
+def cached_prompts(engines, case):
+    """adds the same tokens to a prompt that it has seen before"""
+    model, (prompt,) = small_model(case), texts(case, 8)
+    expected = [generate_uncached(model, prompt, 5)]
+    engine = engines(model, 12, 4)
+    for time in ("first", "second", "third"):
+        rows, _ = added(case, engine.generate([prompt], Sampling(5)))
+        compare_tokens(case, rows, expected, f"tokens of the {time} time")
+    same(case, [number(engine.scheduler.hits, "hits")], [8], "tokens found in the cache")
+
+
+@check(Engine, weight=2, see="Many samples of one prompt")
+def forks_and_aborts(engines, case):
+    """lets forks of forks go on as their parents do, and forgets what is aborted"""
+    model, prompts = small_model(case), texts(case, 6, 3)
+    expected = generate_uncached(model, prompts[0], 9)
+    engine = engines(model, 20, 4)
+    first, other = (number(engine.add(prompt, Sampling(9)), "add") for prompt in prompts)
+    pairs(engine.step(), "step")
+    second = number(engine.fork(first), "fork")
+    pairs(engine.step(), "step")
+    third = number(engine.fork(second), "fork")
+    engine.abort(other)
+    events = []
+    for _ in range(8):
+        events += pairs(engine.step(), "step")
+    rows = [[token for each, token in events if each == n] for n in (first, second, third)]
+    compare_tokens(case, rows, [expected[2:]] * 3, "tokens of three forks after the second step")
+    late = [token for each, token in events if each == other]
+    same(case, late, [], "tokens of the one that was aborted")
+    free = number(engine.scheduler.manager.allocator.available, "available")
+    same(case, [free], [20], "free blocks at the end")
+
+
+@check(Engine, see="Many samples of one prompt")
+def forks_draw_apart(engines, case):
+    """draws the same samples when there is hardly memory for one of them"""
+    model, (prompt,) = small_model(case), texts(case, 5)
+    sampling = Sampling(7, None, 3, 1.5, top_k=9, seed=5)
+    wide = added(case, engines(model, 40, 2).generate([prompt], sampling), 3)[0]
+    narrow = added(case, engines(model, 7, 2).generate([prompt], sampling), 3)[0]
+    compare_tokens(case, narrow, wide, "tokens of three samples with 7 blocks, as with 40")
+    case.that(len(set(map(tuple, wide))) > 1, "Samples should differ, yours are all the same.")
+
+
+@check(Engine, weight=2, see="Tokens as soon as they are there")
+def streams(engines, case):
+    """hands out every token in the order in which they are made"""
+    model, prompts = small_model(case), texts(case, 6, 2, 5)
+    expected = [generate_uncached(model, prompt, 4) for prompt in prompts]
+    engine = engines(model, 20, 4)
+    engine.add([1, 2, 3], Sampling(3))
+    events = pairs(engine.stream(prompts, Sampling(4)), "the stream", 3)
+    wanted = [(place, 0, expected[place][n]) for n in range(4) for place in range(3)]
+    same(case, events, wanted, "(prompt, sample, token) of the stream")
+    sampled = engine.stream(prompts[:1], Sampling(4, samples=2))
+    wanted = [(0, sample, token) for token in expected[0] for sample in range(2)]
+    same(case, pairs(sampled, "the stream", 3), wanted, "(prompt, sample, token) of two samples")
+
+
+@check(Engine, weight=2, see="Limits and errors")
+def refused_as_a_whole(engines, case):
+    """begins none of the prompts if it must refuse one, and stays usable"""
+    model, prompts = small_model(case), texts(case, 3, 15)
+    engine = engines(model, 4, 4)
+    case.raises(NeverFits, lambda: engine.generate(prompts, Sampling(4)), "the second never fits")
+    case.raises(ValueError, lambda: engine.generate([[1], []], Sampling(4)), "a prompt is empty")
+    case.raises(ValueError, lambda: engine.generate([[1]], Sampling(0)), "nothing is to be added")
+    case.raises(ValueError, lambda: engine.generate([[1]], Sampling(4, None, 0)), "samples is 0")
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after four errors")
+    rows, _ = added(case, engine.generate(prompts[:1], Sampling(4)))
+    compare_tokens(case, rows, [generate_uncached(model, prompts[0], 4)], "tokens afterwards")
+    (fits,) = texts(case, 60)
+    rows, _ = added(case, engines(model, 16, 4).generate([fits], Sampling(4)))
+    same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
+
+
+@check(Engine, weight=2, see="The engine")
+def joins_late(engines, case):
+    """adds the same tokens to a prompt that comes while another is continued"""
+    model, prompts = small_model(case), texts(case, 4, 9)
+    expected = [generate_uncached(model, prompt, 16) for prompt in prompts]
+    engine, rows = engines(model, 20, 4), {}
+    for prompt in prompts:
+        rows[number(engine.add(prompt), "add")] = []
+        for each, token in pairs(engine.step(), "step"):
+            rows[each].append(token)
+    for _ in range(15):
+        for each, token in pairs(engine.step(), "step"):
+            rows[each].append(token)
+    compare_tokens(case, list(rows.values()), expected, "tokens of two prompts, one step apart")
+    same(
+        case,
+        [len(engine.history), len(list(engine.step()))],
+        [17, 0],
+        "steps in history, and one more",
+    )
+
+
+@check(Engine, see="Tokens as soon as they are there")
+def cleans_up(engines, case):
+    """gives all blocks back when a stream is broken off"""
+    model, prompts = small_model(case, calls=3), texts(case, 6, 5)
+    engine = engines(model, 20, 4)
+    case.raises(RuntimeError, lambda: engine.stream(prompts, Sampling(9)), "the model fails")
+    free = number(engine.scheduler.manager.allocator.available, "available")
+    same(case, [free, *queues(engine.scheduler)], [20, -1], "free blocks, running, -1, waiting")
+
+
+@check(Engine, see="Limits and errors")
+def own_limits(engines, case):
+    """gives each prompt its own limits, and the outputs in the prompts' order"""
+    model, prompts = small_model(case), texts(case, 4, 7, 3)
+    counts = [7, 1, 4]
+    sampling = [Sampling(count) for count in counts]
+    rows, _ = added(case, engines(model, 20, 4).generate(prompts, sampling))
+    pairs_of = zip(prompts, counts, strict=True)
+    expected = [generate_uncached(model, prompt, count) for prompt, count in pairs_of]
+    compare_tokens(case, rows, expected, f"tokens with counts {counts}")

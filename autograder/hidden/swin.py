@@ -1,0 +1,250 @@
+"""Hidden checks of 14_swin: gradients, errors, other sides and shifts, single windows."""
+
+import torch
+from torch import Tensor
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+from course_pkg.checks.swin import (
+    DEPTHS,
+    HEADS,
+    attended,
+    attention_case,
+    attention_state,
+    block_case,
+    block_output,
+    block_state,
+    compare_costs,
+    cut,
+    few_sizes,
+    load,
+    merged,
+    merging_state,
+    offsets,
+    some_maps,
+    some_mask,
+    swin_case,
+    swin_maps,
+    true_mask,
+)
+from course_pkg.swin import (
+    PatchMerging,
+    Swin,
+    SwinBlock,
+    WindowAttention,
+    relative_position_index,
+    shifted_window_mask,
+    window_attention_cost,
+    window_partition,
+    window_reverse,
+)
+
+
+def same_gradient(case: Case, given: object, expected: Tensor, X: Tensor, what: str) -> None:
+    """Go back from both outputs to X, and compare what arrives there."""
+    case.shape(given, tuple(expected.shape), what)
+    seen = case.randn(*expected.shape)
+    (wanted,) = torch.autograd.grad(expected, X, seen)
+    case.that(given.requires_grad, f"{what} should carry a gradient to the input, yours does not.")
+    given.backward(seen)
+    case.gradient(X, wanted, "the input")
+
+
+@check(window_partition, see="Cut the map into windows")
+def gradient(partition, case):
+    """passes gradients back to the maps"""
+    X, M = some_maps(case)
+    X.requires_grad_()
+    same_gradient(case, partition(X, M), cut(X, M), X, "windows")
+
+
+@check(window_partition, see="Cut the map into windows")
+def truth_values(partition, case):
+    """takes maps of any kind of numbers, one window among them"""
+    X, M = some_maps(case)
+    case.equal(partition(X > 0, M), cut(X > 0, M), "windows of truth values")
+    single = X[:, :M, :M]
+    case.equal(partition(single, M), cut(single, M), "a single window")
+
+
+@check(window_partition, see="Cut the map into windows")
+def refuses(partition, case):
+    """raises ValueError when M does not divide a side"""
+    high, wide = case.randn(2, 9, 6, 4), case.randn(2, 6, 9, 4)
+    case.raises(ValueError, lambda: partition(high, 6), "a map has 9 rows and M is 6")
+    case.raises(ValueError, lambda: partition(wide, 6), "a map has 9 columns and M is 6")
+
+
+@check(window_reverse, see="And put it together")
+def gradient(reverse, case):
+    """passes gradients back to the windows"""
+    X, M = some_maps(case)
+    windows = cut(X, M).requires_grad_()
+    place = cut(torch.arange(X[0, :, :, 0].numel()).reshape(1, *X.shape[1:3], 1), M).flatten()
+    whole = windows.flatten(1, 2)[:, place.argsort()].reshape(X.shape)
+    same_gradient(case, reverse(windows, M, tuple(X.shape[1:3])), whole, windows, "maps")
+
+
+@check(window_reverse, see="And put it together")
+def refuses(reverse, case):
+    """raises ValueError for windows that do not make up the map"""
+    B, D = few_sizes(case, 2)
+    six, nine = case.randn(B, 6, 4, D), case.randn(B, 4, 9, D)
+    case.raises(ValueError, lambda: reverse(six, 2, (4, 8)), "six windows shall make up eight")
+    case.raises(ValueError, lambda: reverse(nine, 2, (6, 6)), "windows have 9 positions, M is 2")
+    case.raises(ValueError, lambda: reverse(six, 2, (3, 8)), "M is 2 and a map has 3 rows")
+    case.raises(ValueError, lambda: reverse(six, 2, (8, 3)), "M is 2 and a map has 3 columns")
+
+
+@check(relative_position_index, see="One bias for each offset")
+def extremes(index, case):
+    """takes a window of a single position, and one of 7 × 7"""
+    case.equal(index(1), offsets(1), "index of M = 1")
+    case.equal(index(7), offsets(7), "index of M = 7")
+
+
+@check(WindowAttention, see="Attention inside a window")
+def gradients(attention, case):
+    """passes the same gradients to windows and bias table as torch.nn.MultiheadAttention"""
+    ours, state, H, M, windows = attention_case(case, attention)
+    mask = some_mask(case, windows.shape[1], M * M)
+    windows.requires_grad_()
+    state["bias_table"].requires_grad_()
+    expected, _ = attended(state, H, M, windows, mask)
+    seen = case.randn(*expected.shape)
+    wanted = torch.autograd.grad(expected, [windows, state["bias_table"]], seen)
+    Y = ours(windows, mask)
+    case.shape(Y, tuple(expected.shape), "Y")
+    case.that(Y.requires_grad, "Y should carry gradients, yours does not.")
+    Y.backward(seen)
+    case.gradient(windows, wanted[0], "windows")
+    case.gradient(dict(ours.named_parameters())["bias_table"], wanted[1], "bias_table")
+
+
+@check(WindowAttention, see="Attention inside a window")
+def windows_apart(attention, case):
+    """gives a window the same, whatever the other windows hold"""
+    ours, _, _, _, windows = attention_case(case, attention)
+    Y = ours(windows)
+    case.shape(Y, tuple(windows.shape), "Y")
+    other = torch.cat([windows[:, :1], 5 * case.randn(*windows[:, 1:].shape)], dim=1)
+    case.equal(ours(other)[:, 0], Y[:, 0], "Y of window 0")
+
+
+@check(WindowAttention, see="Attention inside a window")
+def single_head(attention, case):
+    """agrees with torch.nn.MultiheadAttention for one head and one map of one window"""
+    M, D = few_sizes(case, 2)
+    state, windows = attention_state(case, D, 1, M), 2 * case.randn(1, 1, M * M, D)
+    expected, _ = attended(state, 1, M, windows)
+    case.equal(load(attention(D, 1, M), state)(windows), expected, "Y of one window")
+
+
+@check(window_attention_cost, see="What windows save")
+def more_maps(cost, case):
+    """counts other maps rightly too"""
+    compare_costs(case, cost, "global")
+    compare_costs(case, cost, "windowed")
+
+
+@check(shifted_window_mask, see="Who may see whom")
+def all_shifts(mask, case):
+    """is right for every shift, none among them"""
+    for shift in range(4):
+        expected = true_mask((8, 12), 4, shift)
+        case.equal(mask((8, 12), 4, shift), expected, f"mask for shift {shift}")
+
+
+@check(shifted_window_mask, see="Who may see whom")
+def few_windows(mask, case):
+    """is right for a map with a single row of windows"""
+    case.equal(mask((5, 10), 5, 2), true_mask((5, 10), 5, 2), "mask of 1 × 2 windows")
+
+
+@check(shifted_window_mask, see="Who may see whom")
+def refuses(mask, case):
+    """raises ValueError for a shift that is negative, or as large as a window"""
+    case.raises(ValueError, lambda: mask((8, 12), 4, -1), "shift is -1")
+    case.raises(ValueError, lambda: mask((8, 12), 4, 4), "shift is 4 and M is 4")
+    case.equal(mask((8, 12), 4, 3), true_mask((8, 12), 4, 3), "mask for shift 3")
+
+
+@check(SwinBlock, see="The block")
+def gradient(block, case):
+    """passes the same gradient back as torch's attention over the displaced grid"""
+    ours, state, H, M, X = block_case(case, block, shift=1)
+    X.requires_grad_()
+    same_gradient(case, ours(X), block_output(state, H, M, 1, X), X, "X of a shifted block")
+
+
+@check(SwinBlock, see="The block")
+def any_shift(block, case):
+    """shifts by any number of positions, not only by half a window"""
+    ours, state, H, M, X = block_case(case, block, shift=2)
+    case.equal(ours(X), block_output(state, H, M, 2, X), "X shifted by 2")
+
+
+@check(SwinBlock, see="A map of one window")
+def narrow(block, case):
+    """does not shift a map that is one window wide"""
+    B, down, H, D_h = few_sizes(case, 4)
+    state = block_state(case, H * D_h, H, 3)
+    ours = load(block(H * D_h, H, 3, 1), state)
+    X = case.randn(B, 3 * down, 3, H * D_h)
+    case.equal(ours(X), block_output(state, H, 3, 0, X), "X of a narrow map")
+
+
+@check(SwinBlock, see="The block")
+def refuses(block, case):
+    """raises ValueError when M does not divide a side"""
+    ours, _, _, _, X = block_case(case, block, shift=1)
+    case.raises(ValueError, lambda: ours(X[:, :-1]), "a row of the map is missing")
+
+
+@check(PatchMerging, see="Four positions become one")
+def gradient(merging, case):
+    """passes the same gradient back as a loop over squares"""
+    B, h, w, D = few_sizes(case, 4)
+    state, X = merging_state(case, D), case.randn(B, 2 * h, 2 * w, D).requires_grad_()
+    same_gradient(case, load(merging(D), state)(X), merged(state, X), X, "X")
+
+
+@check(PatchMerging, see="Four positions become one")
+def refuses(merging, case):
+    """raises ValueError when a side is odd"""
+    B, D = few_sizes(case, 2)
+    ours = load(merging(D), merging_state(case, D))
+    high, wide = case.randn(B, 5, 6, D), case.randn(B, 6, 5, D)
+    case.raises(ValueError, lambda: ours(high), "a map has 5 rows")
+    case.raises(ValueError, lambda: ours(wide), "a map has 5 columns")
+
+
+@check(Swin, see="The whole model")
+def gradient(swin, case):
+    """passes the same gradient back to the patches' weights as the parts' oracles"""
+    ours, state, M, images = swin_case(case, swin)
+    state["patches.weight"].requires_grad_()
+    expected = swin_maps(state, M, images)[-1]
+    *_, last = case.unpack(ours.maps(images), *(f"map of stage {n}" for n in range(len(DEPTHS))))
+    case.shape(last, tuple(expected.shape), "map of the last stage")
+    seen = case.randn(*expected.shape)
+    (wanted,) = torch.autograd.grad(expected, state["patches.weight"], seen)
+    case.that(last.requires_grad, "The last map should carry a gradient, yours does not.")
+    last.backward(seen)
+    weight = dict(ours.named_parameters())["patches.weight"]
+    case.that(weight.grad is not None, "No gradient reaches the patches: is the graph cut?")
+    case.equal(weight.grad, wanted, "gradient of patches.weight", rtol=1e-4, atol=1e-5)
+
+
+@check(Swin, see="The whole model")
+def parameters(swin, case):
+    """has as many parameters as its parts"""
+    C, classes = few_sizes(case, 2)
+    given = sum(p.numel() for p in swin(C, 2, 4, DEPTHS, HEADS, 4, classes).parameters())
+    D, expected = 4, (4 * C + 1) * 4 + 2 * 4
+    for number, (depth, H) in enumerate(zip(DEPTHS, HEADS, strict=True)):
+        if number:
+            expected += 8 * D + 8 * D**2
+            D *= 2
+        expected += depth * (12 * D**2 + 13 * D + 49 * H)
+    case.equal(given, torch.tensor(expected + 2 * D + (D + 1) * classes), "number of parameters")

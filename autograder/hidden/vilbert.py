@@ -1,0 +1,258 @@
+"""Hidden checks of 16_vilbert: gradients, what padding holds, single words and regions, edges."""
+
+import torch
+from torch.nn import functional as F
+
+from course_pkg.checking.registry import check
+from course_pkg.checks.vilbert import (
+    STREAMS,
+    asked,
+    block_case,
+    both_kinds,
+    co_attended,
+    demand_streams,
+    fits,
+    found,
+    four,
+    hidden_parts,
+    masked_case,
+    masked_sizes,
+    model_case,
+    real_ones,
+    score_case,
+    seen,
+    streams,
+    table,
+    understood,
+    visual_case,
+    with_img,
+)
+from course_pkg.vilbert import (
+    CoAttentionBlock,
+    ViLBERT,
+    VisualEmbeddings,
+    alignment_loss,
+    alignment_score,
+    masked_multimodal_loss,
+    retrieve,
+)
+
+
+@check(VisualEmbeddings, see="One vector for the whole picture")
+def filling(embeddings, case):
+    """gives [IMG] and real regions the same vectors whatever the others hold"""
+    B, R, F_, D = case.sizes(4, low=3)
+    ours, _, features, boxes = visual_case(case, embeddings, B, R, F_, D)
+    regions = real_ones(case.lengths(B, R), R)
+    shown = with_img(regions)
+    runs = []
+    for value in (0.0, 50.0):
+        runs.append(ours(torch.where(regions[:, :, None], features, value), boxes, regions))
+        case.shape(runs[-1], (B, R + 1, D), "v")
+    case.equal(runs[1][shown], runs[0][shown], "v with other fillings")
+
+
+@check(VisualEmbeddings, see="What is where in a picture")
+def one_region(embeddings, case):
+    """takes pictures of one region, and any region may be the one that is not real"""
+    B, F_, D = case.sizes(3, low=3)
+    ours, state, features, boxes = visual_case(case, embeddings, B, 1, F_, D)
+    alone = torch.ones(B, 1, dtype=torch.bool)
+    case.equal(ours(features, boxes, alone), seen(state, features, boxes, alone), "v of one region")
+    ours, state, features, boxes = visual_case(case, embeddings, B, 3, F_, D)
+    regions = torch.tensor([False, True, True]).repeat(B, 1)
+    given = ours(features, boxes, regions)
+    case.shape(given, (B, 4, D), "v")
+    case.equal(
+        given[:, 0], seen(state, features, boxes, regions)[:, 0], "v of [IMG] without the 1st"
+    )
+
+
+@check(VisualEmbeddings, see="What is where in a picture")
+def gradients(embeddings, case):
+    """sends gradients to content, to place and back to the features"""
+    B, R, F_, D = case.sizes(4, low=3)
+    ours, state, features, boxes = visual_case(case, embeddings, B, R, F_, D)
+    regions = torch.ones(B, R, dtype=torch.bool)
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    wanted, pull = features.clone().requires_grad_(), case.randn(B, R + 1, D)
+    seen(leaves, wanted, boxes, regions).backward(pull)
+    features.requires_grad_()
+    given = ours(features, boxes, regions)
+    case.shape(given, (B, R + 1, D), "v")
+    case.that(given.requires_grad, "v should carry gradients, yours does not.")
+    given.backward(pull)
+    case.gradient(features, wanted.grad, "the features")
+    mine = dict(ours.named_parameters())
+    for name in ("content.weight", "place.weight"):
+        case.gradient(mine[name], leaves[name].grad, name)
+
+
+@check(CoAttentionBlock, see="Each asks, the other answers")
+def gradients(block, case):
+    """passes the same gradients back to both streams as torch's attention"""
+    ours, state, H, t, v, words, regions = block_case(case, block, low=3)
+    pulls = [case.randn(*X.shape) for X in (t, v)]
+    leaves = [X.clone().requires_grad_() for X in (t, v)]
+    expected = co_attended(state, H, *leaves, words, regions)[:2]
+    wanted = torch.autograd.grad(expected, leaves, pulls)
+    t.requires_grad_(), v.requires_grad_()
+    given = four(case, ours(t, v, words, regions), t, v, H)[:2]
+    case.that(all(X.requires_grad for X in given), "t and v should carry gradients, yours stop.")
+    torch.autograd.backward(given, pulls)
+    for name, X, gradient in zip(STREAMS, (t, v), wanted, strict=True):
+        case.gradient(X, gradient, name)
+
+
+@check(CoAttentionBlock, see="Each asks, the other answers")
+def one_mask(block, case):
+    """takes a mask for one stream alone"""
+    ours, state, H, t, v, words, regions = block_case(case, block, low=3)
+    for kind, mask in {"words": words, "regions": regions}.items():
+        given = four(case, ours(t, v, **{kind: mask}), t, v, H)
+        expected = co_attended(state, H, t, v, **{kind: mask})
+        for n, name in ((0, "t"), (1, "v")):
+            case.equal(given[n], expected[n], f"{name} with the mask of {kind} alone")
+
+
+@check(ViLBERT, see="Two streams that meet")
+def filling(model, case):
+    """gives the same whatever stands where no word and no region is"""
+    ours, _, _, batch = model_case(case, model)
+    tokens, words, features, boxes, regions = batch
+    runs = []
+    for word, value in ((0, 0.0), (2, 30.0)):
+        other = torch.where(words, tokens, word), words
+        picture = torch.where(regions[:, :, None], features, value), boxes, regions
+        runs.append(ours(*other, *picture))
+    demand_streams(case, runs[1], runs[0], batch, " with other padding")
+
+
+@check(ViLBERT, see="Two streams that meet")
+def one_block(model, case):
+    """agrees with torch's layers with one block, and no layer for the words alone"""
+    ours, state, H, batch = model_case(case, model, L_t=0, L=1)
+    given = streams(case, ours(*batch), state, batch)
+    demand_streams(case, given, understood(state, H, *batch), batch)
+
+
+@check(ViLBERT, see="Two streams that meet")
+def gradients(model, case):
+    """sends a gradient from the words to the pixels, and from the regions to the words"""
+    ours, state, H, batch = model_case(case, model)
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    t, v, _ = understood(leaves, H, *batch)
+    pulls = [case.randn(*X[:, 0].shape) for X in (t, v)]
+    torch.autograd.backward([t[:, 0], v[:, 0]], pulls)
+    given = streams(case, ours(*batch), state, batch)
+    case.that(all(X.requires_grad for X in given), "t and v should carry gradients, yours stop.")
+    torch.autograd.backward([X[:, 0] for X in given], pulls)
+    mine = dict(ours.named_parameters())
+    for name in ("visual.content.weight", "text.token.weight"):
+        case.gradient(mine[name], leaves[name].grad, name)
+
+
+@check(alignment_score, see="One number for a pair")
+def gradients(score, case):
+    """sends the right gradients to [CLS] and [IMG]"""
+    t, v, weights = score_case(case)
+    wanted = [X.clone().requires_grad_() for X in (t, v)]
+    pull = case.randn(len(t))
+    fits(*wanted, weights).backward(pull)
+    t.requires_grad_(), v.requires_grad_()
+    given = score(t, v, *weights)
+    case.shape(given, (len(t),), "scores")
+    case.that(given.requires_grad, "scores should carry gradients, yours do not.")
+    given.backward(pull)
+    case.gradient(t, wanted[0].grad, "t")
+    case.gradient(v, wanted[1].grad, "v")
+
+
+@check(alignment_loss, see="Does the caption match the picture")
+def gradients(loss, case):
+    """sends σ(s) minus 1 or 0, over B, to each score"""
+    (B,) = case.sizes(1, low=7)
+    scores, match = (3 * case.randn(B)).requires_grad_(), both_kinds(case, B)
+    value = loss(scores, match)
+    case.shape(value, (), "loss")
+    case.that(value.requires_grad, "loss should carry a gradient, yours does not.")
+    value.backward()
+    case.gradient(scores, (torch.sigmoid(scores) - match.double()) / B, "the scores")
+
+
+@check(alignment_loss, see="Does the caption match the picture")
+def one_kind(loss, case):
+    """takes a batch in which all pairs match, or none"""
+    (B,) = case.sizes(1, low=4)
+    scores = case.randn(B)
+    for match in (torch.ones(B, dtype=torch.bool), torch.zeros(B, dtype=torch.bool)):
+        case.equal(loss(scores, match), asked(scores, match), "loss of pairs of one kind")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def nothing_at_all(loss, case):
+    """is zero when no pair matches"""
+    given = masked_case(case, *masked_sizes(case))
+    given[5] = torch.zeros_like(given[5])
+    case.equal(loss(*given), 0.0, "loss when no pair matches")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def regions_alone(loss, case):
+    """is the regions' loss alone when no word was hidden"""
+    given = masked_case(case, *masked_sizes(case))
+    given[1] = torch.full_like(given[1], -100)
+    case.equal(loss(*given), hidden_parts(*given), "loss without hidden words")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def one_of_each(loss, case):
+    """counts one hidden word and one hidden region as much as many"""
+    given = masked_case(case, *masked_sizes(case))
+    given[1] = torch.full_like(given[1], -100)
+    given[1][1, 2], given[4] = 3, torch.zeros_like(given[4])
+    given[4][2, 0] = True
+    case.equal(loss(*given), hidden_parts(*given), "loss of one word and one region")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def perfect(loss, case):
+    """is zero when the model says exactly what the detector says"""
+    given = masked_case(case, *masked_sizes(case))
+    given[1] = torch.full_like(given[1], -100)
+    given[2] = given[3].log() + 3
+    case.equal(loss(*given), 0.0, "loss of regions with q = p")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def gradients(loss, case):
+    """sends finite and right gradients to both logits, zeros in the targets or not"""
+    given = masked_case(case, *masked_sizes(case))
+    given[3] = F.one_hot(given[3].argmax(dim=-1), given[3].shape[-1]).double()
+    given[5] = torch.arange(len(given[5])) % 2 == 0
+    wanted = [given[n].clone().requires_grad_() for n in (0, 2)]
+    hidden_parts(wanted[0], given[1], wanted[1], *given[3:]).backward()
+    given[0].requires_grad_(), given[2].requires_grad_()
+    value = loss(*given)
+    case.shape(value, (), "loss")
+    case.that(value.requires_grad, "loss should carry a gradient, yours does not.")
+    value.backward()
+    case.gradient(given[0], wanted[0].grad, "word_logits")
+    case.gradient(given[2], wanted[1].grad, "region_logits")
+
+
+@check(retrieve, see="Find the picture")
+def edges(recall, case):
+    """is 1 for k = N, and raises ValueError for k = 0 and k = N + 1"""
+    scores = table(case, 7)
+    case.equal(recall(scores, 7), 1.0, "recall@7 of 7")
+    case.raises(ValueError, lambda: recall(scores, 0), "k is 0")
+    case.raises(ValueError, lambda: recall(scores, 8), "k is 8 and there are 7 pictures")
+
+
+@check(retrieve, see="Find the picture")
+def many(recall, case):
+    """agrees with sorting for every k"""
+    scores = table(case, 31).round(decimals=1)
+    for k in range(1, 31, 4):
+        case.equal(recall(scores, k), torch.tensor(found(scores, k)), f"recall@{k} of 31")

@@ -1,0 +1,600 @@
+"""Checks of 10_kv_cache. Oracles: torch.nn.MultiheadAttention, scaled_dot_product_attention with
+enable_gqa, stacks of torch's own layers, sums written out, and tensors that are counted."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+from course_pkg.checks.gpt import continued, forbidden, gpt_pair
+from course_pkg.gpt import token_probabilities
+from course_pkg.kv_cache import (
+    CachedAttention,
+    CachedGPT,
+    CachedWriter,
+    GroupedQueryAttention,
+    KVCache,
+    attention_operations,
+    kv_cache_bytes,
+    mha_to_gqa,
+)
+
+
+def pair(case: Case, B: int, G: int, T: int, D_h: int) -> tuple[Tensor, Tensor]:
+    """Draw keys and values."""
+    return case.randn(B, G, T, D_h), case.randn(B, G, T, D_h)
+
+
+def demand_kept(case: Case, cache, expected: list[tuple], when: str) -> None:
+    """Demand that a cache holds these pieces, one after the other."""
+    K, V = case.unpack(cache.read(), "K", "V")
+    case.equal(K, torch.cat([piece[0] for piece in expected], dim=2), f"K {when}")
+    case.equal(V, torch.cat([piece[1] for piece in expected], dim=2), f"V {when}")
+
+
+def demand_length(case: Case, cache, expected: int, when: str) -> None:
+    """Demand a cache's length."""
+    case.equal(cache.length, torch.tensor(expected), f"length {when}")
+
+
+@check(KVCache, weight=2, see="A cache for one layer")
+def appends(cache, case):
+    """gives back what was appended, in the order in which it came"""
+    B, G, T, D_h = case.sizes(4)
+    ours, pieces = cache(B, G, 9 * T, D_h, torch.float64), []
+    for length in (T, 1, T + 2, 1):
+        pieces.append(pair(case, B, G, length, D_h))
+        ours.append(*pieces[-1])
+        demand_kept(case, ours, pieces, f"after {len(pieces)} appended")
+        demand_length(case, ours, sum(K.shape[2] for K, _ in pieces), f"after {len(pieces)}")
+
+
+@check(KVCache, weight=2, see="Forget, and go on")
+def truncates(cache, case):
+    """forgets the last positions, and goes on where it was cut"""
+    B, G, T, D_h = case.sizes(4, low=3)
+    ours = cache(B, G, 4 * T, D_h, torch.float64)
+    first, second = pair(case, B, G, T, D_h), pair(case, B, G, 2 * T, D_h)
+    ours.append(*first)
+    ours.append(*second)
+    ours.truncate(T + 1)
+    kept = second[0][:, :, :1], second[1][:, :, :1]
+    demand_kept(case, ours, [first, kept], "after truncate")
+    demand_length(case, ours, T + 1, "after truncate")
+    third = pair(case, B, G, T, D_h)
+    ours.append(*third)
+    demand_kept(case, ours, [first, kept, third], "after truncate and append")
+
+
+@check(KVCache, see="A cache for one layer")
+def fills(cache, case):
+    """has room for as many positions as was said, and raises ValueError beyond that"""
+    B, G, T, D_h = case.sizes(4)
+    ours, first = cache(B, G, T, D_h, torch.float64), pair(case, B, G, T, D_h)
+    ours.append(*first)
+    demand_kept(case, ours, [first], "of a full cache")
+    more = pair(case, B, G, 1, D_h)
+    case.raises(ValueError, lambda: ours.append(*more), "a full cache gets one more")
+
+
+@check(KVCache, see="What a cache must not keep")
+def no_gradient(cache, case):
+    """keeps numbers without their history"""
+    B, G, T, D_h = case.sizes(4)
+    ours = cache(B, G, 2 * T, D_h, torch.float64)
+    K, V = pair(case, B, G, T, D_h)
+    ours.append(K.requires_grad_(), V.requires_grad_())
+    for name, part in zip("KV", case.unpack(ours.read(), "K", "V"), strict=True):
+        case.shape(part, (B, G, T, D_h), name)
+        case.that(
+            not part.requires_grad,
+            f"{name} should carry no gradient when it is read, yours does: every step of a text "
+            "would be kept in memory.",
+        )
+
+
+@check(KVCache, see="What a cache must not keep")
+def half(cache, case):
+    """keeps the numbers in the dtype that was asked for"""
+    B, G, T, D_h = case.sizes(4)
+    ours, (K, V) = cache(B, G, 2 * T, D_h, torch.float16), pair(case, B, G, T, D_h)
+    ours.append(K, V)
+    parts = case.unpack(ours.read(), "K", "V")
+    for name, part, given in zip("KV", parts, (K, V), strict=True):
+        case.shape(part, (B, G, T, D_h), name)
+        case.equal(part, given.half().double(), f"{name} in half precision", rtol=0, atol=1e-7)
+        case.that(
+            part.dtype == torch.float16,
+            f"{name} should be torch.float16, yours is {part.dtype}.",
+        )
+
+
+def attention_state(case: Case, D: int, size: int | None = None) -> dict[str, Tensor]:
+    """Draw the weights and biases of a layer whose keys and values have `size` features."""
+    size = D if size is None else size
+    sizes = {"Q": D, "K": size, "V": size, "O": D}
+    state = {f"W_{x}": case.randn(D, n) * 2 / D**0.5 for x, n in sizes.items()}
+    return state | {f"b_{x}": case.randn(n) / 2 for x, n in sizes.items()}
+
+
+def torchs_attention(state: dict[str, Tensor], H: int) -> nn.MultiheadAttention:
+    """Give torch's layer the weights of ours."""
+    layer = nn.MultiheadAttention(len(state["W_Q"]), H, batch_first=True).double()
+    theirs = {
+        "in_proj_weight": torch.cat([state[f"W_{x}"].T for x in "QKV"]),
+        "in_proj_bias": torch.cat([state[f"b_{x}"] for x in "QKV"]),
+        "out_proj.weight": state["W_O"].T,
+        "out_proj.bias": state["b_O"],
+    }
+    layer.load_state_dict(theirs)
+    return layer
+
+
+def full_attention(state: dict[str, Tensor], H: int, X: Tensor) -> Tensor:
+    """Let torch attend over a whole text, each position to itself and what comes before."""
+    causal = {"attn_mask": forbidden(X.shape[1]), "need_weights": False}
+    return torchs_attention(state, H)(X, X, X, **causal)[0]
+
+
+def attention_pair(case: Case, attention) -> tuple:
+    """Make a student's layer with drawn weights; return it, its state, and B, T, D and H."""
+    B, T, H, D_h = case.sizes(4, low=3)
+    D = H * D_h
+    state = attention_state(case, D)
+    ours = attention(D, H, bias=True).double()
+    ours.load_state_dict(state)
+    return ours, state, B, T + 2, D, H
+
+
+def in_pieces(ours, X: Tensor, cache, lengths: list[int]) -> list:
+    """Let a layer read vectors piece by piece."""
+    return [ours(piece, cache) for piece in X.split(lengths, dim=1)]
+
+
+def demand_pieces(case: Case, given: list, expected: Tensor, lengths: list[int], what: str) -> None:
+    """Demand what a layer or a model says about each piece."""
+    start = 0
+    for piece, length in zip(given, lengths, strict=True):
+        where = f"{what} of position {start}" if length == 1 else f"{what} from position {start} on"
+        case.equal(piece, expected[:, start : start + length], where)
+        start += length
+
+
+@check(CachedAttention, see="Attention that goes on")
+def whole_text(attention, case):
+    """agrees with torch.nn.MultiheadAttention on a whole text, without a cache"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X = case.randn(B, T, D)
+    case.equal(ours(X), full_attention(state, H, X), "Y")
+
+
+@check(CachedAttention, weight=3, see="Attention that goes on")
+def prefill_and_decode(attention, case):
+    """agrees with it when a text is read first, and then goes on one position at a time"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, cache = case.randn(B, T, D), ours.new_cache(B, T)
+    lengths = [T - 3, 1, 1, 1]
+    given = in_pieces(ours, X, cache, lengths)
+    demand_pieces(case, given, full_attention(state, H, X), lengths, "Y")
+
+
+@check(CachedAttention, weight=2, see="The mask of what comes next")
+def several_at_once(attention, case):
+    """agrees with it when several positions come at once, more than once"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, cache = case.randn(B, T, D), ours.new_cache(B, T + 1)
+    lengths = [2, 3, T - 5]
+    given = in_pieces(ours, X, cache, lengths)
+    demand_pieces(case, given, full_attention(state, H, X), lengths, "Y")
+
+
+@check(CachedAttention, see="Forget, and go on")
+def goes_back(attention, case):
+    """goes on differently after the cache was truncated"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, cache = case.randn(B, T, D), ours.new_cache(B, T)
+    ours(X, cache)
+    cache.truncate(T - 2)
+    other = torch.cat([X[:, : T - 2], case.randn(B, 1, D)], dim=1)
+    expected = full_attention(state, H, other)[:, -1:]
+    case.equal(ours(other[:, -1:], cache), expected, "Y after truncate")
+
+
+def demand_counts(case: Case, found: list, expected: list[tuple[int, int]], when: str) -> None:
+    """Demand dicts of two whole numbers, "tokens" and "pairs"."""
+    for name, wanted in zip(("tokens", "pairs"), zip(*expected, strict=True), strict=True):
+        for counts in found:
+            case.that(
+                isinstance(counts, dict) and isinstance(counts.get(name), (int, float)),
+                f'counts should hold a number at "{name}", yours does not.',
+            )
+        given = torch.tensor([float(counts[name]) for counts in found], dtype=torch.float64)
+        case.equal(given, torch.tensor(wanted).double(), f"{name} {when}", rtol=0, atol=0)
+
+
+@check(CachedAttention, see="Count while it runs")
+def counts(attention, case):
+    """counts what it does"""
+    ours, _, B, _, D, _ = attention_pair(case, attention)
+    X, cache = case.randn(B, 9, D), ours.new_cache(B, 9)
+    found, expected, read, pairs = [], [], 0, 0
+    for piece in X.split([3, 1, 2, 1, 1, 1], dim=1):
+        ours(piece, cache)
+        read += piece.shape[1]
+        pairs += piece.shape[1] * read
+        found.append(dict(ours.counts))
+        expected.append((read, pairs))
+    demand_counts(case, found, expected, "counted after each piece")
+    ours(X)
+    expected = [(read + 9, pairs + 81)]
+    demand_counts(case, [ours.counts], expected, "counted after a text without cache")
+
+
+def model_pair(case: Case, model, L: int = 2, room: int = 1) -> tuple:
+    """Make a student's model and a function with the logits of torch's layers; and texts."""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, theirs = gpt_pair(case, model, 13, room * (T + 4), H, D_h, L)
+    return ours, theirs, case.integers(0, 13, B, T + 4)
+
+
+@check(CachedGPT, see="The whole model")
+def whole_text(model, case):
+    """agrees with a stack of torch's layers on whole texts, without caches"""
+    ours, theirs, tokens = model_pair(case, model)
+    case.equal(ours(tokens), theirs(tokens), "logits")
+
+
+@check(CachedGPT, weight=3, see="The whole model")
+def prefill_and_decode(model, case):
+    """gives the logits of the whole text when it reads it piece by piece, with caches"""
+    ours, theirs, tokens = model_pair(case, model, room=2)
+    B, T = tokens.shape
+    lengths = [T - 3, 1, 1, 1]
+    caches = ours.new_caches(B, 2 * T)
+    given = [ours(piece, caches) for piece in tokens.split(lengths, dim=1)]
+    demand_pieces(case, given, theirs(tokens), lengths, "logits")
+
+
+@check(CachedGPT, see="The whole model")
+def several_at_once(model, case):
+    """does so when several tokens come at once"""
+    ours, theirs, tokens = model_pair(case, model, room=2)
+    B, T = tokens.shape
+    lengths = [1, 3, T - 4]
+    caches = ours.new_caches(B, 2 * T)
+    given = [ours(piece, caches) for piece in tokens.split(lengths, dim=1)]
+    demand_pieces(case, given, theirs(tokens), lengths, "logits")
+
+
+@check(CachedGPT, see="The whole model")
+def full(model, case):
+    """raises ValueError when old and new tokens together are more than the context"""
+    ours, _, tokens = model_pair(case, model, L=1)
+    B, T = tokens.shape
+    caches = ours.new_caches(B, T + 3)
+    ours(tokens[:, :-1], caches)
+    case.raises(
+        ValueError,
+        lambda: ours(tokens[:, :2], caches),
+        f"2 tokens come after {T - 1}, and the context is {T}",
+    )
+
+
+def writer_pair(case: Case, writer, B: int = 5, T: int = 3, context: int = 12) -> tuple:
+    """Make a student's writer, torch's logits for it, and texts of 11 different tokens."""
+    ours, theirs = gpt_pair(case, writer, 11, context, 2, 3, 1)
+    return ours, theirs, case.integers(0, 11, B, T)
+
+
+@check(CachedWriter, weight=2, see="Write with a cache")
+def greedy(writer, case):
+    """writes the best tokens, as it would without a cache"""
+    ours, theirs, tokens = writer_pair(case, writer)
+    expected = continued(theirs, tokens, 6, context=12)
+    case.equal(ours.generate_with_cache(tokens, 6, 0.0), expected, "texts")
+
+
+def drawn(theirs, tokens: Tensor, count: int, generator=None, **options) -> Tensor:
+    """Draw tokens after reading the whole text for each."""
+    for _ in range(count):
+        p = token_probabilities(theirs(tokens)[:, -1], **options)
+        tokens = torch.cat([tokens, torch.multinomial(p, 1, generator=generator)], dim=1)
+    return tokens
+
+
+@check(CachedWriter, see="Write with a cache")
+def draws(writer, case):
+    """draws the same tokens as without a cache, from the same generator"""
+    ours, theirs, tokens = writer_pair(case, writer)
+    for seed, options in enumerate([{"temperature": 1.7}, {"top_k": 3}, {"top_p": 0.7}]):
+        generator = torch.Generator().manual_seed(seed)
+        given = ours.generate_with_cache(tokens, 6, generator=generator, **options)
+        (name, value), *_ = options.items()
+        again = torch.Generator().manual_seed(seed)
+        expected = drawn(theirs, tokens, 6, again, **options)
+        case.equal(given, expected, f"texts drawn with {name} {value}")
+
+
+@check(CachedWriter, weight=2, see="Count while it runs")
+def reads_once(writer, case):
+    """reads the prompt at once, and every other token once, but the last"""
+    ours, _, tokens = writer_pair(case, writer, T=5)
+    found, expected, read, pairs = [], [], 0, 0
+    for prompt, count in [(4, 5), (2, 3), (1, 1), (3, 4), (5, 2), (1, 2)]:
+        ours.generate_with_cache(tokens[:, :prompt], count, 0.0)
+        found.append(dict(ours.get_submodule("blocks.0.attention").counts))
+        pieces = [prompt] + [1] * (count - 1)
+        read += sum(pieces)
+        pairs += sum(new * sum(pieces[: n + 1]) for n, new in enumerate(pieces))
+        expected.append((read, pairs))
+    demand_counts(case, found, expected, "counted after each of six texts")
+
+
+@check(CachedWriter, see="Where it ends")
+def full(writer, case):
+    """fills the context, and raises ValueError when there is more to read"""
+    ours, theirs, tokens = writer_pair(case, writer, T=9, context=10)
+    expected = continued(theirs, tokens, 2, context=10)
+    case.equal(ours.generate_with_cache(tokens, 2, 0.0), expected, "texts of 11 tokens")
+    before = ours.get_submodule("blocks.0.attention").counts
+    before = before["tokens"], before["pairs"]
+    case.raises(
+        ValueError,
+        lambda: ours.generate_with_cache(tokens, 3, 0.0),
+        "9 tokens are given, 2 more must be read, and the context is 10",
+    )
+    found = ours.get_submodule("blocks.0.attention").counts
+    demand_counts(case, [found], [before], "counted after a text that is too long")
+
+
+@check(CachedWriter, see="Where it ends")
+def empty(writer, case):
+    """raises ValueError when the texts are empty"""
+    ours, _, tokens = writer_pair(case, writer)
+    case.raises(
+        ValueError, lambda: ours.generate_with_cache(tokens[:, :0], 2), "the texts are empty"
+    )
+
+
+STEPS = [(1, 1), (1, 2), (1, 7), (5, 1), (4, 6), (11, 30)]  # prompts, and tokens to write
+
+
+def demand_operations(case: Case, operations, cached: bool, name: str) -> None:
+    """Demand one of the counts for all STEPS."""
+    found, expected = [], []
+    for prompt, count in STEPS:
+        result = operations(prompt, count, cached)
+        demand_numbers(case, result)
+        found.append(float(result[name]))
+        lengths = range(prompt, prompt + count)
+        read = [1 if cached and n > prompt else n for n in lengths]
+        each = [new * n for new, n in zip(read, lengths, strict=True)]
+        expected.append(float(sum(each) if name == "pairs" else sum(read)))
+    numbers = torch.tensor([found, expected], dtype=torch.float64)
+    wrong = [step for step, a, b in zip(STEPS, found, expected, strict=True) if a != b]
+    prompt, count = wrong[0] if wrong else STEPS[0]
+    how = "with" if cached else "without"
+    what = f"{name} {how} a cache for prompt, count = {prompt}, {count}"
+    case.equal(numbers[0], numbers[1], what, rtol=0, atol=0)
+
+
+def demand_numbers(case: Case, result: object) -> None:
+    """Demand whole numbers at "tokens" and "pairs"."""
+    case.that(
+        isinstance(result, dict)
+        and all(isinstance(result.get(name), (int, float)) for name in ("tokens", "pairs")),
+        'The result should be a dict of "tokens" and "pairs", yours is not.',
+    )
+
+
+@check(attention_operations, weight=2, see="Count on paper")
+def without(operations, case):
+    """counts the pairs when the whole text is read for every token"""
+    demand_operations(case, operations, False, "pairs")
+
+
+@check(attention_operations, weight=2, see="Count on paper")
+def with_a_cache(operations, case):
+    """counts the pairs when the prompt is read once, and then single tokens"""
+    demand_operations(case, operations, True, "pairs")
+
+
+@check(attention_operations, see="Count on paper")
+def tokens(operations, case):
+    """counts the tokens that are read, with a cache and without"""
+    demand_operations(case, operations, False, "tokens")
+    demand_operations(case, operations, True, "tokens")
+
+
+@check(attention_operations, see="Count on paper")
+def thousand(operations, case):
+    """counts 333 833 500 pairs for a thousand tokens, and 500 500 with a cache"""
+    for cached, expected in ((False, 333_833_500), (True, 500_500)):
+        result = operations(1, 1000, cached)
+        demand_numbers(case, result)
+        how = "with" if cached else "without"
+        case.that(
+            result["pairs"] == expected,
+            f"pairs {how} a cache should be {expected}, yours is {result['pairs']}.",
+        )
+
+
+SHAPES = [  # L, G, D_h, N, B
+    (2, 3, 5, 7, 1),
+    (3, 1, 8, 4, 6),
+    (1, 6, 2, 11, 5),
+    (4, 2, 3, 9, 2),
+    (5, 7, 1, 3, 4),
+    (2, 5, 6, 1, 3),
+]
+
+
+KINDS = ["float16", "bfloat16", "float32", "float64", "int8", "int32"]
+
+
+def stored(L: int, G: int, D_h: int, N: int, B: int, dtype: torch.dtype) -> int:
+    """Make the tensors, and count the bytes of their memory."""
+    layers = [
+        [torch.empty(B, G, N, D_h, dtype=dtype) for _ in ("keys", "values")] for _ in range(L)
+    ]
+    return sum(part.untyped_storage().nbytes() for layer in layers for part in layer)
+
+
+@check(kv_cache_bytes, weight=2, see="What it costs")
+def values(size, case):
+    """counts the bytes that tensors of these shapes take"""
+    kinds = [getattr(torch, name) for name in KINDS]
+    expected = torch.tensor([stored(*s, kind) for s, kind in zip(SHAPES, kinds, strict=True)])
+    found = [  # the first in the default, half precision
+        float(size(*shape) if kind == torch.float16 else size(*shape, kind))
+        for shape, kind in zip(SHAPES, kinds, strict=True)
+    ]
+    given = torch.tensor(found, dtype=torch.float64)
+    case.equal(given, expected.double(), f"bytes in {', '.join(KINDS)}", rtol=0, atol=0)
+
+
+@check(kv_cache_bytes, see="What it costs")
+def dtypes(size, case):
+    """knows how large the numbers of a dtype are"""
+    kinds = [getattr(torch, name) for name in KINDS]
+    expected = torch.tensor([stored(*SHAPES[1], dtype) for dtype in kinds])
+    found = [float(size(*SHAPES[1], dtype)) for dtype in kinds]
+    given = torch.tensor(found, dtype=torch.float64)
+    case.equal(given, expected.double(), f"bytes in {', '.join(KINDS)}", rtol=0, atol=0)
+
+
+@check(kv_cache_bytes, see="What it costs")
+def one_gibibyte(size, case):
+    """is 1 GiB for 32 layers of 4096 features and 2048 tokens, and 1/32 of that with one head"""
+    many, one = size(32, 32, 128, 2048), size(32, 1, 128, 2048)
+    case.that(many == 2**30, f"The bytes should be {2**30}, yours are {many}.")
+    case.that(one == 2**25, f"The bytes of one head should be {2**25}, yours are {one}.")
+
+
+def grouped(state: dict[str, Tensor], H: int, G: int, X: Tensor, dtype=None) -> Tensor:
+    """Let torch attend over a whole text with G heads of keys and values, kept in dtype."""
+    (B, T, D), D_h = X.shape, X.shape[2] // H
+    Q, K, V = (X @ state[f"W_{x}"] + state[f"b_{x}"] for x in "QKV")
+    Q = Q.view(B, T, H, D_h).transpose(1, 2)
+    K, V = (part.view(B, T, G, D_h).transpose(1, 2) for part in (K, V))
+    if dtype is not None:
+        K, V = K.to(dtype).to(X.dtype), V.to(dtype).to(X.dtype)
+    Y = F.scaled_dot_product_attention(Q, K, V, is_causal=True, enable_gqa=True)
+    return Y.transpose(1, 2).reshape(B, T, D) @ state["W_O"] + state["b_O"]
+
+
+def grouped_pair(case: Case, attention, H: int, G: int, D_h: int) -> tuple:
+    """Make a student's layer with drawn weights, and return it with its state."""
+    state = attention_state(case, H * D_h, G * D_h)
+    ours = attention(H * D_h, H, G, bias=True).double()
+    ours.load_state_dict(state)
+    return ours, state
+
+
+@check(GroupedQueryAttention, weight=3, see="Fewer heads of keys and values")
+def values(attention, case):
+    """agrees with torch's scaled_dot_product_attention, enable_gqa, on a whole text"""
+    B, T, D_h = case.sizes(3, low=3)
+    ours, state = grouped_pair(case, attention, 6, 2, D_h)
+    X = case.randn(B, T, 6 * D_h)
+    case.equal(ours(X), grouped(state, 6, 2, X), "Y")
+
+
+@check(GroupedQueryAttention, weight=2, see="Fewer heads of keys and values")
+def prefill_and_decode(attention, case):
+    """agrees with it piece by piece, with a cache of G heads"""
+    B, T, D_h = case.sizes(3, low=5)
+    ours, state = grouped_pair(case, attention, 6, 2, D_h)
+    X, cache = case.randn(B, T, 6 * D_h), ours.new_cache(B, T)
+    lengths = [T - 4, 1, 2, 1]
+    given = in_pieces(ours, X, cache, lengths)
+    demand_pieces(case, given, grouped(state, 6, 2, X), lengths, "Y")
+    K, V = case.unpack(cache.read(), "K", "V")
+    case.shape(K, (B, 2, T, D_h), "K in the cache")
+    case.shape(V, (B, 2, T, D_h), "V in the cache")
+
+
+@check(GroupedQueryAttention, see="Fewer heads of keys and values")
+def both_ends(attention, case):
+    """is multi-head attention for G = H, and multi-query attention for G = 1"""
+    B, T, D_h = case.sizes(3, low=3)
+    X = case.randn(B, T, 4 * D_h)
+    ours, state = grouped_pair(case, attention, 4, 4, D_h)
+    case.equal(ours(X), full_attention(state, 4, X), "Y for G = H")
+    ours, state = grouped_pair(case, attention, 4, 1, D_h)
+    case.equal(ours(X), grouped(state, 4, 1, X), "Y for G = 1")
+
+
+@check(GroupedQueryAttention, see="Fewer heads of keys and values")
+def parameters(attention, case):
+    """has smaller W_K and W_V, and raises ValueError when G does not divide H"""
+    D_h = 5
+    for bias in (False, True):
+        ours = attention(6 * D_h, 6, 3, bias=bias)
+        found = {name: tuple(value.shape) for name, value in dict(ours.state_dict()).items()}
+        sizes = {x: (3 if x in "KV" else 6) * D_h for x in "QKVO"}
+        expected = {f"W_{x}": (6 * D_h, size) for x, size in sizes.items()}
+        if bias:
+            expected |= {f"b_{x}": (size,) for x, size in sizes.items()}
+        for name, shape in expected.items():
+            given = found.get(name, "missing")
+            case.that(given == shape, f"{name} should have shape {shape}, yours is {given}.")
+        case.that(len(found) == len(expected), f"There are other weights too: {sorted(found)}.")
+        case.that(ours.G == 3, f"G should be 3, yours is {ours.G}.")
+    case.raises(ValueError, lambda: attention(6 * D_h, 6, 4), "6 heads meet 4 groups")
+
+
+def demand_state(case: Case, given: object, expected: dict[str, Tensor]) -> None:
+    """Demand the weights of a state dict."""
+    names = set(given) if isinstance(given, dict) else set()
+    missing, more = sorted(set(expected) - names), sorted(map(str, names - set(expected)))
+    wrong = f"{missing[0]} is missing" if missing else f"{more[0]} is too much" if more else None
+    case.that(wrong is None, f"The names should be those that were given, in yours {wrong}.")
+    for name, value in expected.items():
+        case.equal(given[name], value, name)
+
+
+def pooled(state: dict[str, Tensor], H: int, G: int) -> dict[str, Tensor]:
+    """Average the heads of each group, head by head."""
+    found = {}
+    for name, value in state.items():
+        if name[-3:] in ("W_K", "W_V", "b_K", "b_V"):
+            heads = value.chunk(H, dim=-1)
+            size = H // G
+            groups = [heads[g * size : (g + 1) * size] for g in range(G)]
+            value = torch.cat([sum(group) / size for group in groups], dim=-1)
+        found[name] = value
+    return found
+
+
+@check(mha_to_gqa, weight=3, see="From a model that there is")
+def values(convert, case):
+    """gives each group the mean of its heads"""
+    D_h = 5
+    for G in (2, 3, 1):
+        state = attention_state(case, 6 * D_h)
+        demand_state(case, convert(state, 6, G), pooled(state, 6, G))
+
+
+@check(mha_to_gqa, weight=2, see="From a model that there is")
+def model(convert, case):
+    """converts every layer of a model, and leaves everything else as it is"""
+    state = {"token.weight": case.randn(9, 12), "norm.bias": case.randn(12)}
+    for n in (0, 1, 10):
+        layer = attention_state(case, 12)
+        state |= {f"blocks.{n}.attention.{name}": value for name, value in layer.items()}
+        state[f"blocks.{n}.expand.weight"] = case.randn(48, 12)
+    demand_state(case, convert(state, 4, 2), pooled(state, 4, 2))
+
+
+@check(mha_to_gqa, see="From a model that there is")
+def nothing_lost(convert, case):
+    """loses nothing when the heads of a group have the same keys and values"""
+    H, G, D_h = 6, 2, 3
+    few = attention_state(case, H * D_h, G * D_h)
+    many = dict(few)
+    for name in ("W_K", "W_V", "b_K", "b_V"):
+        heads = few[name].chunk(G, dim=-1)
+        many[name] = torch.cat([head for head in heads for _ in range(H // G)], dim=-1)
+    demand_state(case, convert(many, H, G), few)

@@ -1,0 +1,555 @@
+"""Checks of 14_swin. Oracles: torch's MultiheadAttention and scaled_dot_product_attention with
+copied weights, loops over positions and pairs, torch's own count of operations.
+
+A shifted block is checked without rolling: its windows are those of a displaced grid, cut off at
+the edges of the map, so that one mask over all pairs of positions says who may attend to whom.
+"""
+
+import functools
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+from course_pkg.swin import (
+    PatchMerging,
+    Swin,
+    SwinBlock,
+    WindowAttention,
+    relative_position_index,
+    shifted_window_mask,
+    window_attention_cost,
+    window_partition,
+    window_reverse,
+)
+
+State = dict[str, Tensor]
+Size = tuple[int, int]
+
+
+def load(module, state: State):
+    """Give a student's new module, or torch's, these weights, in float64."""
+    module = module.double()
+    module.load_state_dict(state)
+    return module
+
+
+def places(size: Size) -> list[Size]:
+    """List the positions of a map as one reads."""
+    return [(row, column) for row in range(size[0]) for column in range(size[1])]
+
+
+def windows_of(size: Size, M: int) -> Tensor:
+    """Number the positions of a map as one reads, and list them window by window, (N, M·M)."""
+    found = []
+    for top in range(0, size[0], M):
+        for left in range(0, size[1], M):
+            found.append([(top + p) * size[1] + left + q for p, q in places((M, M))])
+    return torch.tensor(found)
+
+
+def few_sizes(case: Case, count: int) -> list[int]:
+    """Draw 2, 3, 4 … in random order: small, and no two axes can be confused."""
+    return (2 + torch.randperm(count, generator=case.generator)).tolist()
+
+
+def some_maps(case: Case) -> tuple[Tensor, int]:
+    """Draw maps of different height and width, and the side of their windows."""
+    B, M, down, across, D = few_sizes(case, 5)
+    return case.randn(B, M * down, M * across, D), M
+
+
+def cut(X: Tensor, M: int) -> Tensor:
+    """Pick windows out of maps, position by position."""
+    return X.flatten(1, 2)[:, windows_of(tuple(X.shape[1:3]), M)]
+
+
+@check(window_partition, see="Cut the map into windows")
+def shape(partition, case):
+    """gives h/M · w/M windows of M·M positions"""
+    X, M = some_maps(case)
+    B, h, w, D = X.shape
+    case.shape(partition(X, M), (B, h * w // M**2, M * M, D), "windows")
+
+
+@check(window_partition, weight=2, see="Cut the map into windows")
+def values(partition, case):
+    """agrees with a loop over windows and their positions"""
+    X, M = some_maps(case)
+    case.equal(partition(X, M), cut(X, M), "windows")
+
+
+@check(window_reverse, weight=2, see="And put it together")
+def values(reverse, case):
+    """puts every position of every window back to its place"""
+    X, M = some_maps(case)
+    size = tuple(X.shape[1:3])
+    case.equal(reverse(cut(X, M), M, size), X, "maps")
+
+
+@check(window_reverse, see="And put it together")
+def other_features(reverse, case):
+    """takes windows with any number of features: those of an attention's weights, too"""
+    X, M = some_maps(case)
+    wide = X.repeat_interleave(3, dim=3)
+    case.equal(reverse(cut(wide, M), M, tuple(X.shape[1:3])), wide, "maps")
+
+
+def offsets(M: int) -> Tensor:
+    """Number the offset of every pair of a window's positions, pair by pair."""
+    return torch.tensor(
+        [
+            [(p - row + M - 1) * (2 * M - 1) + q - column + M - 1 for row, column in places((M, M))]
+            for p, q in places((M, M))
+        ]
+    )
+
+
+@check(relative_position_index, see="One bias for each offset")
+def same_offset(index, case):
+    """gives two pairs the same number if, and only if, their offsets are the same"""
+    for M in (3, 4):
+        found = index(M)
+        case.shape(found, (M * M, M * M), f"index of M = {M}")
+        numbers = found.tolist()
+        offset_of: dict[int, Size] = {}
+        for i, (p, q) in enumerate(places((M, M))):
+            for j, (row, column) in enumerate(places((M, M))):
+                offset = (p - row, q - column)
+                known = offset_of.setdefault(numbers[i][j], offset)
+                case.that(
+                    known == offset,
+                    f"index[{i}, {j}] should be a number of its own offset {offset}, yours is "
+                    f"{numbers[i][j]} as for the offset {known} (M = {M}).",
+                    observed=found,
+                )
+        case.that(
+            len(offset_of) == (2 * M - 1) ** 2,
+            f"index should hold {(2 * M - 1) ** 2} different numbers for M = {M}, yours holds "
+            f"{len(offset_of)}.",
+            observed=found,
+        )
+
+
+@check(relative_position_index, weight=2, see="One bias for each offset")
+def values(index, case):
+    """agrees with a loop over queries and keys"""
+    for M in (2, 5):
+        case.equal(index(M), offsets(M), f"index of M = {M}")
+
+
+def linear_state(case: Case, name: str, D_in: int, D_out: int, bias: bool = True) -> State:
+    """Draw the parameters of a linear layer."""
+    state = {f"{name}.weight": case.randn(D_out, D_in) / D_in**0.5}
+    return state | ({f"{name}.bias": case.randn(D_out) / 2} if bias else {})
+
+
+def norm_state(case: Case, name: str, D: int) -> State:
+    """Draw the parameters of a layer norm; no gain is one and no bias zero."""
+    return {f"{name}.weight": 1 + case.randn(D) / 3, f"{name}.bias": case.randn(D) / 3}
+
+
+def attention_state(case: Case, D: int, H: int, M: int) -> State:
+    """Draw the parameters of a WindowAttention."""
+    state = linear_state(case, "qkv", D, 3 * D) | linear_state(case, "out", D, D)
+    return state | {"bias_table": case.randn((2 * M - 1) ** 2, H)}
+
+
+def torchs_attention(state: State, H: int) -> nn.MultiheadAttention:
+    """Make torch's attention with the same weights; it knows nothing of windows or offsets."""
+    D = len(state["out.bias"])
+    theirs = {"in_proj_weight": state["qkv.weight"], "in_proj_bias": state["qkv.bias"]}
+    theirs |= {f"out_proj.{kind}": state[f"out.{kind}"] for kind in ("weight", "bias")}
+    return load(nn.MultiheadAttention(D, H, batch_first=True), theirs)
+
+
+def attended(state: State, H: int, M: int, windows: Tensor, mask: Tensor | None = None):
+    """Compute Y and A by torch's attention: offsets and mask are added to the similarities."""
+    B, N, T, D = windows.shape
+    added = state["bias_table"][offsets(M)].permute(2, 0, 1).expand(B, N, H, T, T)
+    if mask is not None:
+        added = added.masked_fill(~mask[:, None], -torch.inf)
+    X = windows.reshape(B * N, T, D)
+    Y, A = torchs_attention(state, H)(
+        X, X, X, attn_mask=added.reshape(-1, T, T), average_attn_weights=False
+    )
+    return Y.reshape(B, N, T, D), A.reshape(B, N, H, T, T)
+
+
+def attention_case(case: Case, student) -> tuple:
+    """Draw a student's WindowAttention with its state, heads and side, and windows for it."""
+    B, N, H, D_h = few_sizes(case, 4)
+    M = 3
+    state = attention_state(case, H * D_h, H, M)
+    ours = load(student(H * D_h, H, M), state)
+    return ours, state, H, M, case.randn(B, N, M * M, H * D_h)
+
+
+def some_mask(case: Case, N: int, T: int) -> Tensor:
+    """Draw a mask for N windows; every position may attend to itself."""
+    return (case.rand(N, T, T) < 0.5) | torch.eye(T, dtype=torch.bool)
+
+
+@check(WindowAttention, weight=2, see="Attention inside a window")
+def values(attention, case):
+    """agrees with torch.nn.MultiheadAttention, the biases added to its scores"""
+    ours, state, H, M, windows = attention_case(case, attention)
+    case.equal(ours(windows), attended(state, H, M, windows)[0], "Y")
+
+
+@check(WindowAttention, weight=2, see="Attention inside a window")
+def masked(attention, case):
+    """agrees with torch.nn.MultiheadAttention when each window has a mask of its own"""
+    ours, state, H, M, windows = attention_case(case, attention)
+    mask = some_mask(case, windows.shape[1], M * M)
+    case.equal(ours(windows, mask), attended(state, H, M, windows, mask)[0], "Y under a mask")
+
+
+@check(WindowAttention, see="Attention inside a window")
+def weights(attention, case):
+    """returns the weights of every head as well when it is asked to"""
+    ours, state, H, M, windows = attention_case(case, attention)
+    mask = some_mask(case, windows.shape[1], M * M)
+    _, A = case.unpack(ours(windows, mask, return_weights=True), "Y", "A")
+    case.equal(A, attended(state, H, M, windows, mask)[1], "A")
+
+
+@check(WindowAttention, see="One bias for each offset")
+def bias_alone(attention, case):
+    """weighs by the offsets alone when queries and keys are zero"""
+    ours, state, H, M, windows = attention_case(case, attention)
+    D = windows.shape[3]
+    for kind in ("weight", "bias"):
+        state[f"qkv.{kind}"] = state[f"qkv.{kind}"].clone()
+        state[f"qkv.{kind}"][: 2 * D] = 0
+    ours.load_state_dict(state)
+    _, A = case.unpack(ours(windows, return_weights=True), "Y", "A")
+    case.equal(A, attended(state, H, M, windows)[1], "A where E is the bias")
+
+
+KINDS = ("global", "windowed")
+
+
+@functools.cache
+def counted(h: int, w: int, D: int, M: int) -> dict[str, int]:
+    """Let torch count the multiply-adds of its own attention, of all positions and of windows."""
+    counts = {}
+    with torch.device("meta"):
+        for kind, shape in zip(KINDS, [(1, h * w, D), (h * w // M**2, M**2, D)], strict=True):
+            X, projection = torch.empty(shape), nn.Linear(D, D)
+            with FlopCounterMode(display=False) as counter:
+                Q, K, V = projection(X), projection(X), projection(X)
+                projection(torch.bmm(torch.softmax(torch.bmm(Q, K.mT), dim=-1), V))
+            counts[kind] = counter.get_total_flops() // 2
+    return counts
+
+
+def compare_costs(case: Case, cost, kind: str) -> None:
+    """Demand the student's counts of six different maps."""
+    given, expected = [], []
+    for _ in range(6):
+        M, down, across, D = few_sizes(case, 4)
+        numbers = M * down, M * across, D, M
+        found = cost(*numbers)
+        value = found.get(kind) if isinstance(found, dict) else None
+        case.that(
+            isinstance(value, (int, float)),
+            f'The result should hold a number at ["{kind}"], yours does not.',
+        )
+        given.append(float(value))
+        expected.append(float(counted(*numbers)[kind]))
+    case.equal(
+        torch.tensor(given, dtype=torch.float64),
+        torch.tensor(expected, dtype=torch.float64),
+        f"{kind} of 6 maps",
+        rtol=1e-9,
+    )
+
+
+@check(window_attention_cost, see="What windows save")
+def everywhere(cost, case):
+    """counts what torch counts when all positions attend to all"""
+    compare_costs(case, cost, "global")
+
+
+@check(window_attention_cost, see="What windows save")
+def in_windows(cost, case):
+    """counts what torch counts when positions attend inside windows"""
+    compare_costs(case, cost, "windowed")
+
+
+@check(window_attention_cost, see="What windows save")
+def slopes(cost, case):
+    """on large maps grows with the fourth power of the side globally, in windows with the second"""
+    M, D = few_sizes(case, 2)
+    small, large = (cost(side, side, D, M) for side in (512 * M, 1024 * M))
+    for kind, power in zip(KINDS, (4, 2), strict=True):
+        case.that(
+            isinstance(small, dict) and isinstance(large, dict) and {*KINDS} <= {*small, *large},
+            f"The result should be a dict of {' and '.join(KINDS)}, yours is not.",
+        )
+        growth = torch.tensor(large[kind] / small[kind]).double()
+        case.equal(growth, 2.0**power, f"growth of {kind} with the side", rtol=1e-3)
+
+
+@functools.cache
+def belongs_together(size: Size, M: int, shift: int) -> Tensor:
+    """Tell for every pair of a map's positions whether a displaced grid has them in one window."""
+    window = [((row - shift) // M, (column - shift) // M) for row, column in places(size)]
+    return torch.tensor([[a == b for b in window] for a in window])
+
+
+def true_mask(size: Size, M: int, shift: int) -> Tensor:
+    """Look up the pairs of the rolled map's windows among all pairs of the map."""
+    place = torch.arange(size[0] * size[1]).reshape(size)
+    rolled = place[(torch.arange(size[0]) + shift) % size[0]]
+    rolled = rolled[:, (torch.arange(size[1]) + shift) % size[1]].flatten()
+    rows = rolled[windows_of(size, M)]  # (N, M·M): where each position of a window comes from
+    return belongs_together(size, M, shift)[rows[:, :, None], rows[:, None, :]]
+
+
+def mask_case(case: Case) -> tuple[Size, int, int]:
+    """Draw a map, windows and a shift that is not half a window."""
+    down, across = few_sizes(case, 2)
+    return (5 * down, 5 * across), 5, int(case.integers(1, 3, 1))
+
+
+@check(shifted_window_mask, see="Who may see whom")
+def inner_windows(mask, case):
+    """forbids nothing in windows that do not touch the last row or column of windows"""
+    size, M, shift = mask_case(case)
+    down, across = size[0] // M, size[1] // M
+    found = mask(size, M, shift)
+    case.shape(found, (down * across, M * M, M * M), "mask")
+    inner = found.reshape(down, across, M * M, M * M)[:-1, :-1]
+    case.equal(inner, torch.ones(inner.shape, dtype=torch.bool), "mask of inner windows")
+
+
+@check(shifted_window_mask, see="Who may see whom")
+def symmetric(mask, case):
+    """lets everybody see himself, and those who see him"""
+    size, M, shift = mask_case(case)
+    found = mask(size, M, shift)
+    case.shape(found, (size[0] * size[1] // M**2, M * M, M * M), "mask")
+    own = found.diagonal(dim1=1, dim2=2)
+    case.equal(own, torch.ones(own.shape, dtype=torch.bool), "mask on its diagonal")
+    case.equal(found.mT, found, "mask with queries and keys exchanged")
+
+
+@check(shifted_window_mask, weight=3, see="Who may see whom")
+def values(mask, case):
+    """agrees with a displaced grid that is cut off at the edges of the map"""
+    size, M, shift = mask_case(case)
+    case.equal(mask(size, M, shift), true_mask(size, M, shift), "mask")
+
+
+def block_state(case: Case, D: int, H: int, M: int) -> State:
+    """Draw the parameters of a SwinBlock."""
+    state = {f"attention.{name}": v for name, v in attention_state(case, D, H, M).items()}
+    state |= norm_state(case, "norm_1", D) | norm_state(case, "norm_2", D)
+    state |= linear_state(case, "expand", D, 4 * D)
+    return state | linear_state(case, "contract", 4 * D, D)
+
+
+def inside(state: State, part: str) -> State:
+    """Take the parameters of a part."""
+    prefix = f"{part}."
+    return {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+
+
+def layer_norm(X: Tensor, state: State, name: str) -> Tensor:
+    return F.layer_norm(X, X.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"])
+
+
+def linear(X: Tensor, state: State, name: str) -> Tensor:
+    return F.linear(X, state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+
+@functools.cache
+def pair_rows(size: Size, M: int) -> Tensor:
+    """Number the bias table's row of every pair of a map's positions; -1 for those far apart."""
+    row, column = torch.tensor(places(size)).T
+    down, right = row[:, None] - row, column[:, None] - column
+    near = (down.abs() < M) & (right.abs() < M)
+    return torch.where(near, (down + M - 1) * (2 * M - 1) + right + M - 1, -1)
+
+
+def block_output(state: State, H: int, M: int, shift: int, X: Tensor) -> Tensor:
+    """Apply a block as attention over the whole map, where most pairs are forbidden."""
+    B, h, w, D = X.shape
+    qkv = linear(layer_norm(X, state, "norm_1").flatten(1, 2), state, "attention.qkv")
+    Q, K, V = (part.reshape(B, h * w, H, -1).transpose(1, 2) for part in qkv.chunk(3, dim=2))
+    allowed = belongs_together((h, w), M, shift)
+    biases = state["attention.bias_table"].T[:, pair_rows((h, w), M)]  # (H, h·w, h·w)
+    added = biases.masked_fill(~allowed, -torch.inf)
+    Y = F.scaled_dot_product_attention(Q, K, V, attn_mask=added).transpose(1, 2)
+    X = X + linear(Y.reshape(B, h, w, D), state, "attention.out")
+    middle = F.gelu(linear(layer_norm(X, state, "norm_2"), state, "expand"))
+    return X + linear(middle, state, "contract")
+
+
+def block_case(case: Case, student, shift: int) -> tuple:
+    """Draw a student's block with its state, heads and side, and maps of 2 × 3 or more windows."""
+    down, across = few_sizes(case, 2)
+    B, H, D_h = few_sizes(case, 3)
+    M = 3
+    state = block_state(case, H * D_h, H, M)
+    ours = load(student(H * D_h, H, M, shift), state)
+    return ours, state, H, M, 1 + 2 * case.randn(B, M * down, M * across, H * D_h)
+
+
+@check(SwinBlock, weight=2, see="The block")
+def in_place(block, case):
+    """without a shift, agrees with torch's attention inside each window"""
+    ours, state, H, M, X = block_case(case, block, shift=0)
+    case.equal(ours(X), block_output(state, H, M, 0, X), "X")
+
+
+@check(SwinBlock, weight=3, see="The block")
+def shifted(block, case):
+    """with a shift, agrees with torch's attention inside the windows of a displaced grid"""
+    ours, state, H, M, X = block_case(case, block, shift=1)
+    case.equal(ours(X), block_output(state, H, M, 1, X), "X of a shifted block")
+
+
+@check(SwinBlock, see="Who may see whom")
+def edges_apart(block, case):
+    """gives the top left corner the same, whatever the bottom right corner holds"""
+    ours, _, _, _, X = block_case(case, block, shift=1)
+    first = ours(X)
+    case.shape(first, tuple(X.shape), "X")
+    other = X.clone()
+    other[:, -1, -1] += 5
+    case.equal(ours(other)[:, 0, 0], first[:, 0, 0], "X at [0, 0]")
+
+
+@check(SwinBlock, see="A map of one window")
+def one_window(block, case):
+    """does not shift a map that is one window high or wide"""
+    B, across, H, D_h = few_sizes(case, 4)
+    M = 3
+    state = block_state(case, H * D_h, H, M)
+    ours = load(block(H * D_h, H, M, 1), state)
+    for size in ((M, M), (M, M * across)):
+        X = case.randn(B, *size, H * D_h)
+        expected = block_output(state, H, M, 0, X)
+        case.equal(ours(X), expected, f"X of a map of {size[0]} × {size[1]}")
+
+
+def merging_state(case: Case, D: int) -> State:
+    """Draw the parameters of a PatchMerging."""
+    return norm_state(case, "norm", 4 * D) | linear_state(case, "reduction", 4 * D, 2 * D, False)
+
+
+def merged(state: State, X: Tensor) -> Tensor:
+    """Join squares one after the other."""
+    B, h, w, _ = X.shape
+    rows = []
+    for top in range(0, h, 2):
+        for left in range(0, w, 2):
+            square = [X[:, top + p, left + q] for p, q in ((0, 0), (1, 0), (0, 1), (1, 1))]
+            rows.append(linear(layer_norm(torch.hstack(square), state, "norm"), state, "reduction"))
+    return torch.stack(rows, dim=1).reshape(B, h // 2, w // 2, -1)
+
+
+@check(PatchMerging, see="Four positions become one")
+def shape(merging, case):
+    """halves both sides and doubles the features"""
+    B, h, w, D = few_sizes(case, 4)
+    ours = load(merging(D), merging_state(case, D))
+    case.shape(ours(case.randn(B, 2 * h, 2 * w, D)), (B, h, w, 2 * D), "X")
+
+
+@check(PatchMerging, weight=2, see="Four positions become one")
+def values(merging, case):
+    """agrees with a loop over squares"""
+    B, h, w, D = few_sizes(case, 4)
+    state, X = merging_state(case, D), 1 + 2 * case.randn(B, 2 * h, 2 * w, D)
+    case.equal(load(merging(D), state)(X), merged(state, X), "X")
+
+
+DEPTHS, HEADS = (3, 2, 1), (2, 1, 4)
+
+
+def swin_state(case: Case, C: int, P: int, D: int, M: int, classes: int) -> State:
+    """Draw the parameters of a Swin of three stages."""
+    state = {"patches.weight": case.randn(D, C, P, P) / P, "patches.bias": case.randn(D)}
+    state |= norm_state(case, "patch_norm", D)
+    for stage, (depth, H) in enumerate(zip(DEPTHS, HEADS, strict=True)):
+        size = D * 2**stage
+        for number in range(depth):
+            own = block_state(case, size, H, M)
+            state |= {f"stages.{stage}.{number}.{name}": v for name, v in own.items()}
+        if stage + 1 < len(DEPTHS):
+            own = merging_state(case, size)
+            state |= {f"mergings.{stage}.{name}": v for name, v in own.items()}
+    last = D * 2 ** (len(DEPTHS) - 1)
+    return state | norm_state(case, "norm", last) | linear_state(case, "head", last, classes)
+
+
+def swin_maps(
+    state: State, M: int, images: Tensor, shifted: bool = True, stages: int = len(DEPTHS)
+) -> list[Tensor]:
+    """Compute the maps of the first stages by the oracles of the parts."""
+    kernel = state["patches.weight"]
+    X = F.conv2d(images, kernel, state["patches.bias"], stride=kernel.shape[-1])
+    X, found = layer_norm(X.permute(0, 2, 3, 1), state, "patch_norm"), []
+    for stage, (depth, H) in enumerate(list(zip(DEPTHS, HEADS, strict=True))[:stages]):
+        if stage > 0:
+            X = merged(inside(state, f"mergings.{stage - 1}"), X)
+        for number in range(depth):
+            odd = number % 2 == 1 and shifted and min(X.shape[1:3]) > M
+            own = inside(state, f"stages.{stage}.{number}")
+            X = block_output(own, H, M, M // 2 if odd else 0, X)
+        found.append(X)
+    return found
+
+
+def swin_case(case: Case, student, *more) -> tuple:
+    """Make a student's Swin with its state, and images whose last map is 1 × 2 windows."""
+    B, C, classes = 2, 3, 5
+    P, D, M = 2, 4, 4
+    state = swin_state(case, C, P, D, M, classes)
+    ours = load(student(C, P, D, DEPTHS, HEADS, M, classes, *more), state)
+    return ours, state, M, case.randn(B, C, 4 * P * M, 8 * P * M)
+
+
+def compare_maps(case: Case, given: object, expected: list[Tensor]) -> None:
+    """Demand the maps of the first stages."""
+    given = case.unpack(given, *(f"map of stage {n}" for n in range(len(DEPTHS))))
+    for number, X in enumerate(expected):
+        case.equal(given[number], X, f"map of stage {number}", rtol=1e-4, atol=1e-5)
+
+
+@check(Swin, weight=2, see="The whole model")
+def first_stage(swin, case):
+    """agrees with a convolution, a layer norm and three blocks, the second one shifted"""
+    ours, state, M, images = swin_case(case, swin)
+    compare_maps(case, ours.maps(images), swin_maps(state, M, images, stages=1))
+
+
+@check(Swin, weight=2, see="The whole model")
+def all_stages(swin, case):
+    """merges before every stage but the first, and shifts every second block of a stage"""
+    ours, state, M, images = swin_case(case, swin)
+    compare_maps(case, ours.maps(images), swin_maps(state, M, images))
+
+
+@check(Swin, weight=2, see="The whole model")
+def logits(swin, case):
+    """reads the classes off the mean of the normalised last map"""
+    ours, state, M, images = swin_case(case, swin)
+    last = layer_norm(swin_maps(state, M, images)[-1], state, "norm")
+    expected = linear(last.mean(dim=(1, 2)), state, "head")
+    case.equal(ours(images), expected, "logits", rtol=1e-4, atol=1e-5)
+
+
+@check(Swin, see="The whole model")
+def without_shift(swin, case):
+    """shifts no block when it is told so"""
+    ours, state, M, images = swin_case(case, swin, False)
+    expected = swin_maps(state, M, images, shifted=False, stages=2)
+    compare_maps(case, ours.maps(images), expected)

@@ -1,0 +1,502 @@
+"""Checks of 16_vilbert. Oracles: torch.nn.MultiheadAttention, torch's layers and losses, loops."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+from course_pkg.checks.bert import (
+    below,
+    drawn_state,
+    embedded,
+    embedding_shapes,
+    layer_shapes,
+    linear_shapes,
+    made,
+    normed,
+    torchs_layer,
+)
+from course_pkg.vilbert import (
+    CoAttentionBlock,
+    ViLBERT,
+    VisualEmbeddings,
+    alignment_loss,
+    alignment_score,
+    masked_multimodal_loss,
+    retrieve,
+)
+
+STREAMS = "tv"
+
+# Regions
+
+
+def real_ones(lengths: Tensor, size: int) -> Tensor:
+    """Say which of `size` places are real, in rows of different lengths."""
+    return torch.arange(size) < lengths[:, None]
+
+
+def draw_boxes(case: Case, B: int, R: int) -> Tensor:
+    """Draw boxes: top < bottom and left < right, no two alike."""
+    low, size = case.rand(B, R, 2) / 2, 0.05 + case.rand(B, R, 2) / 3
+    return torch.cat([low, low + size], dim=2)
+
+
+def norm_shapes(name: str, D: int) -> dict[str, tuple[int, ...]]:
+    """The weights of an nn.LayerNorm."""
+    return {f"{name}.weight": (D,), f"{name}.bias": (D,)}
+
+
+def visual_shapes(F_: int, D: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """The weights of VisualEmbeddings."""
+    shapes = linear_shapes("content", D, F_) | linear_shapes("place", D, 5)
+    return {prefix + name: shape for name, shape in (shapes | norm_shapes("norm", D)).items()}
+
+
+def seen(state: dict[str, Tensor], features: Tensor, boxes: Tensor, regions: Tensor) -> Tensor:
+    """Compute visual embeddings picture by picture; zeros where a region is not real."""
+    rows = []
+    for picture, places, real in zip(features, boxes, regions, strict=True):
+        whole = sum(picture[n] for n in range(len(real)) if real[n]) / int(real.sum())
+        vectors = []
+        contents = [whole, *picture]
+        corners = [torch.tensor([0.0, 0.0, 1.0, 1.0]), *places]
+        for n, (content, corner) in enumerate(zip(contents, corners, strict=True)):
+            top, left, bottom, right = corner.tolist()
+            place = torch.tensor([top, left, bottom, right, (bottom - top) * (right - left)])
+            vector = F.linear(content, state["content.weight"], state["content.bias"])
+            vector = vector + state["place.weight"] @ place.double() + state["place.bias"]
+            shown = n == 0 or bool(real[n - 1])
+            vectors.append(normed(below(state, "norm."), vector) * shown)
+        rows.append(torch.stack(vectors))
+    return torch.stack(rows)
+
+
+def with_img(regions: Tensor) -> Tensor:
+    """Put a real vector, that of [IMG], before the regions."""
+    return torch.cat([torch.ones(len(regions), 1, dtype=torch.bool), regions], dim=1)
+
+
+def visual_case(case: Case, embeddings, B: int, R: int, F_: int, D: int) -> tuple:
+    """Make a student's VisualEmbeddings, its weights, features and boxes."""
+    state = drawn_state(case, visual_shapes(F_, D))
+    ours = made(embeddings, state, F_, D)
+    return ours, state, case.randn(B, R, F_) + 1, draw_boxes(case, B, R)
+
+
+@check(VisualEmbeddings, weight=2, see="What is where in a picture")
+def values(embeddings, case):
+    """adds content and place of every region, and normalises the sum"""
+    B, R, F_, D = case.sizes(4, low=3)
+    ours, state, features, boxes = visual_case(case, embeddings, B, R, F_, D)
+    regions = torch.ones(B, R, dtype=torch.bool)
+    given = ours(features, boxes, regions)
+    case.shape(given, (B, R + 1, D), "v")
+    case.equal(given[:, 1:], seen(state, features, boxes, regions)[:, 1:], "v of the regions")
+
+
+@check(VisualEmbeddings, weight=2, see="One vector for the whole picture")
+def whole(embeddings, case):
+    """begins with [IMG]: the mean of the regions, at the place of the whole picture"""
+    B, R, F_, D = case.sizes(4, low=3)
+    ours, state, features, boxes = visual_case(case, embeddings, B, R, F_, D)
+    regions = torch.ones(B, R, dtype=torch.bool)
+    given = ours(features, boxes, regions)
+    case.shape(given, (B, R + 1, D), "v")
+    case.equal(given[:, 0], seen(state, features, boxes, regions)[:, 0], "v of [IMG]")
+
+
+@check(VisualEmbeddings, weight=2, see="One vector for the whole picture")
+def padding(embeddings, case):
+    """leaves regions that are not real out of the mean"""
+    B, R, F_, D = case.sizes(4, low=3)
+    ours, state, features, boxes = visual_case(case, embeddings, B, R, F_, D)
+    regions = real_ones(case.lengths(B, R), R)
+    given = ours(features, boxes, regions)
+    case.shape(given, (B, R + 1, D), "v")
+    expected = seen(state, features, boxes, regions)
+    case.equal(given[:, 0], expected[:, 0], "v of [IMG] with padding")
+    case.equal(given * with_img(regions)[:, :, None], expected, "v of real regions")
+
+
+# Co-attention
+
+
+def block_shapes(D_t: int, D_v: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """The weights of a CoAttentionBlock."""
+    shapes = {}
+    for s, D, other in (("t", D_t, D_v), ("v", D_v, D_t)):
+        sizes = {"Q": D, "K": other, "V": other, "O": D}
+        shapes |= {f"attention_{s}.W_{x}": (rows, D) for x, rows in sizes.items()}
+        shapes |= {f"attention_{s}.b_{x}": (D,) for x in sizes}
+        shapes |= norm_shapes(f"norm_{s}", D) | norm_shapes(f"last_norm_{s}", D)
+        shapes |= linear_shapes(f"expand_{s}", 4 * D, D) | linear_shapes(f"contract_{s}", D, 4 * D)
+    return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def torchs_attention(state: dict[str, Tensor], s: str, H: int) -> nn.Module:
+    """Give torch's own attention, keys and values of another size, one stream's weights."""
+    W = {x: state[f"attention_{s}.W_{x}"] for x in "QKVO"}
+    other, D = W["K"].shape
+    attention = nn.MultiheadAttention(D, H, kdim=other, vdim=other, batch_first=True).double()
+    attention.load_state_dict(
+        {
+            "q_proj_weight": W["Q"].T,
+            "k_proj_weight": W["K"].T,
+            "v_proj_weight": W["V"].T,
+            "in_proj_bias": torch.cat([state[f"attention_{s}.b_{x}"] for x in "QKV"]),
+            "out_proj.weight": W["O"].T,
+            "out_proj.bias": state[f"attention_{s}.b_O"],
+        }
+    )
+    return attention
+
+
+def co_attended(
+    state: dict[str, Tensor],
+    H: int,
+    t: Tensor,
+    v: Tensor,
+    words: Tensor | None = None,
+    regions: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute a CoAttentionBlock with torch's own attention."""
+    results, weights = [], []
+    for s, X, memory, real in (("t", t, v, regions), ("v", v, t, words)):
+        attention = torchs_attention(state, s, H)
+        hidden = None if real is None else ~real
+        Y, A = attention(X, memory, memory, key_padding_mask=hidden, average_attn_weights=False)
+        X = normed(below(state, f"norm_{s}."), X + Y)
+        inner = F.gelu(F.linear(X, state[f"expand_{s}.weight"], state[f"expand_{s}.bias"]))
+        Y = F.linear(inner, state[f"contract_{s}.weight"], state[f"contract_{s}.bias"])
+        results.append(normed(below(state, f"last_norm_{s}."), X + Y))
+        weights.append(A)
+    return (*results, *weights)
+
+
+def block_case(case: Case, block, low: int = 2) -> tuple:
+    """Make a student's block, its weights and heads, words and regions, and who is real."""
+    B, T, R, a, b = case.sizes(5, low=low)
+    H = 3
+    state = drawn_state(case, block_shapes(H * a, H * b))
+    ours = made(block, state, H * a, H * b, H)
+    t, v = case.randn(B, T, H * a), case.randn(B, R, H * b)
+    return ours, state, H, t, v, real_ones(case.lengths(B, T), T), real_ones(case.lengths(B, R), R)
+
+
+def four(case: Case, result: object, t: Tensor, v: Tensor, H: int) -> tuple[Tensor, ...]:
+    """Split what a block returns, and demand the shapes."""
+    parts = case.unpack(result, "t", "v", "A_t", "A_v")
+    (B, T, _), R = t.shape, v.shape[1]
+    shapes = tuple(t.shape), tuple(v.shape), (B, H, T, R), (B, H, R, T)
+    for part, shape, name in zip(parts, shapes, ("t", "v", "A_t", "A_v"), strict=True):
+        case.shape(part, shape, name)
+    return parts
+
+
+@check(CoAttentionBlock, weight=3, see="Each asks, the other answers")
+def values(block, case):
+    """agrees with two torch.nn.MultiheadAttention, each stream's keys from the other"""
+    ours, state, H, t, v, _, _ = block_case(case, block)
+    given = four(case, ours(t, v), t, v, H)
+    expected = co_attended(state, H, t, v)
+    for n, name in ((0, "t"), (1, "v")):
+        case.equal(given[n], expected[n], name)
+
+
+@check(CoAttentionBlock, weight=2, see="Each asks, the other answers")
+def masks(block, case):
+    """agrees with them when some words and some regions are not real"""
+    ours, state, H, t, v, words, regions = block_case(case, block, low=3)
+    given = four(case, ours(t, v, words, regions), t, v, H)
+    expected = co_attended(state, H, t, v, words, regions)
+    for n, name in ((0, "t"), (1, "v")):
+        case.equal(given[n], expected[n], f"{name} with padding")
+
+
+@check(CoAttentionBlock, see="Each asks, the other answers")
+def weights(block, case):
+    """returns the weights of both attentions, the words' first"""
+    ours, state, H, t, v, words, regions = block_case(case, block, low=3)
+    given = four(case, ours(t, v, words, regions), t, v, H)
+    expected = co_attended(state, H, t, v, words, regions)
+    case.equal(given[2], expected[2], "A_t")
+    case.equal(given[3], expected[3], "A_v")
+
+
+# The model
+
+
+def vilbert_shapes(V: int, context: int, F_: int, D_t: int, D_v: int, L_t: int, L: int) -> dict:
+    """The weights of a ViLBERT."""
+    shapes = embedding_shapes(V, context, D_t, "text.") | visual_shapes(F_, D_v, "visual.")
+    for n in range(L_t):
+        shapes |= layer_shapes(D_t, f"alone.{n}.")
+    for n in range(L):
+        shapes |= block_shapes(D_t, D_v, f"blocks.{n}.")
+        shapes |= layer_shapes(D_t, f"text_layers.{n}.") | layer_shapes(D_v, f"visual_layers.{n}.")
+    return shapes
+
+
+def understood(
+    state: dict[str, Tensor], H: int, tokens, words, features, boxes, regions
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute a ViLBERT's vectors and the words' weights with torch's own layers."""
+
+    def layer(name: str, X: Tensor, real: Tensor) -> Tensor:
+        return torchs_layer(below(state, f"{name}."), H)(X, src_key_padding_mask=~real)
+
+    t = embedded(below(state, "text."), tokens, None)
+    v = seen(below(state, "visual."), features, boxes, regions)
+    regions, weights = with_img(regions), []
+    for n in range(sum(name.endswith("norm_1.weight") for name in state if "alone" in name)):
+        t = layer(f"alone.{n}", t, words)
+    for n in range(sum(name.endswith("last_norm_t.weight") for name in state)):
+        t, v, A, _ = co_attended(below(state, f"blocks.{n}."), H, t, v, words, regions)
+        t, v = layer(f"text_layers.{n}", t, words), layer(f"visual_layers.{n}", v, regions)
+        weights.append(A)
+    return t, v, torch.stack(weights)
+
+
+def model_case(case: Case, model, L_t: int = 2, L: int = 2, padded: bool = True) -> tuple:
+    """Make a student's ViLBERT, its weights and heads, and a batch."""
+    B, T, R, F_, V, a, b = case.sizes(7, low=3)
+    H, sizes = 2, (V, T + 1, F_, 2 * a, 2 * b)
+    state = drawn_state(case, vilbert_shapes(*sizes, L_t, L))
+    ours = made(model, state, *sizes, H, L_t, L)
+    words, regions = real_ones(case.lengths(B, T), T), real_ones(case.lengths(B, R), R)
+    if not padded:
+        words, regions = torch.ones_like(words), torch.ones_like(regions)
+    batch = case.integers(0, V, B, T), words, case.randn(B, R, F_), draw_boxes(case, B, R), regions
+    return ours, state, H, batch
+
+
+def streams(case: Case, result: object, state: dict[str, Tensor], batch: tuple) -> tuple:
+    """Split what a ViLBERT returns, and demand the shapes."""
+    t, v = case.unpack(result, "t", "v")
+    (B, T), R = batch[0].shape, batch[2].shape[1]
+    case.shape(t, (B, T, len(state["text.norm.weight"])), "t")
+    case.shape(v, (B, R + 1, len(state["visual.norm.weight"])), "v")
+    return t, v
+
+
+def demand_streams(case: Case, given: tuple, expected: tuple, batch: tuple, note: str = "") -> None:
+    """Demand the right vectors where words and regions are real."""
+    real = batch[1], with_img(batch[4])
+    for name, mine, right, places in zip(STREAMS, given, expected, real, strict=False):
+        shown = places[:, :, None]
+        case.equal(mine * shown, right * shown, f"{name}{note}")
+
+
+@check(ViLBERT, weight=3, see="Two streams that meet")
+def values(model, case):
+    """agrees with torch's layers on pairs without padding"""
+    ours, state, H, batch = model_case(case, model, padded=False)
+    given = streams(case, ours(*batch), state, batch)
+    demand_streams(case, given, understood(state, H, *batch), batch)
+
+
+@check(ViLBERT, weight=2, see="Two streams that meet")
+def padding(model, case):
+    """agrees with them on captions and pictures of different lengths"""
+    ours, state, H, batch = model_case(case, model)
+    given = streams(case, ours(*batch), state, batch)
+    demand_streams(case, given, understood(state, H, *batch), batch, " with padding")
+
+
+@check(ViLBERT, see="Two streams that meet")
+def weights(model, case):
+    """returns the words' weights in every block, the first block's first"""
+    ours, state, H, batch = model_case(case, model)
+    *both, A = case.unpack(ours(*batch, return_weights=True), "t", "v", "A")
+    streams(case, both, state, batch)
+    (B, T), R = batch[0].shape, batch[2].shape[1]
+    case.shape(A, (2, B, H, T, R + 1), "A")
+    expected = understood(state, H, *batch)[2]
+    real = batch[1][:, None, :, None]
+    case.equal(A * real, expected * real, "A of real words")
+
+
+# The losses
+
+
+def score_weights(case: Case, D: int, D_t: int, D_v: int) -> list[Tensor]:
+    """Draw W_t, b_t, W_v, b_v, w and b."""
+    W_t, W_v = case.randn(D, D_t) / D_t**0.5, case.randn(D, D_v) / D_v**0.5
+    return [W_t, case.randn(D), W_v, case.randn(D), case.randn(D), case.randn(1)[0]]
+
+
+def fits(t: Tensor, v: Tensor, weights: list[Tensor]) -> Tensor:
+    """Score pairs one by one."""
+    W_t, b_t, W_v, b_v, w, b = weights
+    scores = []
+    for caption, picture in zip(t, v, strict=True):
+        a, c = W_t @ caption[0] + b_t, W_v @ picture[0] + b_v
+        scores.append(sum(w[d] * max(a[d], 0) * max(c[d], 0) for d in range(len(w))) + b)
+    return torch.stack(scores)
+
+
+def score_case(case: Case) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Draw the vectors of both streams and the weights."""
+    B, T, R, D, D_t, D_v = case.sizes(6, low=3)
+    weights = score_weights(case, D + 4, D_t, D_v)
+    return case.randn(B, T, D_t), case.randn(B, R, D_v), weights
+
+
+@check(alignment_score, weight=3, see="One number for a pair")
+def values(score, case):
+    """multiplies the pooled vectors of [CLS] and [IMG], feature by feature"""
+    t, v, weights = score_case(case)
+    case.equal(score(t, v, *weights), fits(t, v, weights), "scores")
+
+
+@check(alignment_score, see="One number for a pair")
+def first_alone(score, case):
+    """gives the same whatever the vectors of words and regions are"""
+    t, v, weights = score_case(case)
+    others = [torch.cat([X[:, :1], case.randn(*X[:, 1:].shape)], dim=1) for X in (t, v)]
+    given = score(t, v, *weights)
+    case.shape(given, (len(t),), "scores")
+    case.equal(score(*others, *weights), given, "scores with other words and regions")
+
+
+def asked(scores: Tensor, match: Tensor) -> Tensor:
+    """Compute the alignment loss pair by pair."""
+    losses = [
+        math.log1p(math.exp(-s)) if yes else math.log1p(math.exp(s))
+        for s, yes in zip(scores.tolist(), match.tolist(), strict=True)
+    ]
+    return torch.tensor(sum(losses) / len(losses), dtype=torch.float64)
+
+
+def both_kinds(case: Case, B: int) -> Tensor:
+    """Draw which pairs match: at least one does, one does not, and not half of them."""
+    match = torch.cat([torch.tensor([True, False, False, False]), case.rand(B - 4) < 0.4])
+    return match[torch.randperm(B, generator=case.generator)]
+
+
+@check(alignment_loss, weight=3, see="Does the caption match the picture")
+def values(loss, case):
+    """is the mean over all pairs, those that match and those that don't"""
+    (B,) = case.sizes(1, low=7)
+    scores, match = 2 * case.randn(B), both_kinds(case, B)
+    case.equal(loss(scores, match), asked(scores, match), "loss")
+
+
+@check(alignment_loss, see="Does the caption match the picture")
+def far_out(loss, case):
+    """stays finite where a large score is wrong: it costs what the score is"""
+    scores = torch.tensor([800.0, -900.0, 700.0, -600.0], dtype=torch.float64)
+    match = torch.tensor([False, True, True, False])
+    case.equal(loss(scores, match), torch.tensor(1700 / 4), "loss of large scores")
+
+
+def masked_case(case: Case, B: int, T: int, V: int, R: int, C: int) -> list[Tensor]:
+    """Draw logits and targets of words and regions; all pairs match."""
+    targets = torch.where(case.rand(B, T) < 0.4, case.integers(0, V, B, T), -100)
+    targets[:, 0] = case.integers(0, V, B)
+    chosen = case.rand(B, R) < 0.4
+    chosen[:, 1] = True
+    p = torch.softmax(2 * case.randn(B, R, C), dim=-1)
+    match = torch.ones(B, dtype=torch.bool)
+    return [case.randn(B, T, V), targets, case.randn(B, R, C), p, chosen, match]
+
+
+def hidden_parts(
+    word_logits: Tensor,
+    word_targets: Tensor,
+    region_logits: Tensor,
+    region_targets: Tensor,
+    chosen: Tensor,
+    match: Tensor,
+) -> Tensor:
+    """Add both means, over words and over regions, entry by entry."""
+    words, regions = [], []
+    for b in range(len(match)):
+        if not match[b]:
+            continue
+        for logits, target in zip(word_logits[b], word_targets[b].tolist(), strict=True):
+            if target != -100:
+                words.append(logits.logsumexp(0) - logits[target])
+        for logits, p, asked_for in zip(
+            region_logits[b], region_targets[b], chosen[b], strict=True
+        ):
+            if asked_for:
+                log_q = logits - logits.logsumexp(0)
+                terms = [p[c] * (p[c].log() - log_q[c]) for c in range(len(p)) if p[c] > 0]
+                regions.append(sum(terms))
+    means = [torch.stack(part).mean() for part in (words, regions) if part]
+    return sum(means, torch.zeros((), dtype=torch.float64))
+
+
+def masked_sizes(case: Case) -> list[int]:
+    """Draw B, T, V, R and C, no two alike."""
+    return case.sizes(5, low=4)
+
+
+@check(masked_multimodal_loss, weight=3, see="Hide words and regions")
+def values(loss, case):
+    """adds the mean over hidden words and the mean KL divergence over hidden regions"""
+    given = masked_case(case, *masked_sizes(case))
+    case.equal(loss(*given), hidden_parts(*given), "loss")
+
+
+@check(masked_multimodal_loss, weight=2, see="Hide words and regions")
+def wrong_pairs(loss, case):
+    """leaves pairs that don't match out of both means"""
+    given = masked_case(case, *masked_sizes(case))
+    given[5] = torch.arange(len(given[5])) % 3 != 1
+    case.equal(loss(*given), hidden_parts(*given), "loss of the pairs that match")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def certain(loss, case):
+    """takes a detector that is certain: classes of probability 0 add nothing"""
+    given = masked_case(case, *masked_sizes(case))
+    given[3] = torch.where(given[3] > 0.3, given[3], 0)
+    given[3][..., 0] += 1 - given[3].sum(dim=-1)
+    case.equal(loss(*given), hidden_parts(*given), "loss with zeros in the targets")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def nothing_chosen(loss, case):
+    """is the words' loss alone when no region was hidden"""
+    given = masked_case(case, *masked_sizes(case))
+    given[4] = torch.zeros_like(given[4])
+    case.equal(loss(*given), hidden_parts(*given), "loss without hidden regions")
+
+
+# Retrieval
+
+
+def table(case: Case, N: int) -> Tensor:
+    """Draw scores; a caption's own picture fits a little better than others, most of the time."""
+    return case.randn(N, N) + 1.5 * torch.eye(N, dtype=torch.float64)
+
+
+def found(scores: Tensor, k: int) -> float:
+    """Sort every row, the own picture behind its equals, and count."""
+    hits = 0
+    for n, row in enumerate(scores.tolist()):
+        order = sorted(range(len(row)), key=lambda m: (-row[m], m == n))
+        hits += order.index(n) < k
+    return hits / len(scores)
+
+
+@check(retrieve, weight=3, see="Find the picture")
+def values(recall, case):
+    """is the share of rows whose own entry is among the k largest"""
+    scores = table(case, 23)
+    for k in (8, 3, 1):
+        case.equal(recall(scores, k), torch.tensor(found(scores, k)), f"recall@{k}")
+
+
+@check(retrieve, see="Find the picture")
+def ties(recall, case):
+    """counts a tie against the caption: equal scores for all find nothing"""
+    scores = table(case, 23).round()
+    case.equal(recall(scores, 5), torch.tensor(found(scores, 5)), "recall@5 with ties")
+    case.equal(recall(torch.ones(9, 9, dtype=torch.float64), 4), 0.0, "recall@4 of equal scores")

@@ -1,0 +1,68 @@
+"""What a serving engine and its users say to each other: requests, results and errors.
+
+Named tuples, so that they cross to another process as data.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+
+class OutOfBlocks(Exception):
+    """No block of the cache is free; whoever asked must wait, or make another sequence wait."""
+
+
+class NeverFits(ValueError):
+    """A request needs more than there is, even with all memory to itself."""
+
+
+class Sampling(NamedTuple):
+    """How to continue a prompt.
+
+    Attributes:
+        count: how many tokens to add at most.
+        stop: a token that ends a sequence; it is part of the result.
+        samples: how many continuations to draw.
+        temperature, top_k, top_p: as in `token_probabilities` of 08_gpt; 0 takes the best token.
+        seed: sample number k draws with a generator seeded seed + k.
+    """
+
+    count: int = 16
+    stop: int | None = None
+    samples: int = 1
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+
+class Output(NamedTuple):
+    """What became of a prompt.
+
+    Attributes:
+        tokens: the tokens that each sample added.
+        reasons: why each sample ended: "length" or "stop".
+    """
+
+    tokens: list[list[int]]
+    reasons: list[str]
+
+
+@dataclass
+class Sequence:
+    """One sample of one request, from its arrival to its end.
+
+    Attributes:
+        sampling: how to continue it.
+        generator: the source of its randomness.
+        tokens: what has been added to the prompt.
+        reason: why it has ended: "length", "stop" or "abort"; None while it has not.
+        samples: the numbers of all samples of its request; shared by them.
+    """
+
+    sampling: Sampling
+    generator: torch.Generator
+    tokens: list[int] = field(default_factory=list)
+    reason: str | None = None
+    samples: list[int] = field(default_factory=list)

@@ -1,0 +1,282 @@
+"""ViLBERT: two streams, one for words and one for regions of a picture, that ask each other.
+
+Shapes: B pairs of a caption and a picture; captions of T tokens with D_t features, pictures of R
+regions with F given features and D_v computed ones; H heads. Masks are boolean: True = real.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from course_pkg.attention import MultiHeadAttention
+from course_pkg.bert import BertEmbeddings, BertLayer
+
+
+class VisualEmbeddings(nn.Module):
+    """Turn regions into vectors that say what is seen and where, and add one for the whole picture.
+
+    Parts: content (nn.Linear, F → D), place (nn.Linear, 5 → D) and norm, a layer norm with
+    ε = 1e-12.
+
+    Args:
+        F: features that are given for each region.
+        D: size of the vectors.
+    """
+
+    def __init__(self, F: int, D: int):
+        super().__init__()
+        self.content = nn.Linear(F, D)
+        self.place = nn.Linear(5, D)
+        self.norm = nn.LayerNorm(D, eps=1e-12)
+
+    def forward(
+        self,
+        features: Float[Tensor, "B R F"],
+        boxes: Float[Tensor, "B R 4"],
+        regions: Bool[Tensor, "B R"],
+    ) -> Float[Tensor, "B R+1 D"]:
+        """Compute norm(content(f) + place([top, left, bottom, right, area])) for every region.
+
+        Vector 0, [IMG], stands for the whole picture: its f is the mean over the real regions,
+        its box is (0, 0, 1, 1). Regions 0 … R-1 follow      (Lu et al. 2019, §2.2)
+
+        Args:
+            features: what is seen in each region.
+            boxes: top, left, bottom and right, as shares of the picture's height and width.
+            regions: which regions are real; each picture has at least one.
+        Returns:
+            The vectors. Those of regions that are not real may be anything.
+        """
+        ### BEGIN SOLUTION
+        real = regions[:, :, None]  # (B, R, 1)
+        mean = torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1)  # (B, F)
+        features = torch.cat([mean[:, None], features], dim=1)
+        whole = boxes.new_tensor([0, 0, 1, 1]).expand(len(boxes), 1, 4)
+        boxes = torch.cat([whole, boxes], dim=1)
+        top, left, bottom, right = boxes.unbind(dim=2)
+        area = (bottom - top) * (right - left)  # (B, R+1)
+        places = torch.cat([boxes, area[:, :, None]], dim=2)
+        return self.norm(self.content(features) + self.place(places))
+        ### END SOLUTION
+
+
+class CoAttentionBlock(nn.Module):
+    """Let words ask regions and regions ask words, each stream with parameters of its own.
+
+    Parts, for the text stream (t) and the visual stream (v): attention_t and attention_v
+    (MultiHeadAttention with biases, D_X is the other stream's size); norm_t and norm_v; expand_t,
+    contract_t, expand_v and contract_v (nn.Linear, D → 4 D → D); last_norm_t and last_norm_v. All
+    norms have ε = 1e-12.
+
+    Args:
+        D_t: size of the words' vectors.
+        D_v: size of the regions' vectors.
+        H: heads of either attention; divides both sizes.
+    """
+
+    def __init__(self, D_t: int, D_v: int, H: int):
+        super().__init__()
+        self.attention_t = MultiHeadAttention(D_t, H, D_X=D_v, bias=True)
+        self.attention_v = MultiHeadAttention(D_v, H, D_X=D_t, bias=True)
+        self.norm_t, self.norm_v = nn.LayerNorm(D_t, eps=1e-12), nn.LayerNorm(D_v, eps=1e-12)
+        self.expand_t, self.contract_t = nn.Linear(D_t, 4 * D_t), nn.Linear(4 * D_t, D_t)
+        self.expand_v, self.contract_v = nn.Linear(D_v, 4 * D_v), nn.Linear(4 * D_v, D_v)
+        self.last_norm_t = nn.LayerNorm(D_t, eps=1e-12)
+        self.last_norm_v = nn.LayerNorm(D_v, eps=1e-12)
+
+    def forward(
+        self,
+        t: Float[Tensor, "B T D_t"],
+        v: Float[Tensor, "B R D_v"],
+        words: Bool[Tensor, "B T"] | None = None,
+        regions: Bool[Tensor, "B R"] | None = None,
+    ) -> tuple[
+        Float[Tensor, "B T D_t"],
+        Float[Tensor, "B R D_v"],
+        Float[Tensor, "B H T R"],
+        Float[Tensor, "B H R T"],
+    ]:
+        """Apply both halves, which see each other as they were before this block.
+
+        t' = norm_t(t + attention_t(t, v)),   t'' = last_norm_t(t' + MLP_t(t'))
+        v' = norm_v(v + attention_v(v, t)),   v'' = last_norm_v(v' + MLP_v(v'))
+        MLP(x) = contract(gelu(expand(x)))      (Lu et al. 2019, §2.2, figure 2b)
+
+        Args:
+            t: the words' vectors; they are not changed in place.
+            v: the regions' vectors; they are not changed in place.
+            words: which words are real: no region attends to another one. All when None.
+            regions: which regions are real: no word attends to another one. All when None.
+        Returns:
+            t'' and v'', the weights with which words attend to regions, and those with which
+            regions attend to words.
+        """
+        ### BEGIN SOLUTION
+        to_words = None if words is None else words[:, None]  # (B, 1, T)
+        to_regions = None if regions is None else regions[:, None]  # (B, 1, R)
+        from_v, A_t = self.attention_t(t, v, to_regions, return_weights=True)
+        from_t, A_v = self.attention_v(v, t, to_words, return_weights=True)
+        t, v = self.norm_t(t + from_v), self.norm_v(v + from_t)
+        t = self.last_norm_t(t + self.contract_t(functional.gelu(self.expand_t(t))))
+        v = self.last_norm_v(v + self.contract_v(functional.gelu(self.expand_v(v))))
+        return t, v, A_t, A_v
+        ### END SOLUTION
+
+
+class ViLBERT(nn.Module):
+    """Read a caption and a picture in two streams that meet in every co-attention block.
+
+    Parts: text (BertEmbeddings), visual (VisualEmbeddings); alone, the layers that only the text
+    stream has before they meet; blocks (CoAttentionBlock), and after block n layer n of text_layers
+    and of visual_layers. All layers are BertLayer.
+
+    Args:
+        V: words in the vocabulary.
+        context: the longest caption, in tokens.
+        F: features that are given for each region.
+        D_t, D_v: size of the words' and of the regions' vectors.
+        H: heads of every attention.
+        L_t: layers of the text stream alone.
+        L: co-attention blocks.
+    """
+
+    def __init__(self, V: int, context: int, F: int, D_t: int, D_v: int, H: int, L_t: int, L: int):
+        super().__init__()
+        self.text = BertEmbeddings(V, context, D_t)
+        self.visual = VisualEmbeddings(F, D_v)
+        self.alone = nn.ModuleList(BertLayer(D_t, H) for _ in range(L_t))
+        self.blocks = nn.ModuleList(CoAttentionBlock(D_t, D_v, H) for _ in range(L))
+        self.text_layers = nn.ModuleList(BertLayer(D_t, H) for _ in range(L))
+        self.visual_layers = nn.ModuleList(BertLayer(D_v, H) for _ in range(L))
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        words: Bool[Tensor, "B T"],
+        features: Float[Tensor, "B R F"],
+        boxes: Float[Tensor, "B R 4"],
+        regions: Bool[Tensor, "B R"],
+        return_weights: bool = False,
+    ) -> (
+        tuple[Float[Tensor, "B T D_t"], Float[Tensor, "B R+1 D_v"]]
+        | tuple[Float[Tensor, "B T D_t"], Float[Tensor, "B R+1 D_v"], Float[Tensor, "L B H T R+1"]]
+    ):
+        """Read pairs of a caption and a picture      (Lu et al. 2019, §2.2, figure 1).
+
+        Args:
+            tokens: the captions; token 0 is [CLS].
+            words: which tokens are real; nothing attends to the others.
+            features, boxes: the regions, as for VisualEmbeddings.
+            regions: which regions are real; nothing attends to the others. [IMG] always is.
+            return_weights: whether to return the words' weights in the blocks as well.
+        Returns:
+            t, one vector for each token, and v, one for [IMG] and for each region; or (t, v, A),
+            A the weights with which words attend to [IMG] and the regions in each block.
+        """
+        ### BEGIN SOLUTION
+        t, v = self.text(tokens), self.visual(features, boxes, regions)
+        regions = functional.pad(regions, (1, 0), value=True)  # [IMG] is real
+        for layer in self.alone:
+            t, _ = layer(t, words[:, None])
+        weights = []
+        for n, block in enumerate(self.blocks):
+            t, v, A, _ = block(t, v, words, regions)
+            t, _ = self.text_layers[n](t, words[:, None])
+            v, _ = self.visual_layers[n](v, regions[:, None])
+            weights.append(A)
+        return (t, v, torch.stack(weights)) if return_weights else (t, v)
+        ### END SOLUTION
+
+
+def alignment_score(
+    t: Float[Tensor, "B T D_t"],
+    v: Float[Tensor, "B R+1 D_v"],
+    W_t: Float[Tensor, "D D_t"],
+    b_t: Float[Tensor, "D"],
+    W_v: Float[Tensor, "D D_v"],
+    b_v: Float[Tensor, "D"],
+    w: Float[Tensor, "D"],
+    b: Float[Tensor, ""],
+) -> Float[Tensor, "B"]:
+    """Score how well captions fit pictures, from the vectors of [CLS] and [IMG].
+
+    score = w · (relu(W_t t_0 + b_t) ⊙ relu(W_v v_0 + b_v)) + b      (Lu et al. 2019, §2.2)
+
+    Args:
+        t, v: what ViLBERT returned.
+        W_t, b_t, W_v, b_v: one pooler for each stream, laid out as in nn.Linear.
+        w, b: the output layer.
+    Returns:
+        One score for each pair: the logit of the probability that they belong together.
+    """
+    caption = torch.relu(functional.linear(t[:, 0], W_t, b_t))  # (B, D)
+    picture = torch.relu(functional.linear(v[:, 0], W_v, b_v))
+    return (caption * picture) @ w + b
+
+
+def alignment_loss(scores: Float[Tensor, "B"], match: Bool[Tensor, "B"]) -> Float[Tensor, ""]:
+    """Ask of every pair: does the caption match the picture?
+
+    mean of -log σ(s) over pairs that match and of -log(1 - σ(s)) over the others, all together
+    (Lu et al. 2019, §2.2)
+
+    Args:
+        scores: the logits; they may be large.
+        match: which captions describe their picture.
+    Returns:
+        The loss in nats.
+    """
+    return functional.softplus(torch.where(match, -scores, scores)).mean()
+
+
+def masked_multimodal_loss(
+    word_logits: Float[Tensor, "B T V"],
+    word_targets: Int[Tensor, "B T"],
+    region_logits: Float[Tensor, "B R C"],
+    region_targets: Float[Tensor, "B R C"],
+    chosen: Bool[Tensor, "B R"],
+    match: Bool[Tensor, "B"],
+) -> Float[Tensor, ""]:
+    """Ask for hidden words and for what hidden regions show, where caption and picture match.
+
+    L = mean of -log softmax(word_logits)[target] over the words that have a target
+      + mean of KL(p ‖ q) over the chosen regions, p the target and q = softmax(region_logits),
+    KL(p ‖ q) = Σ_c p_c (log p_c - log q_c), and 0 log 0 = 0      (Lu et al. 2019, §2.2)
+
+    Args:
+        word_logits: the scores of all words.
+        word_targets: the hidden words; -100 where none is asked for.
+        region_logits: the scores of the detector's classes.
+        region_targets: the detector's probabilities, rows that sum to one.
+        chosen: which regions were hidden.
+        match: which captions describe their picture; the other pairs do not count.
+    Returns:
+        The loss in nats. A mean over nothing counts as 0.
+    """
+    word_targets = torch.where(match[:, None], word_targets, -100)
+    words = functional.cross_entropy(word_logits.mT, word_targets, reduction="sum")
+    words = words / (word_targets != -100).sum().clamp(min=1)
+    chosen = chosen & match[:, None]
+    log_q = torch.log_softmax(region_logits, dim=-1)
+    kl = functional.kl_div(log_q, region_targets, reduction="none").sum(dim=-1)  # (B, R)
+    return words + torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1)
+
+
+def retrieve(scores: Float[Tensor, "N N"], k: int) -> float:
+    """Measure recall@k: how many captions find their own picture among the k best.
+
+    Args:
+        scores: how well caption n fits picture m, in row n and column m; picture n is caption n's.
+        k: how many pictures are looked at, from 1 to N.
+    Returns:
+        The share of captions whose picture has fewer than k others before it. A picture with the
+        same score stands before it: a model that cannot tell pictures apart finds none.
+    Raises:
+        ValueError: k is less than 1 or more than N.
+    """
+    if not 1 <= k <= len(scores):
+        raise ValueError(f"k must lie between 1 and {len(scores)}, got {k}")
+    own = scores.diagonal()[:, None]
+    before = (scores >= own).sum(dim=1) - 1  # without the picture itself
+    return (before < k).double().mean().item()

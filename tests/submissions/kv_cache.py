@@ -1,0 +1,18 @@
+"""A submission of 10_kv_cache with four mistakes, one of which another exercise suffers from."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "CachedGPT": ("self.position.weight[past:N]", "self.position.weight[: N - past]"),
+    "attention_operations": ("prompt**2 + line(last) - line(prompt)", "line(last)"),
+    "kv_cache_bytes": ("2 * L * B", "L * B"),
+    "mha_to_gqa": ("heads.mean(dim=-2)", "heads.sum(dim=-2)"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "CachedGPT": 2.78,
+    "CachedWriter": 2.0,  # it is a CachedGPT
+    "attention_operations": 2.5,
+    "kv_cache_bytes": 0,
+    "mha_to_gqa": 0.5,
+}

@@ -1,0 +1,13 @@
+"""A submission of 11_paged_attention with two mistakes, in exercises that no other one uses."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "fragmentation": ("if hole < need else", "if hole <= need else"),
+    "Engine": ("if length - 1 > slots:", "if length > slots:"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "fragmentation": 0.57,
+    "Engine": 7.65,
+}

@@ -1,0 +1,20 @@
+"""A submission of 16_vilbert with four mistakes, none of which another exercise suffers from."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "alignment_score": ("caption * picture", "caption + picture"),
+    "alignment_loss": (
+        "functional.softplus(torch.where(match, -scores, scores))",
+        "-torch.sigmoid(torch.where(match, scores, -scores)).log()",
+    ),
+    "masked_multimodal_loss": ("chosen & match[:, None]", "chosen.clone()"),
+    "retrieve": ("(scores >= own).sum(dim=1) - 1", "(scores > own).sum(dim=1)"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "alignment_score": round(3 * 1 / 5, 2),  # looks at no other word and region
+    "alignment_loss": round(2 * 5 / 6, 2),  # right where no score is large
+    "masked_multimodal_loss": round(4 * 8 / 12, 2),  # right where all pairs match
+    "retrieve": round(3 * 4 / 6, 2),  # right where there are no ties
+}
