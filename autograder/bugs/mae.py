@@ -772,7 +772,7 @@ def least_squares(features, labels, new, classes, penalty=0.01):
     return X_new @ W + targets.mean(dim=0)
 
 
-@bug(linear_probe, "a feature that never varies is divided by zero")
+@bug(linear_probe, "a feature that never varies is divided by zero", told_by="yours is nan")
 def divided_by_zero(features, labels, new, classes, penalty=0.01):
     mean, deviation = features.mean(dim=0), features.std(dim=0)
     X, X_new = (features - mean) / deviation, (new - mean) / deviation
