@@ -814,6 +814,12 @@ for mutant, reason in {
 for start in STARTS:
     mutant = f"{start} → {start.replace('new_zeros', 'new_ones')}"
     equivalent(linear_probe, mutant, "from any start the way leads to the one minimum")
+MEAN = "mean, deviation = (features.mean(dim=0), features.std(dim=0))"
+equivalent(
+    linear_probe,
+    f"{MEAN} → {MEAN.replace('mean(dim=0)', 'mean()')}",
+    "b makes up for whatever is subtracted from a feature",
+)
 DIVISOR = "deviation = torch.where(deviation > 0, deviation, 1)"
 equivalent(
     linear_probe,

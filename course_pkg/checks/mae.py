@@ -317,7 +317,7 @@ def brightness(loss, case):
 def probe_inputs(case: Case) -> tuple[Tensor, Tensor, Tensor, int]:
     """Draw features of very different sizes, labels, new features, and how many classes."""
     D, classes, count = case.sizes(3, low=3)
-    sizes = 10 ** torch.linspace(-1, 1, D).double()
+    sizes = 10 ** torch.linspace(-0.5, 0.5, D).double()
     labels = torch.arange(6 * classes) % classes
     centres = case.randn(classes, D)
     features = (case.randn(len(labels), D) + centres[labels] + 3) * sizes

@@ -180,8 +180,8 @@ def by_adam(features, labels, new, classes, penalty=0.01):
     nn.init.zeros_(layer.weight)
     X, X_new = (features - features.mean(0)) / spread, (new - features.mean(0)) / spread
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=400)
-    for _ in range(400):
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=250)
+    for _ in range(250):
         loss = F.cross_entropy(layer(X), labels) + penalty * layer.weight.square().sum() / 2
         optimizer.zero_grad()
         loss.backward()
