@@ -515,6 +515,11 @@ def normalised(patches, dim=2, correction=1, epsilon=1e-6):
     return (patches - mean) / (variance + epsilon).sqrt()
 
 
+def errors(predicted, patches, normalise):
+    """The squared errors of all numbers, against the right targets."""
+    return (predicted - (normalised(patches) if normalise else patches)) ** 2
+
+
 def masked_error(predicted, target, masked):
     return ((predicted - target) ** 2)[masked].mean()
 
@@ -531,23 +536,20 @@ def visible_only(predicted, patches, masked, normalise=True):
 
 @bug(mae_loss, "the masked patches' errors are divided by the number of all patches")
 def divided_by_all(predicted, patches, masked, normalise=True):
-    target = normalised(patches) if normalise else patches
-    return ((predicted - target) ** 2 * masked[:, :, None]).mean()
+    return (errors(predicted, patches, normalise) * masked[:, :, None]).mean()
 
 
 @bug(
     mae_loss, "each image's mean is taken first, so that images with few masked patches weigh more"
 )
 def mean_of_images(predicted, patches, masked, normalise=True):
-    target = normalised(patches) if normalise else patches
-    error = ((predicted - target) ** 2).mean(dim=2) * masked
+    error = errors(predicted, patches, normalise).mean(dim=2) * masked
     return (error.sum(dim=1) / masked.sum(dim=1)).mean()
 
 
 @bug(mae_loss, "the errors are summed up, not averaged")
 def summed(predicted, patches, masked, normalise=True):
-    target = normalised(patches) if normalise else patches
-    return ((predicted - target) ** 2)[masked].sum()
+    return errors(predicted, patches, normalise)[masked].sum()
 
 
 @bug(mae_loss, "a patch's errors are summed up, and only the patches averaged")
@@ -606,8 +608,7 @@ def both_normalised(predicted, patches, masked, normalise=True):
 
 @bug(mae_loss, "the absolute error is averaged, not its square")
 def absolute(predicted, patches, masked, normalise=True):
-    target = normalised(patches) if normalise else patches
-    return (predicted - target).abs()[masked].mean()
+    return errors(predicted, patches, normalise).sqrt()[masked].mean()
 
 
 @bug(mae_loss, "nothing is added to the variance: 0 / 0 in a patch of one colour")
@@ -658,11 +659,17 @@ def fit(X, labels, X_new, classes, penalty=0.01, bias=True, bias_penalty=0.0, sc
     return (X_new @ W + b).detach()
 
 
-def units(features, new, correction=1):
+def units(features, new):
     """Bring features into units of their own."""
-    mean, deviation = features.mean(dim=0), features.std(dim=0, correction=correction)
+    mean, deviation = features.mean(dim=0), features.std(dim=0)
     deviation = torch.where(deviation > 0, deviation, 1)
     return (features - mean) / deviation, (new - mean) / deviation
+
+
+def standard_fit(features, labels, new, classes, penalty=0.01, **changes):
+    """Fit to standardised features; return logits."""
+    X, X_new = units(features, new)
+    return fit(X, labels, X_new, classes, penalty, **changes)
 
 
 @bug(linear_probe, "the features are left as they are")
@@ -708,8 +715,7 @@ def per_image(features, labels, new, classes, penalty=0.01):
 
 @bug(linear_probe, "the weights are not held back")
 def unpenalised(features, labels, new, classes, penalty=0.01):
-    X, X_new = units(features, new)
-    return fit(X, labels, X_new, classes, 1e-7).softmax(dim=1)
+    return standard_fit(features, labels, new, classes, 1e-7).softmax(dim=1)
 
 
 @bug(linear_probe, "the penalty is not halved")
@@ -724,38 +730,34 @@ def fixed_penalty(features, labels, new, classes, penalty=0.01):
 
 @bug(linear_probe, "b is held back like W")
 def bias_penalised(features, labels, new, classes, penalty=0.01):
-    X, X_new = units(features, new)
-    return fit(X, labels, X_new, classes, penalty, bias_penalty=penalty).softmax(dim=1)
+    return standard_fit(features, labels, new, classes, penalty, bias_penalty=penalty).softmax(
+        dim=1
+    )
 
 
 @bug(linear_probe, "there is no b")
 def without_b(features, labels, new, classes, penalty=0.01):
-    X, X_new = units(features, new)
-    return fit(X, labels, X_new, classes, penalty, bias=False).softmax(dim=1)
+    return standard_fit(features, labels, new, classes, penalty, bias=False).softmax(dim=1)
 
 
 @bug(linear_probe, "the cross-entropy is summed over the images, not averaged")
 def summed_entropy(features, labels, new, classes, penalty=0.01):
-    X, X_new = units(features, new)
-    return fit(X, labels, X_new, classes, penalty, scale=len(X)).softmax(dim=1)
+    return standard_fit(features, labels, new, classes, penalty, scale=len(X)).softmax(dim=1)
 
 
 @bug(linear_probe, "the logits are returned, not the probabilities")
 def logits(features, labels, new, classes, penalty=0.01):
-    X, X_new = units(features, new)
-    return fit(X, labels, X_new, classes, penalty)
+    return standard_fit(features, labels, new, classes, penalty)
 
 
 @bug(linear_probe, "each class gets a σ of its own, and not all a softmax")
 def sigmoids(features, labels, new, classes, penalty=0.01):
-    X, X_new = units(features, new)
-    return fit(X, labels, X_new, classes, penalty).sigmoid()
+    return standard_fit(features, labels, new, classes, penalty).sigmoid()
 
 
 @bug(linear_probe, "the softmax runs over the images")
 def over_images(features, labels, new, classes, penalty=0.01):
-    X, X_new = units(features, new)
-    return fit(X, labels, X_new, classes, penalty).softmax(dim=0)
+    return standard_fit(features, labels, new, classes, penalty).softmax(dim=0)
 
 
 @bug(linear_probe, "the labelled images are classified, not the new ones", told_by="have shape")
