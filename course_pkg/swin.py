@@ -220,7 +220,8 @@ class SwinBlock(nn.Module):
         rolled = torch.roll(self.norm_1(X), (-shift, -shift), dims=(1, 2))
         Y = self.attention(window_partition(rolled, self.M), mask)
         X = X + torch.roll(window_reverse(Y, self.M, (h, w)), (shift, shift), dims=(1, 2))
-        return X + self.contract(functional.gelu(self.expand(self.norm_2(X))))
+        wide = functional.gelu(self.expand(self.norm_2(X)))
+        return X + self.contract(wide)
         ### END SOLUTION
 
 

@@ -626,8 +626,8 @@ class RepeatsPrompt(VariedWriter):
 class ForgetsDrawn(VariedWriter):
     def follow(self, tokens, drawn, caches):
         logits = self(drawn[:, None], caches)
-        for cache in caches:
-            cache.truncate(cache.length - 1)
+        for one_layer in caches:
+            one_layer.truncate(one_layer.length - 1)
         return logits
 
 
@@ -1097,9 +1097,9 @@ def changed_only(state, H, G):
 @bug(mha_to_gqa, "the means are written into the weights given", told_by="changes its input")
 def in_place(state, H, G):
     found = mha_to_gqa(state, H, G)
-    for name, value in found.items():
-        if value.shape != state[name].shape:
-            state[name][..., : value.shape[-1]] = value
+    for weight, mean in found.items():
+        if mean.shape != state[weight].shape:
+            state[weight][..., : mean.shape[-1]] = mean
     return found
 
 
