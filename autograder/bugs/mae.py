@@ -198,9 +198,9 @@ def accepts_all(noise, ratio=0.75):
 
 @bug(random_masking, "the noise is sorted in place")
 def in_place(noise, ratio=0.75):
-    result = random_masking(noise, ratio)
+    kept = random_masking(noise, ratio)
     noise.copy_(noise.sort(dim=1).values)
-    return result
+    return kept
 
 
 # MAEEncoder

@@ -328,8 +328,8 @@ def fitted(
     features: Tensor, labels: Tensor, new: Tensor, classes: int, penalty: float = 0.01
 ) -> Tensor:
     """Compute the probabilities by Newton's method."""
-    mean, deviation = features.mean(dim=0), features.std(dim=0)
-    X, X_new = (F.pad((rows - mean) / deviation, (0, 1), value=1.0) for rows in (features, new))
+    centre, spread = features.mean(dim=0), features.std(dim=0)
+    X, X_new = (F.pad((rows - centre) / spread, (0, 1), value=1.0) for rows in (features, new))
     W = torch.zeros(X.shape[1], classes, dtype=torch.float64)  # its last row is b
     held = torch.full_like(W, penalty)
     held[-1] = 0
