@@ -742,7 +742,7 @@ def without_b(features, labels, new, classes, penalty=0.01):
 
 @bug(linear_probe, "the cross-entropy is summed over the images, not averaged")
 def summed_entropy(features, labels, new, classes, penalty=0.01):
-    return standard_fit(features, labels, new, classes, penalty, scale=len(X)).softmax(dim=1)
+    return standard_fit(features, labels, new, classes, penalty, scale=len(features)).softmax(dim=1)
 
 
 @bug(linear_probe, "the logits are returned, not the probabilities")

@@ -71,7 +71,7 @@ def refuses(mask, case):
 @check(random_masking, see="Sort noise to draw without replacement")
 def nothing_hidden(mask, case):
     """shuffles and masks nothing if the ratio is 0"""
-    B, N = case.sizes(2)
+    B, N = case.sizes(2, low=5)
     noise = case.rand(B, N)
     keep, restore, masked = masks(case, mask(noise, 0.0), B, N, N)
     orders = torch.tensor(shuffles(noise))
