@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from autograder import batch, build, lab, release, score
+from autograder import batch, build, lab, release, score, similar
 from autograder.master import MasterError
 
 COMMANDS = {
@@ -11,6 +11,7 @@ COMMANDS = {
     "score": (score, "run bugs, mutants and alternatives through the graders"),
     "release": (release, "make the bundle of an assignment that students receive"),
     "grade": (batch, "grade submissions, in parallel and in a sandbox"),
+    "similar": (similar, "compare submissions with each other, and list those that look alike"),
     "lab": (lab, "open JupyterLab on the course, as a student or as a TA"),
 }
 
