@@ -26,7 +26,7 @@ td:first-child, th:first-child { text-align: right; font-variant-numeric: tabula
 details { border: 1px solid var(--line); border-radius: .4rem; margin: .8rem 0; }
 summary { cursor: pointer; padding: .6rem 1rem; background: var(--soft); border-radius: .4rem; }
 summary span { color: var(--quiet); margin-left: .6rem; }
-details > div { padding: 0 1rem 1rem; }
+details > div { padding: 0 1rem 1rem; scroll-margin-top: 4rem; }
 h2 { display: inline; font-size: 1rem; margin: 0; }
 h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; }
 h3 span { color: var(--quiet); font-weight: normal; margin-left: .5rem; }
@@ -62,8 +62,9 @@ def page(assignment: str, count: int, pairs: list["Pair"], listed: float) -> str
 <style>{_STYLE}</style>
 <h1>{title}</h1>
 <p>{count} submissions were compared, each with each. Listed are pairs with {listed:.0%} or more
-in common, of all code or of one longer exercise. Names, comments, white space and the order of
-passages do not count, and what the assignment gave does not either.</p>
+in common, of all code or of one longer exercise: the part of the one who has more of it from the
+other. Names, comments, white space and the order of passages do not count, and what the assignment
+gave does not either.</p>
 <p>A high share is a reason to look, not a proof: short solutions of the same equation look alike.
 What is <mark>marked</mark> stands in both.</p>
 {body}
@@ -88,9 +89,9 @@ def _details(number: int, pair: "Pair") -> str:
     names += [name for work in (pair.left, pair.right) for name in work.cells if name not in names]
     shown = [name for name in names if any(side.get(name) for side in pair.marks)]
     left, right = escape(pair.left.student), escape(pair.right.student)
-    return f"""<details id="pair-{number}"{" open" if number == 0 else ""}>
+    return f"""<details{" open" if number == 0 else ""}>
 <summary><h2>{left} and {right}</h2><span>{escape(pair.where)}</span></summary>
-<div>{_lines(_cell(pair, name) for name in shown)}</div>
+<div id="pair-{number}">{_lines(_cell(pair, name) for name in shown)}</div>
 </details>"""
 
 
@@ -98,7 +99,8 @@ def _cell(pair: "Pair", name: str) -> str:
     share = f"<span>{pair.shares[name]:.0%} in common</span>" if name in pair.shares else ""
     sides = ""
     for work, marks in zip((pair.left, pair.right), pair.marks, strict=True):
-        code = f"<pre>{_marked(work.cells[name], marks[name])}</pre>" if name in work.cells else ""
+        found = marks.get(name)
+        code = f"<pre>{_marked(work.cells[name], found)}</pre>" if found else ""
         sides += f"<div><b>{escape(work.student)}</b>{code}</div>"
     return f'<h3>{escape(name)}{share}</h3>\n<div class="sides">{sides}</div>'
 
