@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from autograder import batch, build, lab, release, score, similar
+from autograder import batch, build, gradescope, lab, release, score, similar
 from autograder.master import MasterError
 
 COMMANDS = {
@@ -12,6 +12,7 @@ COMMANDS = {
     "release": (release, "make the bundle of an assignment that students receive"),
     "grade": (batch, "grade submissions, in parallel and in a sandbox"),
     "similar": (similar, "compare submissions with each other, and list those that look alike"),
+    "gradescope": (gradescope, "make the archive with which Gradescope grades an assignment"),
     "lab": (lab, "open JupyterLab on the course, as a student or as a TA"),
 }
 

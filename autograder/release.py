@@ -102,17 +102,22 @@ def wheel(assignment: Assignment, folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def _stage(assignment: Assignment, staging: Path) -> None:
-    package = staging / "course_pkg"
-    shutil.copytree(ROOT / "course_pkg", package, ignore=shutil.ignore_patterns("__pycache__"))
+def drop_later(assignment: Assignment, package: Path) -> None:
+    """Remove from a copy of course_pkg what belongs to later assignments."""
     for other in assignments():
-        module = package / f"{other.topic}.py"
-        if other.name == assignment.name:
-            module.write_text(stub(module), encoding="utf-8")
-        elif other.name > assignment.name:
+        if other.name > assignment.name:
+            module = package / f"{other.topic}.py"
             module.unlink()
             (package / "checks" / module.name).unlink()
             (package / "checks" / "data" / f"{other.name}.npz").unlink()
+
+
+def _stage(assignment: Assignment, staging: Path) -> None:
+    package = staging / "course_pkg"
+    shutil.copytree(ROOT / "course_pkg", package, ignore=shutil.ignore_patterns("__pycache__"))
+    drop_later(assignment, package)
+    own = package / f"{assignment.topic}.py"
+    own.write_text(stub(own), encoding="utf-8")
     # A version of its own, so that pip replaces the wheel of an earlier assignment.
     number = int(assignment.name[:2])
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
