@@ -1,4 +1,4 @@
-"""`python -m autograder COMMAND`: build, score, release, grade and lab."""
+"""`python -m autograder COMMAND`: build and release, grade and compare, score and lab."""
 
 import argparse
 import sys
