@@ -36,13 +36,12 @@ _SETUP = """\
 set -euo pipefail
 cd /autograder/source
 export PYTHONPATH=$$PWD
-if ! command -v bwrap > /dev/null; then
+# What is there already is used as it is.
+if [ ! -x .venv/bin/python ] || ! command -v bwrap > /dev/null; then
   apt-get update
-  apt-get install -y --no-install-recommends bubblewrap
+  apt-get install -y --no-install-recommends bubblewrap python3-venv
 fi
-# An environment that is there is used as it is.
 if [ ! -x .venv/bin/python ]; then
-  apt-get install -y --no-install-recommends python3-venv
   python3 -m venv /opt/uv
   /opt/uv/bin/pip install uv
   /opt/uv/bin/uv venv --seed --python 3.12 .venv

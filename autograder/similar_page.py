@@ -13,7 +13,7 @@ _STYLE = """
   --text: light-dark(#1f2328, #dfe2e7); --quiet: light-dark(#5a626d, #9aa3ae);
   --link: light-dark(#0b57a4, #7db7f2); --page: light-dark(#ffffff, #15171a); }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 100rem; padding: 1.5rem 2rem 4rem; color: var(--text);
+body { margin: 0 auto; max-width: 120rem; padding: 1.5rem 2rem 4rem; color: var(--text);
   background: var(--page); font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .3rem; }
 p { max-width: 50rem; margin: .3rem 0; color: var(--quiet); }
@@ -62,9 +62,9 @@ def page(assignment: str, count: int, pairs: list["Pair"], listed: float) -> str
 <style>{_STYLE}</style>
 <h1>{title}</h1>
 <p>{count} submissions were compared, each with each. Listed are pairs with {listed:.0%} or more
-in common, of all code or of one longer exercise: the part of the one who has more of it from the
-other. Names, comments, white space and the order of passages do not count, and what the assignment
-gave does not either.</p>
+in common, of all code or of one longer exercise; the share is that of the student more of whose
+code stands in the other's. Names, comments, white space and the order of passages do not count, nor
+does what the assignment gave.</p>
 <p>A high share is a reason to look, not a proof: short solutions of the same equation look alike.
 What is <mark>marked</mark> stands in both.</p>
 {body}
@@ -106,13 +106,13 @@ def _cell(pair: "Pair", name: str) -> str:
 
 
 def _marked(text: str, marks: "Marks") -> str:
-    """Mark what is in common; a mark begins and ends where there is something to see."""
+    """Mark what is in common, line by line and without the white space around it."""
     parts, position = [], 0
-    for begin, end in sorted(marks):
-        begin = max(begin, position)
-        begin += len(text[begin:end]) - len(text[begin:end].lstrip())
-        end = begin + len(text[begin:end].rstrip())
-        if begin < end:
-            parts += [escape(text[position:begin]), f"<mark>{escape(text[begin:end])}</mark>"]
-            position = end
+    for begin, end in marks:
+        parts.append(escape(text[position:begin]))
+        for line in text[begin:end].splitlines(keepends=True):
+            left = line[: len(line) - len(line.lstrip())]
+            core, right = line.strip(), line[len(line.rstrip()) :]
+            parts.append(f"{left}<mark>{escape(core)}</mark>{right}" if core else line)
+        position = end
     return "".join([*parts, escape(text[position:])])
