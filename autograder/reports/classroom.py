@@ -1,8 +1,8 @@
 """What the gradebook, the graded notebooks and the verdicts say of each student of a class."""
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from traitlets.config import PyFileConfigLoader
 
 from autograder.engine.submission import Course, Submission
-from autograder.engine.verdict import Verdict
 from autograder.reports.diagnosis import causes, incidents, text_of
 from autograder.reports.errors import (
     ForeignGradebook,
@@ -220,7 +219,8 @@ def _scores(session: Session, assignment: str, items: list[Item]) -> dict[str, G
         .where(api.Assignment.name == assignment, api.Comment.auto_comment.startswith(_NOTE))
     )
     for student, comment in session.execute(query):
-        found[student].reason = comment.removeprefix(_NOTE)
+        if student in found:
+            found[student].reason = comment.removeprefix(_NOTE)
     return {s: g for s, g in found.items() if set(g.scores.values()) != {None}}
 
 
@@ -257,15 +257,12 @@ def _seconds(course: Course, assignment: str) -> dict[str, float]:
     """Say what judging took, for those whose scores the grade command has written."""
     places = course.store.path(assignment, "*").parent.glob("*.json")
     verdicts = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in places}
-    return dict(_marked(course.work / "graded" / assignment, verdicts))
-
-
-def _marked(folder: Path, verdicts: dict[str, Path]) -> Iterator[tuple[str, float]]:
-    for marker in folder.glob("*.json"):
-        path = verdicts.get(json.loads(marker.read_text(encoding="utf-8")).get("verdict", ""))
-        if path is not None:
-            verdict = Verdict(**json.loads(path.read_text(encoding="utf-8")))
-            yield marker.stem, verdict.seconds.get("all")
+    found = {}
+    for marker in (course.work / "graded" / assignment).glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError):  # no marker, or no verdict
+            path = verdicts[json.loads(marker.read_text(encoding="utf-8"))["verdict"]]
+            found[marker.stem] = json.loads(path.read_text(encoding="utf-8"))["seconds"]["all"]
+    return found
 
 
 def _seconds_of(course: Course, assignment: str, student: str) -> float | None:

@@ -15,7 +15,8 @@ class Statistics:
 
     Args:
         item: which one.
-        mean: the mean share of its points: its difficulty index.
+        mean: the mean share of its points: its difficulty index; None while answers wait for a
+            grader, because only empty ones, which get nothing at once, would count.
         none, part, full: how many got no, some and all points.
         waiting: how many answers wait for a grader.
         discrimination: the correlation of its score with the points on the other exercises; None
@@ -48,17 +49,18 @@ def stuck(classroom: Classroom) -> list[tuple[Graded, list[str]]]:
 
 def _describe(item: Item, classroom: Classroom) -> Statistics:
     known = [g for g in classroom.graded if g.scores[item.name] is not None]
+    waiting = len(classroom.graded) - len(known)
     scores = np.array([g.scores[item.name] for g in known])
     others = [e.name for e in classroom.exercises if e is not item]
     rest = np.array([sum(g.scores[name] or 0 for name in others) for g in known])
     return Statistics(
         item,
-        mean=float(scores.mean() / item.points) if known else None,
+        mean=None if waiting else float(scores.mean() / item.points),
         none=int((scores <= 0).sum()),
         part=int(((scores > 0) & (scores < item.points)).sum()),
         full=int((scores >= item.points).sum()),
-        waiting=len(classroom.graded) - len(known),
-        discrimination=_correlation(scores, rest),
+        waiting=waiting,
+        discrimination=None if waiting else _correlation(scores, rest),
     )
 
 
