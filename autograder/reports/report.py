@@ -89,6 +89,12 @@ def _known_mistakes(assignment: str) -> dict[str, dict[str, str]]:
 
 def _page(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -> str:
     described = statistics(classroom)
+    lost = stuck(classroom)
+    alike: dict[tuple[str, str], list[Graded]] = {}
+    for graded in classroom.graded:
+        if graded.incidents:
+            what = ", ".join(sorted(graded.incidents)), graded.reason
+            alike.setdefault(what, []).append(graded)
     seconds = [g.seconds for g in classroom.graded if g.seconds is not None]
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -100,8 +106,10 @@ def _page(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -
         classroom=classroom,
         described=described,
         mistakes=_mistakes(classroom, names),
-        stuck=stuck(classroom),
+        stuck=lost,
+        empty=[g for g, names in lost if len(names) == len(classroom.exercises)],
         incidents=[g for g in classroom.graded if g.incidents],
+        alike=sorted(alike.items(), key=lambda pair: -len(pair[1])),
         kinds=Counter(kind for g in classroom.graded for kind in sorted(g.incidents)),
         waiting=sum(s.waiting for s in described),
         quartiles=np.percentile([g.score for g in classroom.graded], [25, 50, 75]),
