@@ -149,6 +149,22 @@ def test_verdicts_may_be_gone(course):
     assert "No verdict is stored" in made.words
 
 
+def test_an_exercise_that_is_new_since_the_grading(course):
+    change(
+        course,
+        "delete from grade where cell_id in (select id from base_cell where name = "
+        "'check_gru_step')",
+    )
+    made = make(course)
+    assert {made.rows[student]["gru_step"] for student in PROFILES} == {""}
+    change(
+        course,
+        "update grade set auto_score = null where cell_id in (select id from base_cell "
+        "where name != 'check_LSTM') and rowid % 2",
+    )
+    assert make(course).rows["perfect"]["state"] == "graded"
+
+
 def test_ids_are_text(course):
     change(course, "update submitted_assignment set student_id = '<b>x' where student_id = 'buggy'")
     made = make(course)

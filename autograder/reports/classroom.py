@@ -43,7 +43,7 @@ class Graded:
         student: the student's id.
         notebook: the gradebook's id of the submitted notebook, which the formgrader's address has.
         submitted: when, in UTC, if that is known.
-        scores: by item; None while an answer waits for a grader.
+        scores: by item; None while it has no score, as answers that wait for a grader.
         mistakes: the sentences of the known mistakes, by exercise.
         incidents: what went wrong beyond wrong results, in words of autograder.reports.diagnosis.
         reason: what the grader was told about it.
@@ -53,7 +53,7 @@ class Graded:
     student: str
     notebook: str
     submitted: datetime | None
-    scores: dict[str, float | None] = field(default_factory=dict)
+    scores: dict[str, float | None]
     mistakes: dict[str, set[str]] = field(default_factory=dict)
     incidents: set[str] = field(default_factory=set)
     reason: str = ""
@@ -209,7 +209,8 @@ def _scores(session: Session, assignment: str, items: list[Item]) -> dict[str, G
     )
     found: dict[str, Graded] = {}
     for student, book, submitted, cell, auto, manual, score in session.execute(query):
-        graded = found.setdefault(student, Graded(student, book, submitted))
+        none = dict.fromkeys(names.values())
+        graded = found.setdefault(student, Graded(student, book, submitted, none))
         graded.scores[names[cell]] = None if auto is None and manual is None else score
     query = (
         select(submission.student_id, api.Comment.auto_comment)

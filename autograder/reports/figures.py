@@ -33,8 +33,10 @@ def scores(classroom: Classroom) -> str:
 
 
 def exercises(described: list[Statistics]) -> str:
-    """Draw how many submissions got all, some and no points in each exercise."""
+    """Draw how many submissions got all, some and no points, where none waits for a grader."""
     described = [s for s in described if s.mean is not None]
+    if not described:
+        return ""
     hardest = min(described, key=lambda s: s.mean)
     plot.style()
     figure, ax = plt.subplots(figsize=(7.2, 0.3 * len(described) + 1.3))
