@@ -81,6 +81,12 @@ def test_summary_says_what_is_wrong(pages):
     assert not summary(pages["unlucky"])["chrono_bias"].select(".finding")
 
 
+def test_summary_says_what_went_wrong_while_grading(pages):
+    problem = "Something went wrong while grading: A cell did not run to its end: it ended its"
+    assert words(pages["unlucky"].select_one(".summary")).count(problem) == 1
+    assert not any(problem in words(pages[student]) for student in ("buggy", "untouched"))
+
+
 def test_summary_links_to_cells_and_headings(pages):
     for page in pages.values():
         places = {tag.get("id") for tag in page.find_all(id=True)}

@@ -14,15 +14,13 @@ from sqlalchemy.orm import Session
 from traitlets.config import PyFileConfigLoader
 
 from autograder.engine.submission import Course, Submission
-from autograder.reports.diagnosis import causes, incidents, text_of
+from autograder.reports.diagnosis import NOTE, causes, incidents, text_of
 from autograder.reports.errors import (
     ForeignGradebook,
     NothingCollected,
     NothingGraded,
     UnknownAssignment,
 )
-
-_NOTE = "Something went wrong while grading: "  # how autograder.engine.nbgrader begins a comment
 
 
 @dataclass(frozen=True)
@@ -217,11 +215,11 @@ def _scores(session: Session, assignment: str, items: list[Item]) -> dict[str, G
         .join(notebook, api.Comment.notebook_id == notebook.id)
         .join(submission, notebook.assignment_id == submission.id)
         .join(api.Assignment, submission.assignment_id == api.Assignment.id)
-        .where(api.Assignment.name == assignment, api.Comment.auto_comment.startswith(_NOTE))
+        .where(api.Assignment.name == assignment, api.Comment.auto_comment.startswith(NOTE))
     )
     for student, comment in session.execute(query):
         if student in found:
-            found[student].reason = comment.removeprefix(_NOTE)
+            found[student].reason = comment.removeprefix(NOTE)
     return {s: g for s, g in found.items() if set(g.scores.values()) != {None}}
 
 

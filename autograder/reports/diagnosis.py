@@ -10,6 +10,7 @@ from autograder.grading import load_hidden
 from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.report import WIDTH
 
+NOTE = "Something went wrong while grading: "  # how autograder.engine.nbgrader begins a comment
 # What went wrong beyond a wrong result, and the words by which checks and cells say it.
 _INCIDENTS = {
     "time-out": r"ran for (more than|too long)|took more than [\d.]+ s"

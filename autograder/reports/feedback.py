@@ -10,7 +10,7 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets.config import Config
 
-from autograder.reports.diagnosis import Finding, findings, text_of
+from autograder.reports.diagnosis import NOTE, Finding, findings, text_of
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -54,7 +54,7 @@ class Summarise(NbGraderPreprocessor):
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Give the rows of the summary to the template."""
-        waiting = _waiting(resources["nbgrader"])
+        waiting, problem = _gradebook(resources["nbgrader"])
         cells = {c.metadata.nbgrader.grade_id: c for c in nb.cells if "nbgrader" in c.metadata}
         rows = []
         for graded, cell in cells.items():
@@ -62,6 +62,7 @@ class Summarise(NbGraderPreprocessor):
             if not meta.grade:
                 continue
             name = graded.removeprefix("check_")
+            comment = cells.get(name, cell).metadata.nbgrader.get("comment")
             rows.append(
                 Row(
                     name,
@@ -69,20 +70,22 @@ class Summarise(NbGraderPreprocessor):
                     None if graded in waiting else meta.score,
                     meta.points,
                     findings(name, text_of(cell)) if cell.cell_type == "code" else [],
-                    cells.get(name, cell).metadata.nbgrader.get("comment"),
+                    None if comment == problem else comment,
                 )
             )
-        resources["course"] = {"rows": rows, "headings": _headings(nb)}
+        resources["course"] = {"rows": rows, "headings": _headings(nb), "problem": problem}
         return nb, resources
 
 
-def _waiting(names: dict[str, str]) -> set[str]:
-    """List the graded cells of a submission that a person has yet to look at."""
+def _gradebook(names: dict[str, str]) -> tuple[set[str], str | None]:
+    """Look up which cells a person has yet to grade, and what went wrong while grading."""
     with Gradebook(names["db_url"]) as gradebook:
         found = gradebook.find_submission_notebook(
             names["notebook"], names["assignment"], names["student"]
         )
-        return {g.name for g in found.grades if g.auto_score is None and g.manual_score is None}
+        waiting = {g.name for g in found.grades if g.auto_score is None and g.manual_score is None}
+        comments = [comment.auto_comment or "" for comment in found.comments]
+        return waiting, next((text for text in comments if text.startswith(NOTE)), None)
 
 
 def _headings(nb: NotebookNode) -> dict[str, str]:

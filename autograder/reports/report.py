@@ -18,7 +18,6 @@ from autograder.engine.errors import GradingError
 from autograder.engine.submission import Course
 from autograder.engine.verdict import write
 from autograder.master import Assignment
-from autograder.reports import figures
 from autograder.reports.classroom import Classroom, Graded, read
 from autograder.reports.statistics import FEWEST, statistics, stuck
 
@@ -88,6 +87,9 @@ def _known_mistakes(assignment: str) -> dict[str, dict[str, str]]:
 
 
 def _page(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -> str:
+    # matplotlib takes a second to import: too long for the other commands.
+    from autograder.reports import figures
+
     described = statistics(classroom)
     lost = stuck(classroom)
     alike: dict[tuple[str, str], list[Graded]] = {}
