@@ -1,10 +1,11 @@
-"""`python -m autograder COMMAND`: build and release, grade and compare, score and lab."""
+"""`python -m autograder COMMAND`: build and release, grade and report, score and lab."""
 
 import argparse
 import sys
 
 from autograder import batch, build, gradescope, lab, release, score, similar
 from autograder.master import MasterError
+from autograder.reports import report
 
 COMMANDS = {
     "build": (build, "make notebooks and fingerprints from the masters, or check them"),
@@ -13,6 +14,7 @@ COMMANDS = {
     "grade": (batch, "grade submissions, in parallel and in a sandbox"),
     "similar": (similar, "compare submissions with each other, and list those that look alike"),
     "gradescope": (gradescope, "make the archive with which Gradescope grades an assignment"),
+    "report": (report, "show how a class did in an assignment"),
     "lab": (lab, "open JupyterLab on the course, as a student or as a TA"),
 }
 
