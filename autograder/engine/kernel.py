@@ -133,10 +133,10 @@ class Kernel:
             self._client.start_channels(hb=False)
             for channel in (self._client.iopub_channel, self._client.shell_channel):
                 channel.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE)
-            self._client.wait_for_ready(timeout=START_SECONDS)
+            self._wait_for_welcome()
             # quit() in a cell ends a session; the cells below it still count.
             self.settle(self.submit("get_ipython().ask_exit = lambda: None"), START_SECONDS)
-        except RuntimeError as error:
+        except KernelDied as error:
             reason = self.reason or str(error)
             self.kill()
             raise KernelDied(f"the kernel does not start: {reason}") from None
@@ -242,9 +242,25 @@ class Kernel:
         provisioner = self._manager.provisioner
         if provisioner is not None:
             provisioner.kill_now()
+            self._wait_for_end()
         with contextlib.suppress(Exception):
-            self._manager.shutdown_kernel(now=True)
+            self._manager.cleanup_resources()
         self._manager.context.destroy(linger=0)
+
+    def _wait_for_end(self) -> None:
+        """Wait a moment for a kernel that was killed, more closely than its manager does."""
+        deadline = time.monotonic() + 1.0
+        while self.is_alive and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def _wait_for_welcome(self) -> None:
+        """Wait until what the kernel publishes comes here: before that, it would be lost."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._client.iopub_channel.socket.poll(200):  # it says "iopub_welcome" first
+            if not self.is_alive:
+                raise KernelDied("it ended its Python process")
+            if time.monotonic() > deadline:
+                raise KernelDied(f"it does not answer within {START_SECONDS:g} s")
 
     def _receive(self, socket: zmq.Socket, request: str) -> dict | None:
         """Read one message; None if it belongs to another request."""

@@ -26,9 +26,10 @@ _SETFCAP = 31  # the capability without which a fork must not map user 0 to anot
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 MODULES = """
     random numpy torch matplotlib.pyplot matplotlib_inline.backend_inline ipykernel.kernelapp
-    ipykernel.ipkernel course_pkg.plot course_pkg.train course_pkg.data course_pkg.checking.serve
-    course_pkg.checking.report torch.testing torch.nn.functional jaxtyping
-    torch.fx.experimental.symbolic_shapes
+    ipykernel.ipkernel ipykernel.debugger IPython.core.completerlib IPython.core.logger
+    IPython.extensions.storemagic tornado.gen sqlite3 course_pkg.plot course_pkg.train
+    course_pkg.data course_pkg.checking.serve course_pkg.checking.report torch.testing
+    torch.nn.functional jaxtyping torch.fx.experimental.symbolic_shapes
 """.split()
 
 
