@@ -18,7 +18,6 @@ from pathlib import Path
 from string import Template
 
 import nbformat
-from nbformat import NotebookNode
 
 from autograder import batch
 from autograder.build import check, is_stale
@@ -27,6 +26,7 @@ from autograder.engine.recording import Recorder
 from autograder.engine.submission import Course
 from autograder.master import ROOT, Assignment, MasterError, assignments
 from autograder.release import drop_later
+from autograder.reports.diagnosis import text_of
 
 STUDENT = "student"  # whoever has submitted; Gradescope knows the name
 PLACE = Path("/autograder")
@@ -131,7 +131,7 @@ def results(course: Course, name: str) -> dict:
     """Collect the scores and what the checks said of each exercise, as Gradescope reads them."""
     cells = course.plan(name).cells.values()
     nb = nbformat.read(course.work / "autograded" / STUDENT / name / f"{name}.ipynb", 4)
-    said = {cell.id: _said(cell) for cell in nb.cells if cell.cell_type == "code"}
+    said = {cell.id: text_of(cell).strip() for cell in nb.cells if cell.cell_type == "code"}
     scores, notes = Recorder(course, name).details(STUDENT)
     tests = [
         {
@@ -149,17 +149,6 @@ def results(course: Course, name: str) -> dict:
     if by_hand:
         notes.append(f"A person grades {', '.join(by_hand)}; these points are not in the score.")
     return {"output": "\n".join(notes), "output_format": "text", "tests": tests}
-
-
-def _said(cell: NotebookNode) -> str:
-    """What a cell has printed, and the errors that it ended with."""
-    parts = []
-    for output in cell.outputs:
-        if output.output_type == "stream":
-            parts.append(output.text)
-        elif output.output_type == "error":
-            parts.append(f"{output.ename}: {output.evalue}\n")
-    return "".join(parts).strip()
 
 
 if __name__ == "__main__":

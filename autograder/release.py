@@ -11,7 +11,7 @@ from string import Template
 
 from autograder.build import check, is_stale
 from autograder.exercise import stub
-from autograder.master import ROOT, Assignment, MasterError, assignments
+from autograder.master import ROOT, Assignment, MasterError, assignments, course_folder
 
 BUNDLES = Path("autograder") / "course" / "bundles"
 _ENVIRONMENT = """\
@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Bundle an assignment and put it into the exchange, unless something in it is stale."""
-    course = arguments.course.resolve()
-    if not (course / "nbgrader_config.py").exists():
-        raise MasterError(f"{course} holds no nbgrader_config.py: use --course")
+    course = course_folder(arguments.course)
     (assignment,) = assignments([arguments.assignment])
     if stale := check(assignment):
         raise MasterError(is_stale(stale[0], assignment))

@@ -22,7 +22,7 @@ from autograder.engine import syntax
 from autograder.engine.errors import GradingError
 from autograder.engine.plan import Plan
 from autograder.engine.submission import Course, Submission
-from autograder.master import assignments
+from autograder.master import assignments, course_folder
 from autograder.similar_page import page
 
 K = 25  # characters of a passage, after names have become letters
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Compare all submissions, write the page and list the most similar pairs."""
     assignments([arguments.assignment])  # an unknown one is an error
-    course = Course(arguments.course.resolve())
+    course = Course(course_folder(arguments.course))
     try:
         works = _works(course, arguments.assignment)
     except GradingError as error:

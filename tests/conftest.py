@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
@@ -22,6 +23,13 @@ SLOW = (
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in SLOW)
+
+
+@pytest.fixture(autouse=True)
+def default_look():
+    """Undo after each test what it has changed of matplotlib's settings."""
+    with plt.rc_context():
+        yield
 
 
 @pytest.fixture(scope="session")

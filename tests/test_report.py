@@ -17,6 +17,7 @@ from nbgrader import api
 from nbgrader.server_extensions.formgrader import handlers
 
 from autograder.engine.submission import Course
+from autograder.master import MasterError
 from autograder.reports import classroom, report
 from autograder.reports.classroom import Classroom, Graded, Item
 from autograder.reports.errors import (
@@ -265,9 +266,9 @@ def test_unknown_assignment(course, capsys):
         classroom.read(course, "02_lsmt", {})
 
 
-def test_a_folder_that_is_no_course(tmp_path, capsys):
-    assert command(tmp_path) == 1
-    assert "holds no nbgrader_config.py: use --course" in capsys.readouterr().err
+def test_a_folder_that_is_no_course(tmp_path):
+    with pytest.raises(MasterError, match=r"holds no nbgrader_config.py: use --course"):
+        command(tmp_path)
 
 
 def test_nothing_collected(course):

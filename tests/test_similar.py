@@ -88,6 +88,7 @@ COPIES = {("alan", "edsger"), ("alan", "john"), ("edsger", "john")}
 def course(tmp_path_factory) -> Path:
     """A course in which some have copied; nothing is graded."""
     root = tmp_path_factory.mktemp("course")
+    (root / "nbgrader_config.py").touch()
     (root / "solutions").mkdir()
     (root / "solutions" / LSTM.name).symlink_to(LSTM.solved.parent)
     for student, work in WORKS.items():
@@ -159,6 +160,9 @@ def test_docstrings_go_and_nothing_else():
 def test_what_cannot_be_compared_is_a_clear_error(course, tmp_path, capsys):
     with pytest.raises(MasterError, match=r"there is no solutions/99_none.md; masters: 01_rnn"):
         similar.main(Namespace(assignment="99_none", course=course))
+    with pytest.raises(MasterError, match=r"holds no nbgrader_config.py: use --course"):
+        similar.main(Namespace(assignment=LSTM.name, course=tmp_path))
+    (tmp_path / "nbgrader_config.py").touch()
     assert similar.main(Namespace(assignment=LSTM.name, course=tmp_path)) == 1
     assert "the instructor's notebook cannot be read" in capsys.readouterr().err
     (tmp_path / "solutions").symlink_to(course / "solutions")

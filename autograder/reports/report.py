@@ -17,7 +17,7 @@ from autograder.bugs import BUGS
 from autograder.engine.errors import GradingError
 from autograder.engine.submission import Course
 from autograder.engine.verdict import write
-from autograder.master import Assignment
+from autograder.master import Assignment, course_folder
 from autograder.reports.classroom import Classroom, Graded, read
 from autograder.reports.statistics import FEWEST, statistics, stuck
 
@@ -37,10 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the page and the table; 1 if there is nothing to report on."""
-    root = arguments.course.resolve()
+    root = course_folder(arguments.course)
     try:
-        if not (root / "nbgrader_config.py").exists():
-            raise GradingError(f"{root} holds no nbgrader_config.py: use --course")
         paths = report(root, arguments.assignment, arguments.server.rstrip("/"))
     except (GradingError, SQLAlchemyError, OSError) as error:
         print(f"There is no report: {error}", file=sys.stderr)
