@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 c = get_config()  # Jupyter defines this name for its configuration files.
@@ -79,6 +80,9 @@ c.Autograde.autograde_preprocessors = [
 # notebook are part of the page.
 reports = "autograder.reports"
 c.HTMLExporter.filters = {"markdown2html": f"{reports}.formulas.markdown2html"}
+templates = Path(find_spec(reports).origin).with_name("templates")
+formgrader = Path(find_spec("nbgrader").origin).parent / "server_extensions" / "formgrader"
+c.HTMLExporter.extra_template_basedirs = [str(templates), str(formgrader / "templates")]
 
 # Feedback begins with points, what is wrong, and comments. It shows neither hidden tests nor
 # rubrics, which autograding has put back.

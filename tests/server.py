@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,18 +17,40 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS_TO_START = 60
 SECONDS_TO_ANSWER = 300  # the formgrader grades meanwhile
+# What `make lab` runs, and what is left of it where a student has only notebooks.
+TEACHER = "lab.serve(root, port, browser=False)"
+STUDENT = """\
+os.chdir(root)
+command = lab.server_command(root, port, browser=False)
+os.execvpe(command[0], command, lab.server_environment(root))"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    address: str
+    token: str
+
+    def __call__(self, page: str, data: bytes | None = None) -> str:
+        """Get a page, or post data to it."""
+        request = urllib.request.Request(
+            f"{self.address}/{page}", data, headers={"Authorization": f"token {self.token}"}
+        )
+        with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response:
+            return response.read().decode()
 
 
 @contextlib.contextmanager
-def serving(course: Path) -> Iterator[Callable[..., str]]:
-    """Run a server for a course; give a function that gets a page, or posts data to it."""
-    port = _free_port()
-    program = "import sys; from pathlib import Path; from autograder import lab\n"
-    program += f"lab.serve(Path({str(course)!r}), {port}, browser=False)"
+def serving(course: Path, program: str = TEACHER) -> Iterator[Server]:
+    """Run a server for a course, or for a student of one."""
+    port = free_port()
+    given = "import os, sys; from pathlib import Path; from autograder import lab\n"
+    given += f"root, port = Path({str(course)!r}), {port}\n"
     log = course / "server.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", given + program],
             cwd=ROOT,
             env=os.environ | {"HOME": str(course / "home")},
             stdout=output,
@@ -35,14 +58,15 @@ def serving(course: Path) -> Iterator[Callable[..., str]]:
         )
     try:
         token = _wait_for_token(course, process, log)
-        _wait_for_port(port, process, log)
-        yield lambda page, data=None: _get(port, page, token, data)
+        wait_for_port(port, process, log)
+        yield Server(f"http://127.0.0.1:{port}", token)
     finally:
         process.terminate()
         process.wait(timeout=20)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Find a port on which nobody listens."""
     with socket.socket() as candidate:
         candidate.bind(("127.0.0.1", 0))
         return candidate.getsockname()[1]
@@ -62,7 +86,7 @@ def _wait_for_token(course: Path, process: subprocess.Popen, log: Path) -> str:
     pytest.fail(f"JupyterLab has not started:\n{log.read_text()}")
 
 
-def _wait_for_port(port: int, process: subprocess.Popen, log: Path) -> None:
+def wait_for_port(port: int, process: subprocess.Popen, log: Path) -> None:
     """Return as soon as the server listens: it writes its token down before that."""
     deadline = time.monotonic() + SECONDS_TO_START
     while time.monotonic() < deadline and process.poll() is None:
@@ -70,12 +94,4 @@ def _wait_for_port(port: int, process: subprocess.Popen, log: Path) -> None:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return
         time.sleep(0.1)
-    pytest.fail(f"JupyterLab does not listen on port {port}:\n{log.read_text()}")
-
-
-def _get(port: int, page: str, token: str, data: bytes | None) -> str:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/{page}", data, headers={"Authorization": f"token {token}"}
-    )
-    with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response:
-        return response.read().decode()
+    pytest.fail(f"the server does not listen on port {port}:\n{log.read_text()}")

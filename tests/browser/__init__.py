@@ -1,0 +1,1 @@
+"""The course in a real browser: a system Chromium, driven by Playwright."""

@@ -1,0 +1,57 @@
+"""One Chromium for the tests of a worker, and windows whose requests are recorded."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from autograder.master import ROOT
+from tests.browser.window import SECONDS, Window
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MISSING = "no Chromium: install the package `chromium`, for example by apt-get install chromium"
+SCREENSHOTS = ROOT / "build" / "screenshots"
+# It should ask nobody anything.
+OPTIONS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium, with a profile of its own; without one, the test is skipped."""
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip(MISSING)
+    expect.set_options(timeout=1000 * SECONDS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, chromium_sandbox=os.geteuid() != 0, args=OPTIONS
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def window(chromium, request) -> Iterator[Callable[..., Window]]:
+    """Open windows, each of a user of its own; their screenshots are named by test and user."""
+    folder = SCREENSHOTS / request.node.originalname
+    opened = []
+
+    def open(user: str, **options) -> Window:
+        size = {"width": 1400, "height": 1000}
+        context = chromium.new_context(viewport=size, locale="en-US", **options)
+        opened.append(Window(context, folder, user))
+        return opened[-1]
+
+    yield open
+    for each in opened:
+        each.close()

@@ -1,0 +1,45 @@
+"""A user's browser window: what it asked for, and pictures of it."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import BrowserContext, Request
+
+SECONDS = 40  # the longest wait: continuous integration is slow and busy
+LOCAL = ("127.0.0.1", "localhost")
+
+
+class Window:
+    """A page with a memory of where its requests went.
+
+    Args:
+        context: the user's session in the browser.
+        folder: where pictures go.
+        user: whose window it is.
+    """
+
+    def __init__(self, context: BrowserContext, folder: Path, user: str):
+        context.set_default_timeout(1000 * SECONDS)
+        context.on("request", self._remember)
+        self._context = context
+        self._folder = folder
+        self._user = user
+        self._pictures = 0
+        self.elsewhere: set[str] = set()
+        self.page = context.new_page()
+
+    def picture(self, name: str) -> None:
+        """Keep a picture of what the user sees."""
+        self._pictures += 1
+        path = self._folder / f"{self._user}_{self._pictures:02}_{name}.png"
+        self.page.screenshot(path=path)
+
+    def close(self) -> None:
+        """Keep a last picture and end the session."""
+        self.picture("end")
+        self._context.close()
+
+    def _remember(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme in ("http", "https", "ws", "wss") and address.hostname not in LOCAL:
+            self.elsewhere.add(request.url)
