@@ -7,11 +7,12 @@ RUN := .venv/bin/python -m
 # One thread per process: faster for small models, and the same results on every machine.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help env lab test build score clean
+.PHONY: help env lab test test-browser build score clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
 	@echo "make test    run every check and test"
+	@echo "make test-browser    run the tests in a browser only (pictures: build/screenshots)"
 	@echo "make build   make the notebooks from their masters"
 	@echo "make score   test the graders against known mistakes"
 	@echo "make env     make the environment in .venv, which the others do too (PYTHON=python3)"
@@ -33,6 +34,9 @@ test: env
 	@$(RUN) autograder score
 	@echo "== Tests"
 	@$(RUN) pytest -n logical --dist loadgroup
+
+test-browser: env
+	@$(RUN) pytest -m browser -n logical --dist loadgroup
 
 build: env
 	@$(RUN) autograder build

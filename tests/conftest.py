@@ -18,6 +18,9 @@ SLOW = (
     "test_nbgrader.py",
     "test_grading.py",
     "test_batch.py",
+    "test_look.py",
+    "test_hub.py",
+    "test_day.py",
 )
 
 

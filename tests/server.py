@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def serving(course: Path, program: str = TEACHER) -> Iterator[Server]:
         )
     try:
         token = _wait_for_token(course, process, log)
-        wait_for_port(port, process, log)
+        _wait_for_port(port, process, log)
         yield Server(f"http://127.0.0.1:{port}", token)
     finally:
         process.terminate()
@@ -86,12 +86,17 @@ def _wait_for_token(course: Path, process: subprocess.Popen, log: Path) -> str:
     pytest.fail(f"JupyterLab has not started:\n{log.read_text()}")
 
 
-def wait_for_port(port: int, process: subprocess.Popen, log: Path) -> None:
+def _wait_for_port(port: int, process: subprocess.Popen, log: Path) -> None:
     """Return as soon as the server listens: it writes its token down before that."""
+    wait_until(lambda: socket.create_connection(("127.0.0.1", port), timeout=1), process, log)
+
+
+def wait_until(attempt: Callable, process: subprocess.Popen, log: Path) -> None:
+    """Return as soon as an attempt to connect to a server succeeds."""
     deadline = time.monotonic() + SECONDS_TO_START
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            attempt().close()
             return
         time.sleep(0.1)
-    pytest.fail(f"the server does not listen on port {port}:\n{log.read_text()}")
+    pytest.fail(f"the server does not answer:\n{log.read_text()}")

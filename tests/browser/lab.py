@@ -2,7 +2,7 @@
 
 import re
 
-from playwright.sync_api import FrameLocator, Locator, expect
+from playwright.sync_api import Locator, expect
 
 from tests.browser.window import Window
 

@@ -49,6 +49,11 @@ class Student(Lab):
         self.page.click(".jp-Dialog .jp-mod-accept")
         expect(self.page.locator(".jp-Dialog")).to_have_count(0)
 
+    def save(self) -> None:
+        """Save the notebook, and wait until it is saved."""
+        self.page.keyboard.press("Control+s")
+        expect(self.page.locator(".lm-TabBar-tab.jp-mod-dirty")).to_have_count(0)
+
     def submit(self, assignment: str) -> None:
         """Submit in the Assignment List, and wait until it lists the submission."""
         self.menu("Nbgrader", "Assignment List")

@@ -17,9 +17,8 @@ from tests.server import STUDENT, serving
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser-look")]
 THEMES = ("Light", "Dark")
 CONTRAST = 4.5  # WCAG 2, level AA
-SETTLED = 10_000  # milliseconds until a notebook is drawn
+SETTLED = 60_000  # milliseconds until a notebook is drawn
 AUDIT = (ROOT / "tests" / "browser" / "audit.js").read_text(encoding="utf-8")
-TALLEST = 15_000  # pixels of a picture
 
 
 @pytest.fixture(scope="module")

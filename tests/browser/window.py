@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import BrowserContext, Request
 
-SECONDS = 40  # the longest wait: continuous integration is slow and busy
+SECONDS = 120  # the longest wait: continuous integration is slow and busy
 LOCAL = ("127.0.0.1", "localhost")
 
 
