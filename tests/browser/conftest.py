@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from autograder.master import ROOT
-from tests.browser.window import SECONDS, Window
+from tests.browser.window import HEIGHT, SECONDS, WIDTH, Window
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = "no Chromium: install the package `chromium`, for example by apt-get install chromium"
@@ -46,7 +46,7 @@ def window(chromium, request) -> Iterator[Callable[..., Window]]:
     opened = []
 
     def open(user: str, **options) -> Window:
-        size = {"width": 1400, "height": 1000}
+        size = {"width": WIDTH, "height": HEIGHT}
         context = chromium.new_context(viewport=size, locale="en-US", **options)
         opened.append(Window(context, folder, user))
         return opened[-1]

@@ -7,14 +7,22 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
+from nbformat.sign import NotebookNotary
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 from playwright.sync_api import TimeoutError, expect
 
 from autograder.master import ROOT, Assignment, assignments
 from autograder.reports.formulas import markdown2html
+from course_pkg import lstm
+from course_pkg.checking.registry import find
+from course_pkg.checking.report import run_here
 from tests.browser.lab import Lab
-from tests.server import STUDENT, serving
+from tests.browser.window import Window
+from tests.server import STUDENT, Server, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser-look")]
+REPORTS = "reports.ipynb"
 THEMES = ("Light", "Dark")
 CONTRAST = 4.5  # WCAG 2, level AA
 SETTLED = 60_000  # milliseconds until a notebook is drawn
@@ -28,7 +36,9 @@ def server(tmp_path_factory):
     for folder in ("notebooks", "solutions"):
         for assignment in assignments():
             shutil.copytree(ROOT / folder / assignment.name, root / folder / assignment.name)
-    settings = root / "autograder/course/jupyter/config/lab/user-settings/@jupyterlab"
+    jupyter = root / "autograder" / "course" / "jupyter"
+    write_reports(root / REPORTS, jupyter / "data")
+    settings = jupyter / "config" / "lab" / "user-settings" / "@jupyterlab"
     for name, value in {
         "notebook-extension/tracker": {"windowingMode": "none"},
         "docmanager-extension/plugin": {"autosave": False},
@@ -38,6 +48,33 @@ def server(tmp_path_factory):
         path.write_text(json.dumps(value))
     with serving(root, STUDENT) as server:
         yield server
+
+
+def write_reports(path: Path, data: Path) -> None:
+    """Write a notebook, trusted by the server, with what checks show of wrong and right code."""
+
+    def lstm_step(x, h, c, W, b):
+        i, f, g, o = W.chunk(4)
+        return lstm.lstm_step(x, h, c, torch.cat([i, f, o, g]), b)
+
+    exercise = find("lstm_step")
+    wrong, right = run_here(exercise, lstm_step), run_here(exercise, lstm.lstm_step)
+    assert right.passed and not wrong.passed
+    error = {"ename": "CheckFailed", "evalue": wrong.text, "traceback": wrong.text.splitlines()}
+    shown = {"text/plain": right.text, "text/html": right._repr_html_()}
+    bar = "LSTM 100%|██████████| 300/300 [00:03<00:00, loss 0.123]\n"
+    outputs = [
+        new_output("error", **error),
+        new_output("display_data", data=shown),
+        new_output("stream", name="stdout", text=bar),
+        new_output("stream", name="stderr", text="UserWarning: this may not be what you want\n"),
+    ]
+    cells = [new_code_cell("check(lstm_step)", outputs=[output]) for output in outputs]
+    python = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nb = new_notebook(cells=cells, metadata={"kernelspec": python})
+    data.mkdir(parents=True)
+    NotebookNotary(data_dir=str(data)).sign(nb)
+    nbformat.write(nb, path)
 
 
 def choose(lab: Lab, theme: str) -> None:
@@ -68,8 +105,21 @@ def expected(path: Path) -> dict:
 @pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
 def test_notebook_looks_right(assignment: Assignment, folder, server, window):
     path = Path(folder, assignment.name, f"{assignment.name}.ipynb")
-    lab = Lab(window(path.stem), f"{server.address}/lab/tree/{path}?token={server.token}&reset")
-    parts = expected(ROOT / path)
+    look_at(path, expected(ROOT / path), server, window(f"{path.stem}_{folder}"))
+
+
+def test_reports_of_checks_can_be_read(server, window):
+    nothing = dict.fromkeys(("texts", "formulas", "figures"), 0)
+    parts = nothing | {"outputs": 4, "contrast": CONTRAST}
+    lab = look_at(Path(REPORTS), parts, server, window("reports"))
+    expect(lab.page.locator(".jp-OutputArea")).to_contain_text(
+        ["✗ lstm_step · values", "✓ values", "LSTM 100%", "UserWarning"]
+    )
+
+
+def look_at(path: Path, parts: dict, server: Server, window: Window) -> Lab:
+    """Demand that a notebook shows all its parts as they should be, in each theme."""
+    lab = Lab(window, f"{server.address}/lab/tree/{path}?token={server.token}&reset")
     for theme in THEMES:
         choose(lab, theme)
         with contextlib.suppress(TimeoutError):  # the next line says what is wrong
@@ -77,5 +127,6 @@ def test_notebook_looks_right(assignment: Assignment, folder, server, window):
                 f"parts => ({AUDIT})(parts).length === 0", arg=parts, timeout=SETTLED, polling=500
             )
         problems = lab.page.evaluate(AUDIT, parts)
-        lab.window.picture(f"{folder}_{theme}")
+        window.picture(theme, of=".jp-WindowedPanel-outer")
         assert not problems, f"{path}, {theme}: {problems}"
+    return lab

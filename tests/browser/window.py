@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import BrowserContext, Request
 
 SECONDS = 120  # the longest wait: continuous integration is slow and busy
+WIDTH, HEIGHT, HIGHEST = 1400, 1000, 16_000  # pixels
 LOCAL = ("127.0.0.1", "localhost")
 
 
@@ -28,15 +29,22 @@ class Window:
         self.elsewhere: set[str] = set()
         self.page = context.new_page()
 
-    def picture(self, name: str) -> None:
-        """Keep a picture of what the user sees."""
+    def picture(self, name: str, of: str | None = None) -> None:
+        """Keep a picture of what the user sees.
+
+        Args:
+            name: what it shows.
+            of: a part that scrolls; then the window is made as high as this part's content.
+        """
+        if of is not None:
+            height = self.page.locator(of).evaluate("part => part.scrollHeight")
+            self.page.set_viewport_size({"width": WIDTH, "height": min(height + 150, HIGHEST)})
         self._pictures += 1
         path = self._folder / f"{self._user}_{self._pictures:02}_{name}.png"
         self.page.screenshot(path=path)
 
     def close(self) -> None:
-        """Keep a last picture and end the session."""
-        self.picture("end")
+        """End the session."""
         self._context.close()
 
     def _remember(self, request: Request) -> None:
