@@ -78,8 +78,10 @@ class Report:
         return f"{mark} {self.exercise.name} · {outcome.check.name}: {outcome.check.title}"
 
     def _repr_html_(self) -> str:
+        # Nearer to the text's colour than JupyterLab's green, which is too pale on white.
+        green = "color-mix(in srgb, var(--jp-success-color1, green) 75%, currentColor)"
         items = "".join(
-            f"<div><span style='color: var(--jp-success-color1, green)'>✓</span> "
+            f"<div><span style='color: {green}'>✓</span> "
             f"<b>{html.escape(outcome.check.name)}</b> {html.escape(outcome.check.title)}</div>"
             for outcome in self.outcomes
         )
