@@ -23,7 +23,8 @@ def ready(*exercises: object) -> bool:
 
 
 def _is_stub(exercise: object) -> bool:
-    methods = vars(exercise).values() if inspect.isclass(exercise) else [exercise]
+    is_class = inspect.isclass(exercise)
+    methods = vars(exercise).values() if is_class else [inspect.unwrap(exercise)]
     return any(
         "NotImplementedError" in method.__code__.co_names
         for method in methods
