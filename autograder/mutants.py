@@ -9,6 +9,7 @@ import copy
 import importlib
 import inspect
 import itertools
+import linecache
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,10 +89,11 @@ def mutants(exercise: Exercise) -> Iterator[Mutant]:
         edit()
         if ast.unparse(changed) == ast.unparse(tree):  # two equal things were exchanged
             continue
-        ast.fix_missing_locations(changed)
         after = ast.unparse(statement).splitlines()[0]
-        namespace = dict(vars(module))
-        exec(compile(changed, f"<mutant of {exercise.name}>", "exec"), namespace)
+        namespace, file = dict(vars(module)), f"<mutant {number} of {exercise.name}>"
+        text = ast.unparse(changed)
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        exec(compile(text, file, "exec"), namespace)  # Triton reads the source of its kernels
         name = f"{before} → {after}" if after != before else f"{before} → (left out)"
         yield Mutant(name, namespace[exercise.name])
 
