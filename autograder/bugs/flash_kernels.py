@@ -1,0 +1,381 @@
+"""Known wrong solutions of 12_flash_kernels: the references with a few words changed."""
+
+import inspect
+import linecache
+from collections.abc import Callable
+
+from autograder.bugs import bug
+from course_pkg import flash_kernels
+from course_pkg.flash_kernels import (
+    flash_attention_backward,
+    flash_attention_forward,
+    online_softmax,
+    triton_flash_forward,
+    triton_paged_decode,
+)
+
+
+def changed(
+    reference: Callable,
+    name: str,
+    sentence: str,
+    *changes: tuple[str, str],
+    told_by: str | None = None,
+) -> None:
+    """Register a reference with some of its text replaced, as a bug of that name."""
+    source, file = inspect.getsource(reference), f"<bug {name} of {reference.__name__}>"
+    for right, wrong in changes:
+        assert right in source, right
+        source = source.replace(right, wrong)
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace = dict(vars(flash_kernels))
+    exec(compile(source, file, "exec"), namespace)
+    solution = namespace[reference.__name__]
+    solution.__name__ = name
+    bug(reference, sentence, told_by=told_by)(solution)
+
+
+changed(
+    online_softmax,
+    "sum_not_shrunk",
+    "the running sum z is not multiplied by exp(m - m') when m changes",
+    ("z = shrink * z + P", "z = z + P"),
+)
+changed(
+    online_softmax,
+    "values_not_shrunk",
+    "the running U is not multiplied by exp(m - m') when m changes",
+    ("U = shrink[:, None] * U", "U = U"),
+)
+changed(
+    online_softmax,
+    "nothing_shrunk",
+    "neither z nor U is multiplied by exp(m - m') when m changes",
+    ("shrink * z", "z"),
+    ("shrink[:, None] * U", "U"),
+)
+changed(
+    online_softmax,
+    "maximum_of_the_tile",
+    "m is the maximum of the last tile only, not of all so far",
+    ("torch.maximum(m, e.amax(dim=1))", "e.amax(dim=1)"),
+)
+changed(
+    online_softmax,
+    "no_maximum",
+    "exp is taken of the scores as they are, without subtracting a maximum",
+    ("highest = torch.maximum(m, e.amax(dim=1))", "highest = torch.zeros_like(m)"),
+)
+changed(
+    online_softmax,
+    "never_divided",
+    "U is returned without dividing it by z",
+    ("return U / torch.where(z == 0, 1, z)[:, None],", "return U,"),
+)
+changed(
+    online_softmax,
+    "log_sum_without_maximum",
+    "s is log z, without the m that was subtracted",
+    (", m + torch.log(z)", ", torch.log(z)"),
+)
+changed(
+    online_softmax,
+    "sum_for_log_sum",
+    "s is z, not m + log z",
+    (", m + torch.log(z)", ", z"),
+)
+changed(
+    online_softmax,
+    "infinite_minus_infinite",
+    "a row of -∞ gives NaN, because -∞ - -∞ is NaN",
+    ("highest.clamp(min=torch.finfo(e.dtype).min)", "highest"),
+)
+changed(
+    online_softmax,
+    "zero_by_zero",
+    "a query that may look nowhere gives 0 / 0",
+    ("torch.where(z == 0, 1, z)", "z"),
+)
+changed(
+    online_softmax,
+    "last_tile_lost",
+    "the last tile is left out",
+    ("zip(E, V, strict=True)", "zip(E[:-1], V[:-1], strict=True)"),
+)
+changed(
+    online_softmax,
+    "shrunk_the_wrong_way",
+    "z and U are multiplied by exp(m' - m), which grows, in place of exp(m - m')",
+    ("torch.exp(m - safe)", "torch.where(m.isinf(), 0.0, torch.exp(safe - m))"),
+)
+
+for reference in (flash_attention_forward, triton_flash_forward):
+    in_torch = reference is flash_attention_forward
+    changed(
+        reference,
+        "sum_not_shrunk",
+        "the running sum z is not multiplied by exp(m - m') when m changes",
+        ("z = shrink * z + ", "z = z + "),
+    )
+    changed(
+        reference,
+        "values_not_shrunk",
+        "the running U is not multiplied by exp(m - m') when m changes",
+        ("U = shrink[..., None] * U" if in_torch else "U = shrink[:, None] * U", "U = U"),
+    )
+    changed(
+        reference,
+        "not_scaled",
+        "the scores are not divided by √D_h",
+        (" / math.sqrt(D_h)", "") if in_torch else (" * scale", ""),
+    )
+    changed(
+        reference,
+        "never_divided",
+        "U is stored without dividing it by z",
+        ("U / z[..., None]" if in_torch else "U / z[:, None]", "U"),
+    )
+    changed(
+        reference,
+        "log_sum_without_maximum",
+        "s is log z, without the m that was subtracted",
+        ("m + torch.log(z)", "torch.log(z)") if in_torch else ("m + tl.log(z)", "tl.log(z)"),
+    )
+    changed(
+        reference,
+        "queries_from_the_start",
+        "query t is taken for position t, not for position N - T + t",
+        ("N - T + top", "top") if in_torch else ("N - T + ", ""),
+    )
+    changed(
+        reference,
+        "not_itself",
+        "a query does not see its own position",
+        ("keys > at", "(keys >= at")
+        if in_torch
+        else ("(n[None, :] <= N - T + t[:, None])", "(n[None, :] < N - T + t[:, None])"),
+        *([("[:, None], -math.inf", "[:, None]) & (keys > 0), -math.inf")] if in_torch else []),
+    )
+    changed(
+        reference,
+        "never_causal",
+        "the causal mask is never applied",
+        ("if causal:", "if False:") if in_torch else ("if CAUSAL:", "if CAUSAL and T < 0:"),
+        *([(" if causal else N", " if False else N")] if in_torch else []),
+    )
+changed(
+    flash_attention_forward,
+    "every_tile_touched",
+    "tiles that nobody may see are computed and masked, not left out",
+    ("end = min(N, N - T + top + rows) if causal else N", "end = N"),
+)
+changed(
+    flash_attention_forward,
+    "positions_of_the_tile",
+    "the keys of each tile are counted from 0 again",
+    ("keys = left + torch.arange", "keys = torch.arange"),
+)
+
+changed(
+    flash_attention_backward,
+    "not_scaled",
+    "dQ and dK are not divided by √D_h",
+    ("- inner[:, :, t]) / math.sqrt(D_h)", "- inner[:, :, t])"),
+)
+changed(
+    flash_attention_backward,
+    "scores_not_scaled",
+    "the scores are not divided by √D_h when they are computed again",
+    (".mT / math.sqrt(D_h)\n", ".mT\n"),
+)
+changed(
+    flash_attention_backward,
+    "softmax_of_a_tile",
+    "each tile's weights are a softmax of their own, not exp(E - s)",
+    ("torch.exp(E - s[:, :, t, None])", "torch.softmax(E, dim=-1).nan_to_num(0)"),
+)
+changed(
+    flash_attention_backward,
+    "no_inner_product",
+    "rowsum(dY ∘ Y) is not subtracted from dA",
+    (" - inner[:, :, t]", ""),
+)
+changed(
+    flash_attention_backward,
+    "inner_product_of_the_tile",
+    "the row sum that is subtracted runs over the tile's keys, not over all",
+    (
+        "dE = A * (dY[:, :, t] @ V[:, :, n].mT - inner[:, :, t])",
+        "dA = dY[:, :, t] @ V[:, :, n].mT\n"
+        "            dE = A * (dA - (A * dA).sum(dim=-1, keepdim=True))",
+    ),
+)
+changed(
+    flash_attention_backward,
+    "sum_of_values",
+    "the row sum that is subtracted is that of dY, not of dY ∘ Y",
+    ("(dY * Y).sum", "dY.sum"),
+)
+changed(
+    flash_attention_backward,
+    "keys_of_the_last_rows",
+    "dK and dV hold what the last tile of queries gives, not the sum over all",
+    ("dV[:, :, n] +=", "dV[:, :, n] ="),
+    ("dK[:, :, n] +=", "dK[:, :, n] ="),
+)
+changed(
+    flash_attention_backward,
+    "queries_of_the_last_columns",
+    "dQ holds what the last tile of keys gives, not the sum over all",
+    ("dQ[:, :, t] +=", "dQ[:, :, t] ="),
+)
+changed(
+    flash_attention_backward,
+    "queries_from_the_start",
+    "query t is taken for position t, not for position N - T + t",
+    ("N - T + top", "top"),
+)
+changed(
+    flash_attention_backward,
+    "never_causal",
+    "the causal mask is never applied",
+    ("if causal:", "if False:"),
+    ("if causal and", "if False and"),
+)
+changed(
+    flash_attention_backward,
+    "scores_for_weights",
+    "dV is dAᵀ dY: the gradient of the weights stands where the weights belong",
+    ("A.mT @ dY[:, :, t]", "(dY[:, :, t] @ V[:, :, n].mT).mT @ dY[:, :, t]"),
+)
+changed(
+    flash_attention_backward,
+    "swapped",
+    "dK and dV are exchanged",
+    ("return dQ, dK, dV", "return dQ, dV, dK"),
+)
+
+_OUTSIDE = "outside of its tensors"
+changed(
+    triton_flash_forward,
+    "padded_keys_count",
+    "keys beyond N, which are loaded as zeros, get weights too",
+    ("seen = n[None, :] < N", "seen = n[None, :] >= 0"),
+)
+changed(
+    triton_flash_forward,
+    "queries_unmasked",
+    "the queries are loaded without a mask",
+    ("q = tl.load(Q + places, mask=inside, other=0.0)", "q = tl.load(Q + places)"),
+    told_by=_OUTSIDE,
+)
+changed(
+    triton_flash_forward,
+    "keys_unmasked",
+    "the keys are loaded without a mask",
+    ("k = tl.load(K + where, mask=there, other=0.0)", "k = tl.load(K + where)"),
+    told_by=_OUTSIDE,
+)
+changed(
+    triton_flash_forward,
+    "outputs_unmasked",
+    "the outputs are stored without a mask",
+    ("tl.store(Y + places, U / z[:, None], mask=inside)", "tl.store(Y + places, U / z[:, None])"),
+    told_by=_OUTSIDE,
+)
+changed(
+    triton_flash_forward,
+    "width_for_size",
+    "rows are taken to be WIDTH apart, not D_h",
+    ("t[:, None]) * D_h +", "t[:, None]) * WIDTH +"),
+    ("n[:, None]) * D_h +", "n[:, None]) * WIDTH +"),
+    told_by=_OUTSIDE,
+)
+changed(
+    triton_flash_forward,
+    "one_head",
+    "every program reads the first head",
+    ("head * N", "0 * N"),
+)
+
+changed(
+    triton_paged_decode,
+    "not_scaled",
+    "the scores are not divided by √D_h",
+    (" * scale", ""),
+)
+changed(
+    triton_paged_decode,
+    "blocks_in_order",
+    "block number n of a sequence is taken for physical block n: the table is not read",
+    ("block = tl.load(tables + b * M + place)", "block = place"),
+)
+changed(
+    triton_paged_decode,
+    "first_table",
+    "every sequence reads the table of the first",
+    ("tables + b * M + place", "tables + place"),
+)
+changed(
+    triton_paged_decode,
+    "first_length",
+    "every sequence has the length of the first",
+    ("lengths + b", "lengths"),
+)
+changed(
+    triton_paged_decode,
+    "whole_blocks",
+    "the last block is read to its end, whatever the sequence's length",
+    (" & (place * S + slot < length)", ""),
+)
+changed(
+    triton_paged_decode,
+    "first_head",
+    "all query heads read the first key and value head",
+    ("((g * N + block)", "(block"),
+)
+changed(
+    triton_paged_decode,
+    "heads_in_turn",
+    "query head h reads key and value head h modulo G",
+    ("g * (H // G) + r[:, None]", "g + G * r[:, None]"),
+)
+changed(
+    triton_paged_decode,
+    "sum_not_shrunk",
+    "the running sum z is not multiplied by exp(m - m') when m changes",
+    ("z = shrink * z + ", "z = z + "),
+)
+changed(
+    triton_paged_decode,
+    "values_not_shrunk",
+    "the running U is not multiplied by exp(m - m') when m changes",
+    ("U = shrink[:, None] * U", "U = U"),
+)
+changed(
+    triton_paged_decode,
+    "never_divided",
+    "U is stored without dividing it by z",
+    ("U / z[:, None]", "U"),
+)
+changed(
+    triton_paged_decode,
+    "one_block_too_few",
+    "only full blocks are read",
+    ("tl.cdiv(length, S)", "length // S"),
+)
+changed(
+    triton_paged_decode,
+    "queries_unmasked",
+    "the queries are loaded without a mask",
+    ("q = tl.load(Q + places, mask=inside, other=0.0)", "q = tl.load(Q + places)"),
+    told_by=_OUTSIDE,
+)
+changed(
+    triton_paged_decode,
+    "keys_unmasked",
+    "keys and values are loaded without a mask",
+    ("K + where, mask=there, other=0.0", "K + where"),
+    ("V + where, mask=there, other=0.0", "V + where"),
+    told_by=_OUTSIDE,
+)
