@@ -107,6 +107,8 @@ def flash_attention_backward(
     A = exp(E - s),   dV = Aᵀ dY,   dA = dY Vᵀ,   dE = A ∘ (dA - rowsum(dY ∘ Y)),
     dQ = dE K / √D_h,   dK = dEᵀ Q / √D_h      (Dao et al. 2022, algorithm 4)
 
+    Tiles that no query of theirs may see are left out.
+
     Args:
         Q, K, V: what the forward pass had.
         Y, s: what it returned.
@@ -155,7 +157,7 @@ def triton_flash_forward(
     COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
-    """Attend from one tile of queries of one head to all its keys: what one program does.
+    """Attend from one tile of queries of one head to all keys that they may see, tile by tile.
 
     Program (i, j) has the queries i · ROWS … of head j, counted through all sequences.
 

@@ -10,6 +10,7 @@ Whether Triton interprets is decided when it is imported, so that this module do
 import ctypes
 import faulthandler
 import functools
+import gc
 import inspect
 import linecache
 import math
@@ -26,7 +27,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-INTERPRETED = not torch.cuda.is_available()
+from course_pkg.train import device
+
+INTERPRETED = device().type == "cpu"
 if INTERPRETED:
     os.environ["TRITON_INTERPRET"] = "1"
 try:
@@ -148,6 +151,7 @@ def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
     if child == 0:
         try:
             os.close(reader)
+            gc.disable()  # it would copy pages that both share
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             torch.set_num_threads(1)
             with open(writer, "w", errors="replace") as pipe:

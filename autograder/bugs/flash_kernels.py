@@ -4,7 +4,7 @@ import inspect
 import linecache
 from collections.abc import Callable
 
-from autograder.bugs import bug
+from autograder.bugs import bug, equivalent
 from course_pkg import flash_kernels
 from course_pkg.flash_kernels import (
     flash_attention_backward,
@@ -65,6 +65,7 @@ changed(
     "no_maximum",
     "exp is taken of the scores as they are, without subtracting a maximum",
     ("highest = torch.maximum(m, e.amax(dim=1))", "highest = torch.zeros_like(m)"),
+    told_by="yours is nan",
 )
 changed(
     online_softmax,
@@ -168,6 +169,7 @@ changed(
     "every_tile_touched",
     "tiles that nobody may see are computed and masked, not left out",
     ("end = min(N, N - T + top + rows) if causal else N", "end = N"),
+    told_by="yours is nan",
 )
 changed(
     flash_attention_forward,
@@ -379,3 +381,68 @@ changed(
     ("V + where, mask=there, other=0.0", "V + where"),
     told_by=_OUTSIDE,
 )
+
+_FIRST = "the first tile multiplies it by exp(-∞) = 0"
+_MAX = "the maximum of two is the same in either order"
+_CPU = "checks run on a CPU, which is torch's default device"
+_MADE = "all three are zeros, and dK and dV have the same shape"
+_OTHER = "the interpreter gives 0 where the mask is False; on a GPU it may be anything"
+_IEEE = "the interpreter does not round to tf32 as a GPU's tensor cores do"
+_LOW = "any number far below all scores does"
+EXCUSES = {
+    online_softmax: {
+        "m, z = (E[0].new_full((R,), -math.inf), E[0].new_zeros(R)) → "
+        "m, z = (E[0].new_full((R,), -math.inf), E[0].new_ones(R))": _FIRST,
+        "U = V[0].new_zeros(R, D) → U = V[0].new_ones(R, D)": _FIRST,
+        "highest = torch.maximum(m, e.amax(dim=1)) → highest = torch.maximum(e.amax(dim=1), m)": (
+            _MAX
+        ),
+        "for e, v in zip(E, V, strict=True): → for e, v in zip(E, V):": "there is a v for each e",
+        "for e, v in zip(E, V, strict=True): → for e, v in zip(E, V, strict=False):": (
+            "there is a v for each e"
+        ),
+        "return (U / torch.where(z == 0, 1, z)[:, None], m + torch.log(z)) → "
+        "return (U / torch.where(z == 0, 2, z)[:, None], m + torch.log(z))": "0 / 2 is 0 too",
+    },
+    flash_attention_forward: {
+        "at = N - T + top + torch.arange(q.shape[2], device=Q.device) → "
+        "at = N - T + top + torch.arange(q.shape[2])": _CPU,
+        "keys = left + torch.arange(k.shape[2], device=Q.device) → "
+        "keys = left + torch.arange(k.shape[2])": _CPU,
+        "highest = torch.maximum(m, E.amax(dim=-1)) → "
+        "highest = torch.maximum(E.amax(dim=-1), m)": _MAX,
+    },
+    flash_attention_backward: {
+        "dQ, dK, dV = (torch.zeros_like(Q), torch.zeros_like(K), torch.zeros_like(V)) → "
+        "dQ, dV, dK = (torch.zeros_like(Q), torch.zeros_like(K), torch.zeros_like(V))": _MADE,
+        "dQ, dK, dV = (torch.zeros_like(Q), torch.zeros_like(K), torch.zeros_like(V)) → "
+        "dQ, dK, dV = (torch.zeros_like(Q), torch.zeros_like(V), torch.zeros_like(K))": _MADE,
+        "keys = left + torch.arange(K[:, :, n].shape[2], device=Q.device) → "
+        "keys = left + torch.arange(K[:, :, n].shape[2])": _CPU,
+        "at = N - T + top + torch.arange(Q[:, :, t].shape[2], device=Q.device) → "
+        "at = N - T + top + torch.arange(Q[:, :, t].shape[2])": _CPU,
+    },
+    triton_flash_forward: {
+        "q = tl.load(Q + places, mask=inside, other=0.0) * scale → "
+        "q = tl.load(Q + places, mask=inside) * scale": _OTHER,
+        "k = tl.load(K + where, mask=there, other=0.0) → k = tl.load(K + where, mask=there)": (
+            _OTHER
+        ),
+        "v = tl.load(V + where, mask=there, other=0.0) → v = tl.load(V + where, mask=there)": (
+            _OTHER
+        ),
+        "E = tl.dot(q, tl.trans(k), input_precision='ieee') → E = tl.dot(q, tl.trans(k))": _IEEE,
+        "U = shrink[:, None] * U + tl.dot(P, v, input_precision='ieee') → "
+        "U = shrink[:, None] * U + tl.dot(P, v)": _IEEE,
+        "m = tl.full((ROWS,), -1e+30, tl.float32) → m = tl.full((ROWS,), -2e+30, tl.float32)": _LOW,
+        "highest = tl.maximum(m, tl.max(E, axis=1)) → "
+        "highest = tl.maximum(tl.max(E, axis=1), m)": _MAX,
+    },
+    triton_paged_decode: {
+        "q = tl.load(Q + places, mask=inside, other=0.0) * scale → "
+        "q = tl.load(Q + places, mask=inside) * scale": _OTHER,
+    },
+}
+for _reference, _mutants in EXCUSES.items():
+    for _mutant, _reason in _mutants.items():
+        equivalent(_reference, _mutant, _reason)

@@ -14,6 +14,7 @@ from course_pkg.checks.flash_kernels import (
     compare_paged,
     compare_tiles,
     inputs,
+    on_device,
     paged_inputs,
     scores,
     torchs,
@@ -25,6 +26,7 @@ from course_pkg.flash_kernels import (
     triton_flash_forward,
     triton_paged_decode,
 )
+from course_pkg.launch import ROWS
 
 _ATTENTION = (
     "torch.nn.functional.scaled_dot_product_attention",
@@ -92,6 +94,31 @@ def in_parts(backward, case):
 def large_scores(backward, case):
     """stays right when scores are large"""
     compare_backward(case, backward, inputs(case, 2, 1, 5, 8, 3, scale=12), False, 2, 3)
+
+
+@check(flash_attention_backward, weight=2, see="Tiles that nobody sees")
+def skips(backward, case):
+    """never touches a tile of keys that no query of its tile may see"""
+    Q, K, V = inputs(case, 2, 1, 12, 12, 3)
+    Y, s = torchs(Q, K, V, True), torch.logsumexp(scores(Q, K, True)[0], dim=-1)
+    dY = case.randn(*Y.shape)
+    leaf = Q.clone().requires_grad_()
+    torchs(leaf, K, V, True).backward(dY)
+    V[:, :, 8:] = math.nan  # the queries 0 to 5, in tiles of 3, see the keys 0 to 5
+    dQ, _, _ = case.unpack(backward(Q, K, V, Y, s, dY, True, 3, 4), "dQ", "dK", "dV")
+    case.shape(dQ, tuple(Q.shape), "dQ")
+    case.equal(dQ[:, :, :6], leaf.grad[:, :, :6], "dQ of the first tiles")
+
+
+@check_kernel(triton_flash_forward, weight=2, see="Tiles that nobody sees")
+def skips(flash, case):
+    """never touches a tile of keys that no query of its tile may see"""
+    Q, K, V = inputs(case, 1, 2, 2 * ROWS, 2 * ROWS, 2)
+    right = torchs(*(X[:, :, :ROWS].float().double() for X in (Q, K, V)), True)
+    V[:, :, ROWS:] = math.nan
+    Y, _ = case.unpack(flash(*on_device(Q, K, V), True), "Y", "s")
+    case.shape(Y, tuple(Q.shape), "Y")
+    case.equal(Y[:, :, :ROWS], right, "Y of the first tile", atol=1e-5)
 
 
 @check_kernel(triton_flash_forward, see="When a larger score arrives")

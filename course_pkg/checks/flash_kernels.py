@@ -31,8 +31,8 @@ check_kernel = functools.partial(check, why_not=why_not)
 def compare_tiles(case: Case, online, E: Tensor, V: Tensor, widths: list[int]) -> None:
     """Compare with the softmax of all scores at once."""
     Y, s = case.unpack(online(list(E.split(widths, dim=1)), list(V.split(widths))), "Y", "s")
-    case.equal(s, torch.logsumexp(E, dim=1), "s")
     case.equal(Y, F.softmax(E, dim=1).nan_to_num(0) @ V, "Y")
+    case.equal(s, torch.logsumexp(E, dim=1), "s")
 
 
 @check(online_softmax, weight=2, see="Softmax in one pass")
@@ -164,20 +164,20 @@ def compare_flash(case: Case, flash, QKV: list[Tensor], causal: bool, of: str = 
 
 @check_kernel(triton_flash_forward, weight=3, see="The same in Triton")
 def values(flash, case):
-    """gives torch's attention, for sizes that no tile divides"""
-    compare_flash(case, flash, inputs(case, 1, 2, 19, 37, 5), False, of="Y")
+    """gives torch's attention in every head, for sizes that no tile divides"""
+    compare_flash(case, flash, inputs(case, 1, 2, 3, 19, 5), False, of="Y")
 
 
 @check_kernel(triton_flash_forward, weight=2, see="Tiles that nobody sees")
 def causal(flash, case):
     """lets each of the last T positions see itself and what comes before"""
-    compare_flash(case, flash, inputs(case, 2, 1, 19, 36, 3), True, of="Y")
+    compare_flash(case, flash, inputs(case, 1, 1, 17, 20, 3), True, of="Y")
 
 
 @check_kernel(triton_flash_forward, see="Softmax in one pass")
 def log_sums(flash, case):
     """stores the log-sum of every query's scores"""
-    compare_flash(case, flash, inputs(case, 1, 2, 18, 21, 4), False, of="s")
+    compare_flash(case, flash, inputs(case, 1, 2, 4, 21, 3), False, of="s")
 
 
 def paged_inputs(

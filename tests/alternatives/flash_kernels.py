@@ -94,7 +94,7 @@ def queries_outside(Q, K, V, Y, s, dY, causal=False, rows=32, columns=32):
     for top in range(0, T, rows):
         t = slice(top, min(top + rows, T))
         q, dq = Q[:, :, t] / root, torch.zeros_like(Q[:, :, t])
-        for left in range(0, N, columns):
+        for left in range(0, N - T + t.stop if causal else N, columns):
             n = slice(left, left + columns)
             A = torch.exp(q @ K[:, :, n].mT - s[:, :, t].unsqueeze(-1))
             if causal:
@@ -109,13 +109,33 @@ def queries_outside(Q, K, V, Y, s, dY, causal=False, rows=32, columns=32):
 
 
 @alternative(flash_attention_backward)
-def whole(Q, K, V, Y, s, dY, causal=False, rows=32, columns=32):
-    """One tile for everything: right, though it holds what should not be held."""
-    T, N, root = Q.shape[2], K.shape[2], math.sqrt(Q.shape[3])
-    A = torch.exp(Q @ K.mT / root - s[..., None])
-    A = A.tril(N - T) if causal else A
-    dE = A * (dY @ V.mT - (dY * Y).sum(-1, keepdim=True)) / root
-    return dE @ K, dE.mT @ Q, A.mT @ dY
+def head_by_head_back(Q, K, V, Y, s, dY, causal=False, rows=32, columns=32):
+    """Two passes over the tiles of each head, as FlashAttention-2 has on a GPU."""
+    (B, H, T, D_h), N = Q.shape, K.shape[2]
+    dQ, dK, dV = torch.zeros_like(Q), torch.zeros_like(K), torch.zeros_like(V)
+
+    def tile(b, h, t, n):
+        E = Q[b, h, t] @ K[b, h, n].T / D_h**0.5
+        A = torch.exp(E - s[b, h, t, None])
+        A = A.tril(N - T + t.start - n.start) if causal else A
+        dA = dY[b, h, t] @ V[b, h, n].T
+        return A, A * (dA - (dY[b, h, t] * Y[b, h, t]).sum(1, keepdim=True)) / D_h**0.5
+
+    tiles = [
+        (slice(top, top + rows), slice(left, left + columns))
+        for top in range(0, T, rows)
+        for left in range(0, N, columns)
+        if not causal or left < N - T + min(top + rows, T)
+    ]
+    for b in range(B):
+        for h in range(H):
+            for t, n in tiles:
+                dQ[b, h, t] += tile(b, h, t, n)[1] @ K[b, h, n]
+            for t, n in tiles[::-1]:
+                A, dE = tile(b, h, t, n)
+                dV[b, h, n] += A.T @ dY[b, h, t]
+                dK[b, h, n] += dE.T @ Q[b, h, t]
+    return dQ, dK, dV
 
 
 @alternative(triton_flash_forward)
@@ -145,7 +165,8 @@ def in_powers_of_two(
     m = tl.full((ROWS, 1), float("-inf"), tl.float32)
     z = tl.zeros((ROWS, 1), tl.float32)
     U = tl.zeros((ROWS, WIDTH), tl.float32)
-    for left in range(0, N, COLUMNS):
+    end = N - T + first + ROWS if CAUSAL else N
+    for left in range(0, end, COLUMNS):
         n = left + tl.arange(0, COLUMNS)
         k = tl.load(
             K + n[None, :] * D_h + tl.arange(0, WIDTH)[:, None],
