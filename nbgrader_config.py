@@ -75,13 +75,18 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 
-# Feedback is one file: pictures of the notebook are part of it.
-c.HTMLExporter.embed_images = True
+# Feedback and the formgrader's pages need no network: formulas are MathML, and pictures of the
+# notebook are part of the page.
+reports = "autograder.reports"
+c.HTMLExporter.filters = {"markdown2html": f"{reports}.formulas.markdown2html"}
 
-# Feedback shows neither hidden tests nor rubrics, which autograding has put back.
+# Feedback begins with points, what is wrong, and comments. It shows neither hidden tests nor
+# rubrics, which autograding has put back.
+c.GenerateFeedback.exporter_class = f"{reports}.feedback.FeedbackExporter"
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",
     "nbgrader.preprocessors.ClearHiddenTests",
     "nbgrader.preprocessors.ClearMarkScheme",
+    f"{reports}.feedback.Summarise",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]

@@ -1,16 +1,20 @@
-"""`python -m autograder COMMAND`: build, score, release, grade and lab."""
+"""`python -m autograder COMMAND`: build and release, grade and report, score and lab."""
 
 import argparse
 import sys
 
-from autograder import batch, build, lab, release, score
+from autograder import batch, build, gradescope, lab, release, score, similar
 from autograder.master import MasterError
+from autograder.reports import report
 
 COMMANDS = {
     "build": (build, "make notebooks and fingerprints from the masters, or check them"),
     "score": (score, "run bugs, mutants and alternatives through the graders"),
     "release": (release, "make the bundle of an assignment that students receive"),
     "grade": (batch, "grade submissions, in parallel and in a sandbox"),
+    "similar": (similar, "compare submissions with each other, and list those that look alike"),
+    "gradescope": (gradescope, "make the archive with which Gradescope grades an assignment"),
+    "report": (report, "show how a class did in an assignment"),
     "lab": (lab, "open JupyterLab on the course, as a student or as a TA"),
 }
 

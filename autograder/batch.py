@@ -21,7 +21,7 @@ from autograder.engine.recording import Recorder
 from autograder.engine.submission import Course, Submission
 from autograder.engine.verdict import Step, Verdict
 from autograder.engine.workers import Result, Task, here, on_dask
-from autograder.master import Assignment
+from autograder.master import Assignment, course_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +70,7 @@ class Batch:
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
-        self.course = Course(arguments.course.resolve())
-        if not (self.course.root / "nbgrader_config.py").exists():
-            raise GradingError(f"{self.course.root} holds no nbgrader_config.py: use --course")
+        self.course = Course(course_folder(arguments.course))
         if sandbox.is_off():
             print(sandbox.WARNING, file=sys.stderr)
         else:

@@ -19,6 +19,18 @@ class MasterError(Exception):
     """A master that cannot be built; the message has file, line and what to do."""
 
 
+def course_folder(given: Path) -> Path:
+    """Resolve the folder of a course, which commands take as --course.
+
+    Raises:
+        MasterError: it is none.
+    """
+    folder = given.resolve()
+    if not (folder / "nbgrader_config.py").exists():
+        raise MasterError(f"{folder} holds no nbgrader_config.py: use --course")
+    return folder
+
+
 @dataclass(frozen=True)
 class Assignment:
     """An assignment, known by its master `solutions/NN_topic.md`."""

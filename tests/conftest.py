@@ -1,4 +1,16 @@
-"""Start the slowest tests first, so that no worker is left with one at the end."""
+"""Start the slowest tests first, so that no worker is left with one at the end; share a course."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbformat
+import pytest
+
+from autograder.master import Assignment
+from tests import course as toolbox
 
 SLOW = (
     "test_notebooks.py",
@@ -11,3 +23,33 @@ SLOW = (
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in SLOW)
+
+
+@pytest.fixture(autouse=True)
+def default_look():
+    """Undo after each test what it has changed of matplotlib's settings."""
+    with plt.rc_context():
+        yield
+
+
+@pytest.fixture(scope="session")
+def graded(tmp_path_factory) -> Path:
+    """A course of 02_lstm with four graded submissions; tests change copies of it only."""
+    lstm = Assignment("02_lstm")
+    root = toolbox.new_course(tmp_path_factory.mktemp("graded"), lstm)
+    for student in ("perfect", "buggy", "unlucky", "untouched"):
+        nb = nbformat.read(lstm.student, as_version=4)
+        if student != "untouched":
+            toolbox.solve(nb, lstm)
+            toolbox.answer(nb)
+        if student == "buggy":
+            toolbox.spoil(nb, lstm)
+        if student == "unlucky":
+            cells = {cell.id: cell for cell in nb.cells}
+            cells["gru_step"].source = "import os\nos._exit(1)"
+            cells["lstm_step"].source = "lstm_step = torch.nn.LSTMCell"
+        toolbox.submit(root, student, lstm, nb)
+    command = [sys.executable, "-m", "autograder", "grade", lstm.name, "--workers", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=root, env=environment, check=True, timeout=1200)
+    return root

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,17 @@ def init_forget_bias(b, value=1.0):
     b[len(b) // 4 : len(b) // 2] = value
     return b
 """
+
+
+def assert_unsolved(exercise: str, text: str) -> None:
+    """Demand of a report that it says once that the exercise is not implemented, and no more.
+
+    A constructor may need an earlier exercise: then the report names that one.
+    """
+    found = re.fullmatch(
+        rf"✗ {exercise}(\.\w+)? is not implemented yet(, because (\w+) is not)?\.", text
+    )
+    assert found and found[3] != exercise, text
 
 
 def nbgrader(folder: Path, *arguments: str) -> str:

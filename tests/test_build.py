@@ -147,7 +147,7 @@ def test_a_changed_notebook_is_stale(monkeypatch, tmp_path):
 
 def test_outputs_depend_on_the_data_that_the_code_names():
     found = notebook._needed("from course_pkg import data\ndata.adding_problem(1, 2, 3)")
-    assert {path.name for path in found} == {"memory.py"}
+    assert {path.name for path in found} == {"recall.py"}
 
 
 def test_ids_are_unique_and_say_what_a_cell_is():

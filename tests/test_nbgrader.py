@@ -112,6 +112,7 @@ def test_questions_wait_for_a_grader_with_their_rubric(course, page):
     shown = page(address)
     assert shown.count("<strong>Rubric</strong>") == len(QUESTIONS)
     assert "Because the equations say so." in shown
+    assert "<math" in shown
 
 
 @pytest.fixture(scope="module")

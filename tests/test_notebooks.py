@@ -11,9 +11,11 @@ import pytest
 from nbclient import NotebookClient
 
 from autograder.master import Assignment, assignments
+from tests import course as toolbox
 
 BUDGET = 90  # seconds of computing for a solved notebook, on one core
 PATIENCE = 4 * BUDGET  # seconds of waiting for it: others may use the machine too
+ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/|\b[A-Z]:\\")  # a path of somebody's machine
 BOUND = {"OMP_NUM_THREADS": "1", "COURSE_DEVICE": "cpu"}
 
 
@@ -61,7 +63,7 @@ def test_student_notebook_fails_in_checks_alone(assignment, monkeypatch):
                 exercise = cell.id.removeprefix("check_")
                 assert [error.ename for error in errors] == ["CheckFailed"]
                 (text,) = errors[0].traceback
-                assert re.fullmatch(rf"✗ {exercise}(\.\w+)? is not implemented yet\.", text)
+                toolbox.assert_unsolved(exercise, text)
             else:
                 assert not errors, cell.source + "\n".join(errors[0].traceback)
             assert not any(output.get("name") == "stderr" for output in cell.outputs), cell.source
@@ -79,5 +81,5 @@ def test_stored_outputs_are_fit_to_publish(assignment):
             assert len(picture) * 3 / 4 < 200_000, cell.source
             pictures += bool(picture)
             text = "".join(output.get("text", ""))
-            assert not re.search(r"/home/|/root/|/tmp/|\\Users\\", text), cell.source
+            assert not ABSOLUTE.search(text), cell.source
     assert pictures >= 2

@@ -5,10 +5,12 @@ import inspect
 from pathlib import Path
 
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from autograder.engine.rules import breach, forbidden
 from autograder.exercise import exercises
 from autograder.master import ROOT, assignments
+from course_pkg.checking import serve
 from course_pkg.checking.registry import CHECKS, find
 from tests.alternatives import ALTERNATIVES
 from tests.hostile.empty_solutions import ALLOWED, FORBIDDEN
@@ -80,7 +82,7 @@ def test_right_solutions_keep_the_rules(exercise):
 @pytest.mark.parametrize("exercise", WITH_RULES, ids=lambda exercise: exercise.name)
 def test_every_name_of_a_rule_is_found(exercise):
     for name in forbidden(exercise):
-        source = f"import torch\n{exercise.name} = {name}"
+        source = f"import {name.partition('.')[0]}\n{exercise.name} = {name}"
         assert f"uses {name}," in breach(exercise, [source])
 
 
@@ -95,3 +97,12 @@ def test_attention_must_not_be_torchs():
 
 def _wrap(name: str) -> str:
     return f"def gru_step(*inputs):\n    return {name}(*inputs)"
+
+
+def test_a_name_outside_of_torch_is_stubbed_too(monkeypatch):
+    monkeypatch.setattr(LogisticRegression, "__init__", LogisticRegression.__init__)  # put back
+    monkeypatch.setattr(LogisticRegression, "forward", None, raising=False)
+    (name,) = forbidden(find("linear_probe"))
+    serve._forbid(name)
+    with pytest.raises(RuntimeError, match=rf"{name} must not be used"):
+        LogisticRegression()

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from course_pkg import data, plot, train
-from course_pkg.data import memory
+from course_pkg.data import recall
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_a_generator_gives_a_new_batch_each_time():
 
 
 def test_the_examples_in_the_docstrings_are_right():
-    found = doctest.testmod(memory)
+    found = doctest.testmod(recall)
     assert found.attempted >= 6 and found.failed == 0
 
 

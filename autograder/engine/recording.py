@@ -73,6 +73,15 @@ class Recorder:
             found = gradebook.find_submission(self._assignment, student)
             return found.score, found.max_score, found.needs_manual_grade
 
+    def details(self, student: str) -> tuple[dict[str, float], list[str]]:
+        """Look up the checks' score of each cell, and what was noted about the submission."""
+        with self._api.gradebook as gradebook:
+            name = self._assignment
+            found = gradebook.find_submission_notebook(name, name, student)
+            scores = {grade.name: grade.auto_score or 0.0 for grade in found.grades}
+            notes = {comment.auto_comment for comment in found.comments} - {None, "No response."}
+            return scores, sorted(notes)
+
     def _marker(self, submission: Submission) -> Path:
         return self._course.work / "graded" / self._assignment / f"{submission.student}.json"
 

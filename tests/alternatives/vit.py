@@ -201,7 +201,8 @@ def polynomial(size, P, C, D, L, classes, pool="cls"):
 
 @alternative(vit_parameters)
 def by_building(size, P, C, D, L, classes, pool="cls"):
-    model = ViT(size, P, C, D, 1, L, classes, pool)
+    with torch.device("meta"):  # shapes without numbers: the largest model has 2.5 GB of them
+        model = ViT(size, P, C, D, 1, L, classes, pool)
     counts = dict.fromkeys(("patches", "positions", "layers", "norm", "head"), 0)
     for name, parameter in model.named_parameters():
         part = name.partition(".")[0]

@@ -1,0 +1,189 @@
+"""Hidden checks of 15_mae: rounding, gradients, single patches, constant features, errors."""
+
+import torch
+from torch.nn import functional as F
+
+from autograder.engine.rules import forbid
+from course_pkg.checking.registry import check
+from course_pkg.checks.mae import (
+    CLOSE,
+    decoded,
+    decoder_pair,
+    encoded,
+    encoder_pair,
+    error_by_loop,
+    fitted,
+    loss_inputs,
+    masks,
+    places,
+    probe_inputs,
+    shuffles,
+    some,
+)
+from course_pkg.mae import (
+    MAEDecoder,
+    MAEEncoder,
+    grid_positions,
+    linear_probe,
+    mae_loss,
+    random_masking,
+)
+
+forbid(linear_probe, "sklearn.linear_model.LogisticRegression")
+
+
+@check(grid_positions, see="Where a patch stands")
+def slow_clocks(positions, case):
+    """slows the clocks down by 30 unless told otherwise, in a single row too"""
+    case.equal(positions(1, 9, 12), places(1, 9, 12, 30.0), "positions", atol=1e-6)
+    case.equal(positions(7, 1, 8), places(7, 1, 8, 30.0), "positions of a column", atol=1e-6)
+
+
+@check(grid_positions, see="Where a patch stands")
+def indivisible(positions, case):
+    """raises ValueError if D is not divisible by 4"""
+    case.raises(ValueError, lambda: positions(3, 2, 6), "D is 6")
+    case.raises(ValueError, lambda: positions(3, 2, 9), "D is 9")
+
+
+@check(random_masking, see="Sort noise to draw without replacement")
+def rounding(mask, case):
+    """rounds the number of visible patches down"""
+    for N, visible in ((14, 3), (10, 2), (7, 1)):
+        noise = case.rand(3, N)
+        keep, restore, masked = masks(case, mask(noise), 3, N, visible)
+        orders = torch.tensor(shuffles(noise))
+        case.equal(keep, orders[:, :visible], "keep")
+        case.equal(restore, orders.argsort(dim=1), "restore")
+        case.equal(masked.sum(dim=1), torch.full((3,), N - visible), "masked of each image")
+
+
+@check(random_masking, see="Sort noise to draw without replacement")
+def refuses(mask, case):
+    """raises ValueError if no patch stays visible, or the ratio is negative"""
+    B, N = 2, 3
+    noise = case.rand(B, N)
+    case.raises(ValueError, lambda: mask(noise, 0.75), "a quarter of 3 patches is none")
+    case.raises(ValueError, lambda: mask(noise, 1.0), "the ratio is 1")
+    case.raises(ValueError, lambda: mask(noise, -0.5), "the ratio is negative")
+
+
+@check(random_masking, see="Sort noise to draw without replacement")
+def nothing_hidden(mask, case):
+    """shuffles and masks nothing if the ratio is 0"""
+    B, N = case.sizes(2, low=5)
+    noise = case.rand(B, N)
+    keep, restore, masked = masks(case, mask(noise, 0.0), B, N, N)
+    orders = torch.tensor(shuffles(noise))
+    case.equal(keep, orders, "keep")
+    case.equal(restore, orders.argsort(dim=1), "restore")
+    case.equal(masked, torch.zeros(B, N, dtype=torch.bool), "masked")
+
+
+@check(MAEEncoder, see="An encoder that never sees the masked patches")
+def one_patch(encoder, case):
+    """encodes a single visible patch of a single image"""
+    ours, settings, state, images = encoder_pair(case, encoder)
+    keep = some(case, 1, len(state["positions"]) - 1, 1)
+    expected = encoded(settings, state, images[:1], keep)
+    case.equal(ours(images[:1], keep), expected, "X")
+
+
+@check(MAEEncoder, see="An encoder that never sees the masked patches")
+def gradients(encoder, case):
+    """learns from the visible patches, class token and positions included"""
+    ours, settings, state, images = encoder_pair(case, encoder)
+    N = len(state["positions"]) - 1
+    keep = some(case, len(images), N, N // 2)
+    leaves = {name: state[name].clone().requires_grad_() for name in ("cls", "patches.W")}
+    X = encoded(settings, state | leaves, images, keep)
+    seen = case.randn(*X.shape)
+    expected = dict(zip(leaves, torch.autograd.grad(X, leaves.values(), seen), strict=True))
+    given = ours(images, keep)
+    case.shape(given, tuple(X.shape), "X")
+    case.that(given.requires_grad, "X should carry gradients to the weights, yours does not.")
+    given.backward(seen)
+    parameters = dict(ours.named_parameters())
+    for name, gradient in expected.items():
+        case.gradient(parameters[name], gradient, name)
+
+
+@check(MAEDecoder, see="A decoder that fills the gaps")
+def one_visible(decoder, case):
+    """predicts an image from a single patch"""
+    ours, state, X, keep, _ = decoder_pair(case, decoder)
+    N = len(state["positions"]) - 1
+    order = torch.cat([keep[:1, :1], (keep[:1, :1] + torch.arange(1, N)) % N], dim=1)
+    given = ours(X[:1, :2], order.argsort(dim=1))
+    case.equal(given, decoded(state, X[:1, :2], keep[:1, :1]), "patches")
+
+
+@check(MAEDecoder, see="A decoder that fills the gaps")
+def gradients(decoder, case):
+    """learns the mask token, and passes gradients on to the encoder"""
+    ours, state, X, keep, restore = decoder_pair(case, decoder)
+    leaves = [state["mask_token"].clone().requires_grad_(), X.clone().requires_grad_()]
+    patches = decoded(state | {"mask_token": leaves[0]}, leaves[1], keep)
+    seen = case.randn(*patches.shape)
+    expected = torch.autograd.grad(patches, leaves, seen)
+    X.requires_grad_()
+    given = ours(X, restore)
+    case.shape(given, tuple(patches.shape), "patches")
+    case.that(given.requires_grad, "patches should carry gradients, yours do not.")
+    given.backward(seen)
+    case.gradient(dict(ours.named_parameters())["mask_token"], expected[0], "mask_token")
+    case.gradient(X, expected[1], "X")
+
+
+@check(mae_loss, see="Each patch in its own units")
+def empty_patches(loss, case):
+    """asks for zeros where a patch is of one colour, and stays finite"""
+    predicted, patches, masked = loss_inputs(case)
+    colours = patches[:, :, :1].expand_as(patches).contiguous()
+    expected = F.mse_loss(predicted[masked], torch.zeros_like(predicted[masked]))
+    case.equal(loss(predicted, colours.round(), masked), expected, "loss")
+
+
+@check(mae_loss, see="Each patch in its own units")
+def faint_patches(loss, case):
+    """adds 10⁻⁶ to the variance, inside the root, which counts where a patch is faint"""
+    predicted, patches, masked = loss_inputs(case)
+    faint = patches / 2000
+    expected = error_by_loop(predicted, faint, masked, True)
+    case.equal(loss(predicted, faint, masked), expected, "loss")
+
+
+@check(mae_loss, see="Masked patches only")
+def gradients(loss, case):
+    """pulls at the predictions for masked patches, and at no other"""
+    predicted, patches, masked = loss_inputs(case)
+    targets = F.layer_norm(patches, patches.shape[-1:], eps=0.0)
+    M = patches.shape[-1]
+    targets = targets * ((M - 1) / M) ** 0.5
+    expected = 2 * (predicted - targets) * masked[:, :, None] / (masked.sum() * M)
+    predicted.requires_grad_()
+    value = loss(predicted, patches, masked)
+    case.shape(value, (), "loss")
+    case.that(value.requires_grad, "loss should carry a gradient to predicted, yours does not.")
+    value.backward()
+    case.equal(predicted.grad, expected, "gradient of predicted", rtol=1e-4, atol=1e-6)
+
+
+@check(linear_probe, see="Features in their own units")
+def constant_feature(probe, case):
+    """is not disturbed by a feature that is the same in all labelled images"""
+    features, labels, new, classes = probe_inputs(case)
+    expected = fitted(features, labels, new, classes)
+    features = torch.cat([features, torch.full((len(features), 1), 5.0).double()], dim=1)
+    new = torch.cat([new, 5 + case.randn(len(new), 1)], dim=1)
+    case.equal(probe(features, labels, new, classes), expected, "probabilities", **CLOSE)
+
+
+@check(linear_probe, see="A linear probe")
+def distributions(probe, case):
+    """gives each new image probabilities that sum to one"""
+    features, labels, new, classes = probe_inputs(case)
+    given = probe(features, labels, new, classes)
+    case.shape(given, (len(new), classes), "probabilities")
+    case.that(given.min() >= 0, f"probabilities should be at least 0, one is {given.min():.4g}.")
+    case.equal(given.sum(dim=1), torch.ones(len(new)), "sums of the probabilities")

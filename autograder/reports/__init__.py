@@ -1,0 +1,1 @@
+"""What TAs learn about a class and students about their work: made from grades, never grading."""

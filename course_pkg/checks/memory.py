@@ -1,0 +1,561 @@
+"""Checks of 17_memory. Oracles: sums written as loops, closed forms, limiting cases."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+from course_pkg.memory import (
+    NTM,
+    circular_shift,
+    content_addressing,
+    dnc_allocation,
+    dnc_usage,
+    draw_read,
+    draw_write,
+    gaussian_filterbank,
+    interpolate,
+    ntm_read,
+    ntm_write,
+    sharpen,
+)
+
+
+def focus(case: Case, B: int, N: int) -> Tensor:
+    """Draw weights over N rows: positive, and summing to one."""
+    return torch.softmax(case.randn(B, N), dim=1)
+
+
+def on_one_row(rows: Tensor, N: int) -> Tensor:
+    """Make the weights that lie on one row of each sequence."""
+    return torch.eye(N, dtype=torch.float64)[rows]
+
+
+@check(ntm_read, weight=2, see="Reading is attention")
+def values(read, case):
+    """adds up all rows, each as often as its weight says"""
+    B, N, M = case.sizes(3)
+    memory, w = case.randn(B, N, M), focus(case, B, N)
+    expected = torch.zeros(B, M, dtype=torch.float64)
+    for n in range(B):
+        for i in range(N):
+            expected[n] += w[n, i] * memory[n, i]
+    case.equal(read(memory, w), expected, "r")
+
+
+@check(ntm_read, see="Reading is attention")
+def one_row(read, case):
+    """returns a row itself when all the weight lies on it"""
+    B, N, M = case.sizes(3)
+    memory, rows = case.randn(B, N, M), case.integers(0, N, B)
+    expected = torch.stack([memory[n, row] for n, row in enumerate(rows.tolist())])
+    case.equal(read(memory, on_one_row(rows, N)), expected, "r")
+
+
+def write_inputs(case: Case, B: int, N: int, M: int) -> list[Tensor]:
+    """Draw a memory, weights, and what to erase and to add."""
+    return [case.randn(B, N, M), focus(case, B, N), case.rand(B, M), case.randn(B, M)]
+
+
+@check(ntm_write, weight=3, see="Erase, then add")
+def values(write, case):
+    """erases and adds in every row and column, by a triple loop"""
+    B, N, M = case.sizes(3)
+    memory, w, erase, add = write_inputs(case, B, N, M)
+    expected = torch.zeros(B, N, M, dtype=torch.float64)
+    for n in range(B):
+        for i in range(N):
+            for column in range(M):
+                left = memory[n, i, column] - w[n, i] * erase[n, column] * memory[n, i, column]
+                expected[n, i, column] = left + w[n, i] * add[n, column]
+    case.equal(write(memory, w, erase, add), expected, "memory")
+
+
+@check(ntm_write, see="Erase, then add")
+def replaces(write, case):
+    """replaces one row and leaves the others when its weight is 1 and all is erased"""
+    B, N, M = case.sizes(3)
+    memory, _, _, add = write_inputs(case, B, N, M)
+    rows = case.integers(0, N, B)
+    expected = memory.clone()
+    for n, row in enumerate(rows.tolist()):
+        expected[n, row] = add[n]
+    new = write(memory, on_one_row(rows, N), torch.ones(B, M, dtype=torch.float64), add)
+    case.equal(new, expected, "memory")
+
+
+@check(ntm_write, see="Erase, then add")
+def erases_nothing(write, case):
+    """only adds when e = 0"""
+    B, N, M = case.sizes(3)
+    memory, w, erase, add = write_inputs(case, B, N, M)
+    expected = memory + torch.stack([torch.outer(w[n], add[n]) for n in range(B)])
+    case.equal(write(memory, w, 0 * erase, add), expected, "memory")
+
+
+def similarities(memory: Tensor, key: Tensor) -> list[float]:
+    """Compute the cosine of the angle between a key and each row, number by number."""
+    found = []
+    for row in memory.tolist():
+        product = sum(a * b for a, b in zip(row, key.tolist(), strict=True))
+        lengths = math.hypot(*row) * math.hypot(*key.tolist())
+        found.append(product / lengths if lengths else 0.0)
+    return found
+
+
+@check(content_addressing, weight=3, see="Find a row by its content")
+def values(find, case):
+    """weighs rows by exp(β cosine), number by number"""
+    B, N, M = case.sizes(3)
+    memory, key, beta = case.randn(B, N, M), case.randn(B, M), 4 * case.rand(B)
+    expected = []
+    for n in range(B):
+        powers = [math.exp(float(beta[n]) * cosine) for cosine in similarities(memory[n], key[n])]
+        expected.append([power / sum(powers) for power in powers])
+    case.equal(find(memory, key, beta), torch.tensor(expected, dtype=torch.float64), "w")
+
+
+@check(content_addressing, see="Find a row by its content")
+def length_does_not_count(find, case):
+    """gives the same when key and rows are made longer or shorter"""
+    B, N, M = case.sizes(3)
+    memory, key, beta = case.randn(B, N, M), case.randn(B, M), 4 * case.rand(B)
+    scaled = find(memory * (0.5 + case.rand(B, N, 1)), 3 * key, beta)
+    case.shape(scaled, (B, N), "w")
+    case.equal(scaled, find(memory, key, beta), "w")
+
+
+@check(content_addressing, see="Find a row by its content")
+def looks_at_all(find, case):
+    """looks at all rows alike when β = 0"""
+    B, N, M = case.sizes(3)
+    w = find(case.randn(B, N, M), case.randn(B, M), torch.zeros(B, dtype=torch.float64))
+    case.equal(w, torch.full((B, N), 1 / N), "w")
+
+
+@check(content_addressing, see="Find a row by its content")
+def empty_rows(find, case):
+    """takes the cosine with an empty row, all zero, to be zero"""
+    B, N, M = case.sizes(3, low=3)
+    memory, key, beta = case.randn(B, N, M), case.randn(B, M), 1 + case.rand(B)
+    memory[:, 1] = 0
+    expected = []
+    for n in range(B):
+        powers = [math.exp(float(beta[n]) * cosine) for cosine in similarities(memory[n], key[n])]
+        expected.append([power / sum(powers) for power in powers])
+    case.equal(find(memory, key, beta), torch.tensor(expected, dtype=torch.float64), "w")
+
+
+@check(interpolate, weight=2, see="By content or by place")
+def values(mix, case):
+    """mixes the two weights of every row, each sequence with its own gate"""
+    B, N = case.sizes(2)
+    w_content, w_before, g = focus(case, B, N), focus(case, B, N), case.rand(B)
+    expected = torch.zeros(B, N, dtype=torch.float64)
+    for n in range(B):
+        for i in range(N):
+            expected[n, i] = w_before[n, i] + g[n] * (w_content[n, i] - w_before[n, i])
+    case.equal(mix(w_content, w_before, g), expected, "w")
+
+
+@check(interpolate, see="By content or by place")
+def open_and_closed(mix, case):
+    """gives the content's weights for g = 1 and those of the step before for g = 0"""
+    B, N = case.sizes(2)
+    w_content, w_before = focus(case, B, N), focus(case, B, N)
+    g = torch.arange(B, dtype=torch.float64) % 2
+    expected = torch.stack([w_content[n] if n % 2 else w_before[n] for n in range(B)])
+    case.equal(mix(w_content, w_before, g), expected, "w")
+
+
+def shifted(w: Tensor, s: Tensor) -> Tensor:
+    """Move weights by a double loop over rows and shifts."""
+    (B, N), S = w.shape, s.shape[1]
+    moved = torch.zeros(B, N, dtype=torch.float64)
+    for n in range(B):
+        for j in range(N):
+            for number in range(S):
+                moved[n, (j + number - (S - 1) // 2) % N] += w[n, j] * s[n, number]
+    return moved
+
+
+@check(circular_shift, weight=2, see="Move on by a row")
+def values(shift, case):
+    """moves the weight of every row by every shift, by a loop"""
+    B, N = case.sizes(2, low=4)
+    w, s = focus(case, B, N), focus(case, B, 3)
+    case.equal(shift(w, s), shifted(w, s), "w")
+
+
+@check(circular_shift, see="Move on by a row")
+def moves_up(shift, case):
+    """moves to the next higher row when all the shift is +1, and from the last row to row 0"""
+    N = 5
+    s = on_one_row(torch.full((N,), 2), 3)
+    w = shift(on_one_row(torch.arange(N), N), s)
+    case.shape(w, (N, N), "w")
+    case.equal(w, on_one_row(torch.tensor([1, 2, 3, 4, 0]), N), "w")
+
+
+@check(circular_shift, see="Move on by a row")
+def stays(shift, case):
+    """changes nothing when all the shift is on the middle one"""
+    B, N = case.sizes(2, low=4)
+    w = focus(case, B, N)
+    case.equal(shift(w, on_one_row(torch.full((B,), 2), 5)), w, "w")
+
+
+@check(circular_shift, see="Move on by a row")
+def refuses_even(shift, case):
+    """raises ValueError when S is even: there would be no middle"""
+    B, N = case.sizes(2, low=4)
+    w, s = focus(case, B, N), focus(case, B, 4)
+    case.raises(ValueError, lambda: shift(w, s), "there are four shifts")
+
+
+@check(sharpen, weight=2, see="Against the blur")
+def values(sharp, case):
+    """raises weights to the power γ and divides by their sum, number by number"""
+    B, N = case.sizes(2)
+    w, gamma = focus(case, B, N), 1 + 3 * case.rand(B)
+    expected = []
+    for row, power in zip(w.tolist(), gamma.tolist(), strict=True):
+        total = sum(value**power for value in row)
+        expected.append([value**power / total for value in row])
+    case.equal(sharp(w, gamma), torch.tensor(expected, dtype=torch.float64), "w")
+
+
+@check(sharpen, see="Against the blur")
+def one_changes_nothing(sharp, case):
+    """returns the weights as they are when γ = 1"""
+    B, N = case.sizes(2)
+    w = focus(case, B, N)
+    case.equal(sharp(w, torch.ones(B, dtype=torch.float64)), w, "w")
+
+
+@check(sharpen, see="Against the blur")
+def keeps_the_largest(sharp, case):
+    """leaves only the largest weight when γ is very large, without NaN"""
+    B, N = case.sizes(2, low=3)
+    w = torch.softmax(case.randn(B, N), dim=1)
+    expected = on_one_row(w.argmax(dim=1), N)
+    case.equal(sharp(w, torch.full((B,), 5e4, dtype=torch.float64)), expected, "w")
+
+
+Weights = dict[str, Tensor]
+
+
+def machine(case: Case, student, D: int, D_Y: int, H: int, N: int, M: int) -> tuple:
+    """Make a student's NTM in float64 with known random weights; return both."""
+    S = 3
+    shapes = {
+        "controller": (H, D + M),
+        "write_head": (M + 3 + S, H),
+        "read_head": (M + 3 + S, H),
+        "erase": (M, H),
+        "add": (M, H),
+        "output": (D_Y, H + M),
+    }
+    weights = {}
+    for name, (rows, columns) in shapes.items():
+        weights[f"{name}.weight"] = 2 * case.randn(rows, columns) / columns**0.5
+        weights[f"{name}.bias"] = case.randn(rows)
+    ours = student(D, D_Y, H, N, M).double()
+    ours.load_state_dict(weights)
+    return ours, weights
+
+
+def machine_state(case: Case, B: int, N: int, M: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Draw a memory, what was read from it, and where the heads were."""
+    return case.randn(B, N, M), case.randn(B, M), focus(case, B, N), focus(case, B, N)
+
+
+def new_focus(raw: Tensor, memory: Tensor, w: Tensor) -> Tensor:
+    """Move the head of a single sequence, row by row; the oracle of `address`."""
+    N, M = memory.shape
+    k, s = raw[:M], raw[M + 3 :].exp()
+    beta, gamma = ((1 + raw[M + place].exp()).log() for place in (0, 2))
+    gate = 1 / (1 + (-raw[M + 1]).exp())
+    heat = torch.stack([(beta * (row @ k) / row.norm() / k.norm()).exp() for row in memory])
+    mixed = [gate * heat[i] / heat.sum() + (1 - gate) * w[i] for i in range(N)]
+    moved = [
+        (s[0] * mixed[(i + 1) % N] + s[1] * mixed[i] + s[2] * mixed[i - 1]) / s.sum()
+        for i in range(N)
+    ]
+    power = torch.stack([value ** (1 + gamma) for value in moved])
+    return power / power.sum()
+
+
+def one_step(weights: Weights, x: Tensor, state: tuple) -> tuple[Tensor, tuple]:
+    """Take a step of the machine for a single sequence; the oracle of `step`."""
+
+    def apply(name: str, vector: Tensor) -> Tensor:
+        return weights[f"{name}.weight"] @ vector + weights[f"{name}.bias"]
+
+    memory, r, w_write, w_read = state
+    h = apply("controller", torch.cat([x, r])).tanh()
+    w_write = new_focus(apply("write_head", h), memory, w_write)
+    e, a = 1 / (1 + (-apply("erase", h)).exp()), apply("add", h).tanh()
+    memory = torch.stack(
+        [row - w * e * row + w * a for row, w in zip(memory, w_write, strict=True)]
+    )
+    w_read = new_focus(apply("read_head", h), memory, w_read)
+    r = sum(share * row for row, share in zip(memory, w_read, strict=True))
+    return apply("output", torch.cat([h, r])), (memory, r, w_write, w_read)
+
+
+def all_steps(weights: Weights, X: Tensor, state: tuple) -> tuple[Tensor, tuple]:
+    """Run the machine over a batch, sequence by sequence; the oracle of `forward`."""
+    outputs, ends = [], []
+    for n in range(len(X)):
+        own, found = tuple(part[n] for part in state), []
+        for x in X[n]:
+            y, own = one_step(weights, x, own)
+            found.append(y)
+        outputs.append(torch.stack(found))
+        ends.append(own)
+    return torch.stack(outputs), tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+
+
+STATE = ("memory", "r", "w_write", "w_read")
+
+
+def compare(case: Case, result: object, expected: tuple[Tensor, tuple], what: str) -> None:
+    """Demand what a step or a run of the machine returns: outputs and the new state."""
+    outputs, state = case.unpack(result, what, "state")
+    state = case.unpack(state, *STATE)
+    for name in ("w_write", "memory", "w_read", "r"):  # in the order in which a step makes them
+        case.equal(state[STATE.index(name)], expected[1][STATE.index(name)], name)
+    case.equal(outputs, expected[0], what)
+
+
+@check(NTM, weight=3, see="Where a head goes")
+def address(student, case):
+    """finds by content, interpolates, shifts and sharpens, in this order"""
+    B, N, M = case.sizes(3, low=3)
+    ours, _ = machine(case, student, 2, 2, 2, N, M)
+    raw, memory, w = case.randn(B, M + 6), case.randn(B, N, M), focus(case, B, N)
+    expected = torch.stack([new_focus(raw[n], memory[n], w[n]) for n in range(B)])
+    case.equal(ours.address(raw, memory, w), expected, "w")
+
+
+@check(NTM, weight=3, see="One step of the machine")
+def step(student, case):
+    """writes first, then reads from the new memory, then answers"""
+    B, D, D_Y, H, N, M = case.sizes(6)
+    ours, weights = machine(case, student, D, D_Y, H, N, M)
+    x, state = case.randn(B, D), machine_state(case, B, N, M)
+    expected = all_steps(weights, x[:, None], state)
+    compare(case, ours.step(x, state), (expected[0][:, 0], expected[1]), "y_t")
+
+
+@check(NTM, weight=2, see="One step of the machine")
+def sequence(student, case):
+    """takes one step after the other, from an empty memory"""
+    D, D_Y, H, N, M = case.sizes(5)
+    B, T = 2, 3
+    ours, weights = machine(case, student, D, D_Y, H, N, M)
+    X = case.randn(B, T, D)
+    w = on_one_row(torch.zeros(B, dtype=torch.long), N)
+    first = torch.full((B, N, M), 1e-6, dtype=torch.float64), torch.zeros(B, M).double(), w, w
+    compare(case, ours(X), all_steps(weights, X, first), "outputs")
+
+
+@check(NTM, see="One step of the machine")
+def continues(student, case):
+    """goes on from a given state"""
+    D, D_Y, H, N, M = case.sizes(5)
+    B, T = 2, 3
+    ours, weights = machine(case, student, D, D_Y, H, N, M)
+    X, state = case.randn(B, T, D), machine_state(case, B, N, M)
+    compare(case, ours(X, state), all_steps(weights, X, state), "outputs")
+
+
+def usage_inputs(case: Case, B: int, R: int, N: int) -> list[Tensor]:
+    """Draw usage, the write head's weights, the read heads' weights and their free gates."""
+    w_read = torch.softmax(case.randn(B, R, N), dim=2)
+    return [case.rand(B, N), focus(case, B, N), w_read, case.rand(B, R)]
+
+
+@check(dnc_usage, weight=3, see="What is in use")
+def values(update, case):
+    """fills what was written and empties what was freed, row by row"""
+    B, R, N = case.sizes(3)
+    usage, w_write, w_read, free = usage_inputs(case, B, R, N)
+    expected = torch.zeros(B, N, dtype=torch.float64)
+    for n in range(B):
+        for i in range(N):
+            expected[n, i] = 1 - (1 - usage[n, i]) * (1 - w_write[n, i])
+            for head in range(R):
+                expected[n, i] -= expected[n, i] * free[n, head] * w_read[n, head, i]
+    case.equal(update(usage, w_write, w_read, free), expected, "usage")
+
+
+@check(dnc_usage, see="What is in use")
+def written(update, case):
+    """makes a row fully used when all is written to it, and leaves the others"""
+    B, R, N = case.sizes(3)
+    usage, _, w_read, free = usage_inputs(case, B, R, N)
+    rows = case.integers(0, N, B)
+    expected = usage.clone()
+    for n, row in enumerate(rows.tolist()):
+        expected[n, row] = 1
+    new = update(usage, on_one_row(rows, N), w_read, 0 * free)
+    case.equal(new, expected, "usage")
+
+
+@check(dnc_usage, see="What is in use")
+def freed(update, case):
+    """frees a row that one head reads alone and with an open gate"""
+    B, R, N = case.sizes(3)
+    usage, w_write, w_read, _ = usage_inputs(case, B, R, N)
+    rows = case.integers(0, N, B)
+    w_read[:, 0] = on_one_row(rows, N)
+    free = on_one_row(torch.zeros(B, dtype=torch.long), R)
+    expected = usage + w_write * (1 - usage)
+    for n, row in enumerate(rows.tolist()):
+        expected[n, row] = 0
+    case.equal(update(usage, w_write, w_read, free), expected, "usage")
+
+
+@check(dnc_allocation, weight=3, see="The row used least")
+def values(allocate, case):
+    """gives each row (1 - u) times the usage of all rows that are used less"""
+    B, N = case.sizes(2, low=4)
+    usage = case.rand(B, N)
+    expected = torch.zeros(B, N, dtype=torch.float64)
+    for n in range(B):
+        own = usage[n].tolist()
+        for i, u in enumerate(own):
+            expected[n, i] = (1 - u) * math.prod(other for other in own if other < u)
+    case.equal(allocate(usage), expected, "a")
+
+
+@check(dnc_allocation, see="The row used least")
+def one_free(allocate, case):
+    """points at the only free row when the others are in use"""
+    B, N = case.sizes(2, low=4)
+    free = on_one_row(case.integers(0, N, B), N)
+    case.equal(allocate(1 - free), free, "a")
+
+
+@check(dnc_allocation, see="The row used least")
+def none_free(allocate, case):
+    """points nowhere when every row is fully in use"""
+    B, N = case.sizes(2, low=4)
+    case.equal(allocate(torch.ones(B, N, dtype=torch.float64)), torch.zeros(B, N), "a")
+
+
+def bank_inputs(case: Case, B: int, size: int) -> list[Tensor]:
+    """Draw centres inside an axis, strides and widths."""
+    centre = (size - 1) * case.rand(B)
+    return [centre, 0.5 + 2 * case.rand(B), 0.7 + case.rand(B)]
+
+
+def bank(centre: Tensor, stride: Tensor, sigma: Tensor, N: int, size: int) -> Tensor:
+    """Make the filters number by number."""
+    filters = torch.zeros(len(centre), N, size, dtype=torch.float64)
+    for n in range(len(centre)):
+        for i in range(1, N + 1):  # the paper counts filters from 1
+            mu = float(centre[n]) + (i - N / 2 - 0.5) * float(stride[n])
+            for p in range(size):
+                filters[n, i - 1, p] = math.exp(-((p - mu) ** 2) / (2 * float(sigma[n]) ** 2))
+    return filters / filters.sum(dim=2, keepdim=True)
+
+
+@check(gaussian_filterbank, weight=3, see="A row of Gaussian filters")
+def values(make, case):
+    """makes the filters of the formula, number by number"""
+    B, size = case.sizes(2, low=6)
+    N = 5
+    centre, stride, sigma = bank_inputs(case, B, size)
+    given = make(centre, stride, sigma, N, size)
+    case.equal(given, bank(centre, stride, sigma, N, size), "F")
+
+
+@check(gaussian_filterbank, see="A row of Gaussian filters")
+def in_the_middle(make, case):
+    """lies symmetrically around the centre, whether N is even or odd"""
+    (B,) = case.sizes(1)
+    size, middle = 9, torch.full((B,), 4.0, dtype=torch.float64)
+    _, stride, sigma = bank_inputs(case, B, size)
+    for N in (5, 4):
+        F = make(middle, stride, sigma, N, size)
+        case.shape(F, (B, N, size), "F")
+        case.equal(F.flip(1, 2), F, f"F, mirrored, for N = {N},")
+
+
+@check(gaussian_filterbank, see="A row of Gaussian filters")
+def narrow(make, case):
+    """picks single pixels, a stride apart, when σ is very small"""
+    two, three = (torch.tensor([float(n)] * 2, dtype=torch.float64) for n in (2, 3))
+    F = make(
+        torch.tensor([4.0, 6.0], dtype=torch.float64),
+        torch.stack([two[0], three[0]]),
+        torch.full((2,), 0.01, dtype=torch.float64),
+        3,
+        11,
+    )
+    expected = torch.stack([torch.eye(11)[[2, 4, 6]], torch.eye(11)[[3, 6, 9]]])
+    case.equal(F, expected, "F")
+
+
+@check(gaussian_filterbank, see="A row of Gaussian filters")
+def far_away(make, case):
+    """gives filters that sum to one when the centre lies far outside the image"""
+    N, size = 3, 7
+    centre = torch.tensor([-200.0, 3.0, 500.0], dtype=torch.float64)
+    F = make(centre, torch.ones(3).double(), torch.full((3,), 0.5, dtype=torch.float64), N, size)
+    case.shape(F, (3, N, size), "F")
+    case.equal(F.sum(dim=2), torch.ones(3, N), "sum of each filter")
+
+
+def glimpse_inputs(case: Case, B: int, N: int, Y: int, X: int) -> list[Tensor]:
+    """Draw an image, filters for its two axes, and intensities."""
+    F_Y, F_X = (torch.softmax(case.randn(B, N, size), dim=2) for size in (Y, X))
+    return [case.rand(B, Y, X), F_Y, F_X, 0.5 + case.rand(B)]
+
+
+@check(draw_read, weight=2, see="Take a glimpse")
+def values(look, case):
+    """agrees with the double sum over pixels, by einsum"""
+    B, N, Y, X = case.sizes(4)
+    image, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
+    expected = torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
+    case.equal(look(image, F_Y, F_X, gamma), expected, "glimpse")
+
+
+@check(draw_read, see="Take a glimpse")
+def crop(look, case):
+    """cuts out a part of the image when each filter picks one pixel"""
+    B, N = 2, 3
+    image = case.rand(B, 7, 8)
+    F_Y = torch.eye(7, dtype=torch.float64)[2:5].expand(B, N, 7)
+    F_X = torch.eye(8, dtype=torch.float64)[4:7].expand(B, N, 8)
+    glimpse = look(image, F_Y, F_X, torch.ones(B, dtype=torch.float64))
+    case.shape(glimpse, (B, N, N), "glimpse")
+    case.equal(glimpse, image[:, 2:5, 4:7], "glimpse")
+
+
+@check(draw_write, weight=2, see="Paint where you look")
+def values(paint, case):
+    """agrees with the double sum over the patch's pixels, by einsum"""
+    B, N, Y, X = case.sizes(4)
+    _, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
+    patch = case.randn(B, N, N)
+    expected = torch.einsum("b,biy,bij,bjx->byx", 1 / gamma, F_Y, patch, F_X)
+    case.equal(paint(patch, F_Y, F_X, gamma), expected, "canvas")
+
+
+@check(draw_write, see="Paint where you look")
+def paste(paint, case):
+    """puts the patch into an empty canvas when each filter picks one pixel"""
+    B, N = 2, 3
+    patch = case.rand(B, N, N)
+    F_Y = torch.eye(7, dtype=torch.float64)[2:5].expand(B, N, 7)
+    F_X = torch.eye(8, dtype=torch.float64)[4:7].expand(B, N, 8)
+    canvas = torch.zeros(B, 7, 8, dtype=torch.float64)
+    canvas[:, 2:5, 4:7] = patch
+    case.equal(paint(patch, F_Y, F_X, torch.ones(B, dtype=torch.float64)), canvas, "canvas")

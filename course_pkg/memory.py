@@ -1,0 +1,331 @@
+"""Memory that a network reads and writes by attention, and glimpses of an image.
+
+Shapes: B sequences, T steps, D input features, H hidden features; a memory of N rows of M numbers,
+one row a place. w holds the weights over the rows, positive and summing to one.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def content_addressing(
+    memory: Float[Tensor, "B N M"], key: Float[Tensor, "B M"], beta: Float[Tensor, "B"]
+) -> Float[Tensor, "B N"]:
+    """Find the rows of the memory that look like a key.
+
+    w(i) = softmax_i(β K(k, M(i))),   K(u, v) = u · v / (‖u‖ ‖v‖)      (Graves et al. 2014, §3.3.1)
+
+    Args:
+        memory: M, the rows; one that is all zero is similar to nothing: K = 0.
+        key: k, what to look for.
+        beta: β ≥ 0, how sharply to look.
+    Returns:
+        w, the weights of the rows.
+    """
+    similarity = functional.cosine_similarity(memory, key[:, None], dim=2)  # (B, N)
+    return torch.softmax(beta[:, None] * similarity, dim=1)
+
+
+def interpolate(
+    w_content: Float[Tensor, "B N"], w_before: Float[Tensor, "B N"], g: Float[Tensor, "B"]
+) -> Float[Tensor, "B N"]:
+    """Choose between what the memory holds and where the head was.
+
+    w = g w_content + (1 - g) w_before      (Graves et al. 2014, §3.3.2)
+
+    Args:
+        w_content: the weights found by content.
+        w_before: the head's weights of the step before.
+        g: the gate in [0, 1]; 1 takes the content's weights alone.
+    Returns:
+        w, the mixed weights.
+    """
+    return g[:, None] * w_content + (1 - g[:, None]) * w_before
+
+
+def circular_shift(w: Float[Tensor, "B N"], s: Float[Tensor, "B S"]) -> Float[Tensor, "B N"]:
+    """Move a head along the rows, some of it by each possible number of rows.
+
+    w'(i) = Σ_j w(j) s(i - j), indices modulo N      (Graves et al. 2014, §3.3.2)
+
+    Args:
+        w: the weights to move.
+        s: how much to move by each of S shifts, from -(S-1)/2 to (S-1)/2; positive shifts move
+            towards higher rows, and from row N-1 to row 0.
+    Returns:
+        w', the moved weights.
+    Raises:
+        ValueError: S is even, so that no shift stands in the middle.
+    """
+    S = s.shape[1]
+    if S % 2 == 0:
+        raise ValueError(f"the number of shifts must be odd, got {S}")
+    moved = [w.roll(k - S // 2, dims=1) for k in range(S)]  # (B, N) each
+    return torch.einsum("bs,sbn->bn", s, torch.stack(moved))
+
+
+def sharpen(w: Float[Tensor, "B N"], gamma: Float[Tensor, "B"]) -> Float[Tensor, "B N"]:
+    """Make large weights larger and small ones smaller.
+
+    w'(i) = w(i)^γ / Σ_j w(j)^γ      (Graves et al. 2014, §3.3.2)
+
+    Args:
+        w: the weights.
+        gamma: γ ≥ 1; 1 changes nothing. However large it is, the result is finite.
+    Returns:
+        w', which sums to one.
+    """
+    # A common factor cancels. With the largest weight at one, not all powers can become zero.
+    power = (w / w.amax(dim=1, keepdim=True).detach()) ** gamma[:, None]
+    return power / power.sum(dim=1, keepdim=True)
+
+
+def ntm_read(memory: Float[Tensor, "B N M"], w: Float[Tensor, "B N"]) -> Float[Tensor, "B M"]:
+    """Read a weighted mean of the rows.
+
+    r = Σ_i w(i) M(i)      (Graves et al. 2014, §3.1)
+
+    Args:
+        memory: M, the rows.
+        w: the weights of the read head.
+    Returns:
+        r, what was read.
+    """
+    return torch.einsum("bn,bnm->bm", w, memory)
+
+
+def ntm_write(
+    memory: Float[Tensor, "B N M"],
+    w: Float[Tensor, "B N"],
+    erase: Float[Tensor, "B M"],
+    add: Float[Tensor, "B M"],
+) -> Float[Tensor, "B N M"]:
+    """Erase, then add, in each row as much as its weight says.
+
+    M'(i) = M(i) ⊙ (1 - w(i) e) + w(i) a      (Graves et al. 2014, §3.2)
+
+    Args:
+        memory: M, the rows; it is not changed in place.
+        w: the weights of the write head.
+        erase: e, how much to erase of each column, in [0, 1].
+        add: a, what to add.
+    Returns:
+        M', the new memory.
+    """
+    kept = 1 - w[:, :, None] * erase[:, None]  # (B, N, M)
+    return memory * kept + w[:, :, None] * add[:, None]
+
+
+class NTM(nn.Module):
+    """A Neural Turing Machine with one write head, one read head and a feed-forward controller.
+
+    The controller keeps nothing from one step to the next: what is to be remembered has to be in
+    the memory, or in where the heads are. A step, given x_t (Graves et al. 2014, §3):
+
+    h = tanh(controller([x_t; r_{t-1}]))
+    write head: w_write by `address`, then `ntm_write` with e = σ(erase(h)) and a = tanh(add(h))
+    read head: w_read by `address`, in the new memory, then r_t by `ntm_read`
+    y_t = output([h; r_t])
+
+    Args:
+        D: input features.
+        D_Y: output features.
+        H: hidden features of the controller.
+        N, M: rows of the memory, and numbers in each.
+    """
+
+    SHIFTS = 3  # -1, 0 and 1
+
+    def __init__(self, D: int, D_Y: int, H: int, N: int, M: int):
+        super().__init__()
+        self.N, self.M = N, M
+        self.controller = nn.Linear(D + M, H)
+        self.write_head = nn.Linear(H, M + 3 + self.SHIFTS)
+        self.read_head = nn.Linear(H, M + 3 + self.SHIFTS)
+        self.erase, self.add = nn.Linear(H, M), nn.Linear(H, M)
+        self.output = nn.Linear(H + M, D_Y)
+
+    def start(self, B: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Make the first state: an almost empty memory, nothing read, both heads on row 0."""
+        memory = self.output.weight.new_full((B, self.N, self.M), 1e-6)
+        w = memory.new_zeros(B, self.N)
+        w[:, 0] = 1
+        return memory, memory.new_zeros(B, self.M), w, w
+
+    def address(
+        self,
+        raw: Float[Tensor, "B M+3+S"],
+        memory: Float[Tensor, "B N M"],
+        w: Float[Tensor, "B N"],
+    ) -> Float[Tensor, "B N"]:
+        """Move a head: by content, then a gate, a shift and sharpening.
+
+        Args:
+            raw: what a head's linear layer gives: the key k (M numbers), then one number each for
+                β = softplus, g = σ and γ = 1 + softplus, then s = softmax (S numbers).
+            memory: the memory.
+            w: the head's weights of the step before.
+        Returns:
+            The head's new weights.
+        """
+        ### BEGIN SOLUTION
+        key, beta, g, gamma, s = raw.split([self.M, 1, 1, 1, self.SHIFTS], dim=1)
+        w_content = content_addressing(memory, key, functional.softplus(beta[:, 0]))
+        w = interpolate(w_content, w, torch.sigmoid(g[:, 0]))
+        w = circular_shift(w, torch.softmax(s, dim=1))
+        return sharpen(w, 1 + functional.softplus(gamma[:, 0]))
+        ### END SOLUTION
+
+    def step(
+        self, x: Float[Tensor, "B D"], state: tuple[Tensor, Tensor, Tensor, Tensor]
+    ) -> tuple[Float[Tensor, "B D_Y"], tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Take one step: write, then read.
+
+        Args:
+            x: the input x_t.
+            state: the memory (B, N, M), what was read, r_{t-1} (B, M), and the weights of the
+                write head and of the read head (B, N each), as `start` gives them.
+        Returns:
+            y_t, and the new state.
+        """
+        ### BEGIN SOLUTION
+        memory, r, w_write, w_read = state
+        h = torch.tanh(self.controller(torch.cat([x, r], dim=1)))  # (B, H)
+        w_write = self.address(self.write_head(h), memory, w_write)
+        memory = ntm_write(memory, w_write, torch.sigmoid(self.erase(h)), torch.tanh(self.add(h)))
+        w_read = self.address(self.read_head(h), memory, w_read)
+        r = ntm_read(memory, w_read)
+        return self.output(torch.cat([h, r], dim=1)), (memory, r, w_write, w_read)
+        ### END SOLUTION
+
+    def forward(
+        self,
+        X: Float[Tensor, "B T D"],
+        state: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Float[Tensor, "B T D_Y"], tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Apply `step` from t = 1 to T.
+
+        Args:
+            X: the inputs, batch first.
+            state: where to start; `start` when None.
+        Returns:
+            The outputs y_1 … y_T, and the state after the last step.
+        """
+        ### BEGIN SOLUTION
+        state = self.start(len(X)) if state is None else state
+        outputs = []
+        for x in X.unbind(dim=1):
+            y, state = self.step(x, state)
+            outputs.append(y)
+        return torch.stack(outputs, dim=1), state
+        ### END SOLUTION
+
+
+def dnc_usage(
+    usage: Float[Tensor, "B N"],
+    w_write: Float[Tensor, "B N"],
+    w_read: Float[Tensor, "B R N"],
+    free: Float[Tensor, "B R"],
+) -> Float[Tensor, "B N"]:
+    """Update how far each row of the memory is in use.
+
+    u_t = (u + w_write - u ⊙ w_write) ⊙ ψ,   ψ = Π_r (1 - f_r w_read_r)
+    (Graves et al. 2016, Methods, "Dynamic memory allocation")
+
+    What was written is in use; what was read by a head whose free gate is open is not any more.
+
+    Args:
+        usage: u_{t-1}, from 0 (free) to 1 (in use).
+        w_write: the write head's weights of the step before.
+        w_read: the weights of the R read heads of the step before.
+        free: f, the free gates of the read heads, in [0, 1].
+    Returns:
+        u_t.
+    """
+    retained = (1 - free[:, :, None] * w_read).prod(dim=1)  # ψ (B, N)
+    return (usage + w_write - usage * w_write) * retained
+
+
+def dnc_allocation(usage: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+    """Point a write head at the row that is used least.
+
+    With φ the rows in ascending order of usage:
+    a(φ_j) = (1 - u(φ_j)) Π_{i<j} u(φ_i)      (Graves et al. 2016, Methods)
+
+    Args:
+        usage: u, from 0 (free) to 1 (in use).
+    Returns:
+        a, the weights of the rows; they sum to 1 - Π_i u(i), which is zero when all are in use.
+    """
+    ascending, order = usage.sort(dim=1)
+    before = torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)
+    return torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)
+
+
+def gaussian_filterbank(
+    centre: Float[Tensor, "B"],
+    stride: Float[Tensor, "B"],
+    sigma: Float[Tensor, "B"],
+    N: int,
+    size: int,
+) -> Float[Tensor, "B N size"]:
+    """Make N Gaussian filters along one axis of an image, a stride apart around a centre.
+
+    F(i, p) = exp(-(p - μ_i)² / 2σ²) / Z_i,   μ_i = centre + (i - (N - 1)/2) · stride
+    for filters i and pixels p, both counted from 0      (Gregor et al. 2015, §3.2)
+
+    Args:
+        centre: the middle of the N filters, in pixels; it may lie outside the image.
+        stride: pixels from one filter to the next.
+        sigma: each filter's standard deviation, in pixels.
+        N: how many filters: the side of the glimpse.
+        size: how many pixels the axis has.
+    Returns:
+        F. Z_i makes every filter sum to one, also one that lies far outside the image.
+    """
+    mu = centre[:, None] + (torch.arange(N).to(centre) - (N - 1) / 2) * stride[:, None]  # (B, N)
+    distance = torch.arange(size).to(centre) - mu[:, :, None]  # (B, N, size)
+    # Softmax is exp and division by the sum, safe where every exp alone would be zero.
+    return torch.softmax(-((distance / sigma[:, None, None]) ** 2) / 2, dim=2)
+
+
+def draw_read(
+    image: Float[Tensor, "B Y X"],
+    F_Y: Float[Tensor, "B N Y"],
+    F_X: Float[Tensor, "B N X"],
+    gamma: Float[Tensor, "B"],
+) -> Float[Tensor, "B N N"]:
+    """Take a glimpse of an image.
+
+    glimpse = γ F_Y image F_Xᵀ      (Gregor et al. 2015, §3.3)
+
+    Args:
+        image: Y rows of X pixels.
+        F_Y, F_X: the filters for the vertical axis and for the horizontal one.
+        gamma: γ, the intensity.
+    Returns:
+        The glimpse, N × N pixels.
+    """
+    return gamma[:, None, None] * (F_Y @ image @ F_X.mT)
+
+
+def draw_write(
+    patch: Float[Tensor, "B N N"],
+    F_Y: Float[Tensor, "B N Y"],
+    F_X: Float[Tensor, "B N X"],
+    gamma: Float[Tensor, "B"],
+) -> Float[Tensor, "B Y X"]:
+    """Paint a small patch onto an empty canvas, where a glimpse would look.
+
+    canvas = F_Yᵀ patch F_X / γ      (Gregor et al. 2015, §3.3)
+
+    Args:
+        patch: what to paint, N × N pixels.
+        F_Y, F_X: the filters for the vertical axis and for the horizontal one.
+        gamma: γ, the intensity of the glimpse that this undoes.
+    Returns:
+        The canvas, Y rows of X pixels.
+    """
+    return (F_Y.mT @ patch @ F_X) / gamma[:, None, None]

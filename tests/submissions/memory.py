@@ -1,0 +1,15 @@
+"""A submission of 17_memory with three mistakes."""
+
+# What stands in the right solution, and what stands there instead.
+CHANGES = {
+    "dnc_usage": ("usage + w_write - usage * w_write", "usage + w_write"),
+    "gaussian_filterbank": ("(N - 1) / 2", "N / 2"),
+    "draw_write": ("/ gamma", "* gamma"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "dnc_usage": round(3 * 1 / 8, 2),  # right where nothing is written
+    "gaussian_filterbank": round(3 * 2 / 9, 2),  # right far outside the image
+    "draw_write": round(2 * 1 / 5, 2),  # right where γ is one
+}
