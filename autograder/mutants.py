@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from autograder.bugs import SAMPLED
 from course_pkg.checking.registry import Exercise
 
 _BINARY = {
@@ -77,12 +78,13 @@ def mutants(exercise: Exercise) -> Iterator[Mutant]:
     """Make every mutant of an exercise's reference.
 
     Only the lines that students write are changed: those between the solution markers, or the whole
-    body where there are none; never signatures, docstrings or the texts of errors.
+    body where there are none; never signatures, docstrings or the texts of errors. Some exercises
+    ask for a sample only, see `sample_mutants`.
     """
     module = importlib.import_module(f"course_pkg.{exercise.module}")
     source = textwrap.dedent(inspect.getsource(getattr(module, exercise.name)))
     tree, lines = ast.parse(source), _lines_of_students(source)
-    for number in range(len(list(_edits(tree, lines)))):
+    for number in range(0, len(list(_edits(tree, lines))), SAMPLED.get(exercise, 1)):
         changed = copy.deepcopy(tree)
         statement, edit = next(itertools.islice(_edits(changed, lines), number, None))
         before = ast.unparse(statement).splitlines()[0]

@@ -176,7 +176,7 @@ def triton_flash_forward(
     d = tl.arange(0, WIDTH)
     places = (head * T + t[:, None]) * D_h + d[None, :]
     inside = (t[:, None] < T) & (d[None, :] < D_h)
-    q = tl.load(Q + places, mask=inside, other=0.0) * scale
+    q = tl.load(Q + places, mask=inside, other=0.0)
     m = tl.full((ROWS,), -1e30, tl.float32)  # not -∞: -∞ - -∞ is NaN
     z = tl.zeros((ROWS,), tl.float32)
     U = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -189,7 +189,7 @@ def triton_flash_forward(
         there = (n[:, None] < N) & (d[None, :] < D_h)
         k = tl.load(K + where, mask=there, other=0.0)
         v = tl.load(V + where, mask=there, other=0.0)
-        E = tl.dot(q, tl.trans(k), input_precision="ieee")
+        E = scale * tl.dot(q, tl.trans(k), input_precision="ieee")  # (ROWS, COLUMNS), float32
         seen = n[None, :] < N
         if CAUSAL:
             seen = seen & (n[None, :] <= N - T + t[:, None])
@@ -198,7 +198,7 @@ def triton_flash_forward(
         P = tl.exp(E - highest[:, None])
         shrink = tl.exp(m - highest)
         z = shrink * z + tl.sum(P, axis=1)
-        U = shrink[:, None] * U + tl.dot(P, v, input_precision="ieee")
+        U = shrink[:, None] * U + tl.dot(P.to(v.dtype), v, input_precision="ieee")
         m = highest
     tl.store(Y + places, U / z[:, None], mask=inside)
     tl.store(s + head * T + t, m + tl.log(z), mask=t < T)
@@ -212,58 +212,68 @@ def triton_paged_decode(
     tables,
     lengths,
     Y,
+    s,
     N,
     M,
+    span,
     scale,
     H: tl.constexpr,
     G: tl.constexpr,
     S: tl.constexpr,
     D_h: tl.constexpr,
     SHARING: tl.constexpr,
-    SLOTS: tl.constexpr,
     WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
-    """Attend from the newest token of one sequence to its blocks, through one key and value head.
+    """Attend from the newest token of a sequence to one part of it, through one key head.
 
-    Program (b, g) has the query heads g · H/G … of sequence b, which read the same keys and values:
-    each block is loaded once for all of them. (Kwon et al. 2023, §4.1; Ainslie et al. 2023)
+    Program (b, g, i) has the query heads g · H/G … of sequence b, which read the same keys and
+    values: they are loaded once for all of them. It reads the positions from i · span up to
+    (i + 1) · span or the sequence's end. (Kwon et al. 2023, §4.1; Ainslie et al. 2023; the parts:
+    Dao et al. 2023)
 
     Args:
         Q: where the queries (B, H, D_h) begin.
         K, V: where the keys and values (G, N, S, D_h) begin: one layer of a `PagedKVCache`.
         tables: where the block tables (B, M) begin.
         lengths: where the lengths (B,) begin: how many positions each sequence has.
-        Y: where to store the outputs (B, H, D_h).
+        Y, s: where to store the outputs (parts, B, H, D_h) and log-sums (parts, B, H): 0 and -∞
+            for a part that begins behind the sequence's end.
         N, M: how many blocks there are, and how many places a table has.
+        span: how many positions a part has.
         scale: 1 / √D_h.
         H, G: heads of queries, and of keys and values.
         S, D_h: slots in a block, and the size of a head.
-        SHARING, SLOTS, WIDTH: powers of 2, at least H/G, S and D_h: tiles have such sides only.
+        SHARING, WIDTH: powers of 2, at least H/G and D_h: tiles have such sides only.
+        COLUMNS: positions in a tile.
     """
-    b, g = tl.program_id(0), tl.program_id(1)
+    b, g, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     r = tl.arange(0, SHARING)
-    slot = tl.arange(0, SLOTS)
     d = tl.arange(0, WIDTH)
-    places = (b * H + g * (H // G) + r[:, None]) * D_h + d[None, :]
-    inside = (r[:, None] < H // G) & (d[None, :] < D_h)
-    q = tl.load(Q + places, mask=inside, other=0.0) * scale
-    length = tl.load(lengths + b)
+    heads = b * H + g * (H // G) + r  # counted through all sequences
+    shared = r < H // G
+    inside = shared[:, None] & (d[None, :] < D_h)
+    q = tl.load(Q + heads[:, None] * D_h + d[None, :], mask=inside, other=0.0)
     m = tl.full((SHARING,), -1e30, tl.float32)
     z = tl.zeros((SHARING,), tl.float32)
     U = tl.zeros((SHARING, WIDTH), tl.float32)
-    for place in range(0, tl.cdiv(length, S)):
-        block = tl.load(tables + b * M + place)
-        used = (slot < S) & (place * S + slot < length)
-        where = ((g * N + block) * S + slot[:, None]) * D_h + d[None, :]
-        there = used[:, None] & (d[None, :] < D_h)
+    end = tl.minimum(tl.load(lengths + b), (part + 1) * span)
+    for left in range(part * span, end, COLUMNS):
+        t = left + tl.arange(0, COLUMNS)
+        block = tl.load(tables + b * M + t // S, mask=t < end, other=0)
+        where = ((g * N + block) * S + t % S)[:, None] * D_h + d[None, :]
+        there = (t[:, None] < end) & (d[None, :] < D_h)
         k = tl.load(K + where, mask=there, other=0.0)
         v = tl.load(V + where, mask=there, other=0.0)
-        E = tl.sum(q[:, None, :] * k[None, :, :], axis=2)
-        E = tl.where(used[None, :], E, float("-inf"))
+        E = scale * tl.dot(q, tl.trans(k), input_precision="ieee")  # (SHARING, COLUMNS)
+        E = tl.where(t[None, :] < end, E, float("-inf"))
         highest = tl.maximum(m, tl.max(E, axis=1))
         P = tl.exp(E - highest[:, None])
         shrink = tl.exp(m - highest)
         z = shrink * z + tl.sum(P, axis=1)
-        U = shrink[:, None] * U + tl.sum(P[:, :, None] * v[None, :, :], axis=1)
+        U = shrink[:, None] * U + tl.dot(P.to(v.dtype), v, input_precision="ieee")
         m = highest
-    tl.store(Y + places, U / z[:, None], mask=inside)
+    heads += part * tl.num_programs(0) * H  # counted through all parts
+    Y_part = U / tl.where(z == 0, 1, z)[:, None]
+    tl.store(Y + heads[:, None] * D_h + d[None, :], Y_part, mask=inside)
+    tl.store(s + heads, m + tl.log(z), mask=shared)

@@ -41,6 +41,7 @@ except ImportError:  # there are no packages of it for macOS and Windows
 
 ROWS, COLUMNS = (16, 16) if INTERPRETED else (64, 64)  # of a tile; powers of 2, at least 16
 SMALLEST = 16  # side of the matrices that tl.dot takes
+SHORTEST_PART = 256  # positions; below, starting a program costs more than it saves
 
 
 class KernelError(RuntimeError):
@@ -88,10 +89,19 @@ def launch_flash(
     V: Float[Tensor, "B H N D_h"],
     causal: bool = False,
 ) -> tuple[Float[Tensor, "B H T D_h"], Float[Tensor, "B H T"]]:
-    """Launch one program for each tile of ROWS queries of each head; return Y and s."""
+    """Launch one program for each tile of ROWS queries of each head; return Y and s.
+
+    Raises:
+        ValueError: the numbers are of another kind than kernels take, or too many to count in 32
+            bits, as addresses are computed.
+    """
+    _must_be_taken(Q)
+    if max(Q.numel(), K.numel()) >= 2**31:
+        raise ValueError(f"Q and K must have less than 2³¹ numbers, got {Q.shape} and {K.shape}")
     B, H, T, D_h = Q.shape
     N = K.shape[2]
-    Y, s = torch.empty_like(Q, memory_format=torch.contiguous_format), Q.new_empty(B, H, T)
+    Y = torch.empty_like(Q, memory_format=torch.contiguous_format)
+    s = Q.new_empty(B, H, T, dtype=torch.float32)
     run(
         (math.ceil(T / ROWS), B * H),
         [Q, K, V],
@@ -113,25 +123,52 @@ def launch_paged(
     V: Float[Tensor, "G N S D_h"],
     tables: Int[Tensor, "B M"],
     lengths: Int[Tensor, "B"],
+    parts: int | None = None,
 ) -> Float[Tensor, "B H D_h"]:
-    """Launch one program for each sequence and each head of keys and values; return Y."""
+    """Launch a program for each sequence, head of keys and values, and part of the positions.
+
+    The parts' outputs are then averaged by the weights exp(s). More parts keep more of a GPU busy;
+    None stands for as many as it takes.
+
+    Raises:
+        ValueError: the numbers are of another kind than kernels take.
+    """
+    _must_be_taken(Q)
     B, H, D_h = Q.shape
     G, N, S, _ = K.shape
-    Y = torch.empty_like(Q, memory_format=torch.contiguous_format)
+    M = tables.shape[1]
+    parts = _enough_parts(B * G, M * S) if parts is None else parts
+    Y = Q.new_empty(parts, B, H, D_h, dtype=torch.float32)
+    s = Y.new_empty(parts, B, H)
     run(
-        (B, G),
-        [Q, K, V, tables, lengths],
-        [Y],
-        *(N, tables.shape[1], 1 / math.sqrt(D_h)),
+        (B, G, parts),
+        [Q, K, V, tables.long(), lengths.long()],  # addresses are computed with 64 bits
+        [Y, s],
+        *(N, M, math.ceil(M * S / parts), 1 / math.sqrt(D_h)),
         H=H,
         G=G,
         S=S,
         D_h=D_h,
-        SHARING=_power_of_2(H // G, 1),
-        SLOTS=_power_of_2(S, 1),
+        SHARING=_power_of_2(H // G),
         WIDTH=_power_of_2(D_h),
+        COLUMNS=COLUMNS,
     )
-    return Y
+    return (torch.softmax(s, dim=0)[..., None] * Y).sum(dim=0).to(Q.dtype)
+
+
+def _must_be_taken(Q: Tensor) -> None:
+    """Refuse numbers that kernels cannot take; the interpreter multiplies bfloat16 wrongly."""
+    taken = [torch.float32, torch.float16] + [torch.bfloat16] * (not INTERPRETED)
+    if Q.dtype not in taken:
+        raise ValueError(f"kernels take {', '.join(map(str, taken))} here, got {Q.dtype}")
+
+
+def _enough_parts(programs: int, positions: int) -> int:
+    """Cut positions so that each multiprocessor gets some programs, and each of them some work."""
+    if INTERPRETED:
+        return 1
+    wanted = 4 * torch.cuda.get_device_properties().multi_processor_count
+    return max(1, min(math.ceil(wanted / programs), positions // SHORTEST_PART))
 
 
 def _power_of_2(size: int, smallest: int = SMALLEST) -> int:
@@ -145,6 +182,7 @@ def _compile(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
 
 def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
     """Run a kernel in a fork of this process, and copy its outputs out of what both share."""
+    _warm_up()
     ours = [_fenced(tensor.detach()) for tensor in (*inputs, *outputs)]
     reader, writer = os.pipe()
     child = os.fork()
@@ -171,6 +209,19 @@ def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
         raise KernelError(_explain(jitted.fn, text, status))
     for tensor, copy in zip(outputs, ours[len(inputs) :], strict=True):
         tensor.copy_(copy)
+
+
+@functools.cache
+def _warm_up() -> None:
+    """Let Triton import and rewrite what kernels call, once, and not in every fork again."""
+
+    def everything(x):
+        i = tl.arange(0, 16)
+        tile = tl.load(x + tl.zeros((16, 16), tl.int32) + i)
+        tile = tl.where(tile > tl.max(tile, axis=1), tl.sum(tile, axis=1), tl.min(tile, axis=0))
+        tl.store(x + tl.cdiv(i, 16), tl.sum(tl.dot(tile, tile), axis=0))
+
+    triton.jit(everything)[(1,)](torch.zeros(16))
 
 
 def _attempt(action: Callable[[], None], pipe) -> None:

@@ -4,7 +4,7 @@ import inspect
 import linecache
 from collections.abc import Callable
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, equivalent, sample_mutants
 from course_pkg import flash_kernels
 from course_pkg.flash_kernels import (
     flash_attention_backward,
@@ -128,7 +128,7 @@ for reference in (flash_attention_forward, triton_flash_forward):
         reference,
         "not_scaled",
         "the scores are not divided by √D_h",
-        (" / math.sqrt(D_h)", "") if in_torch else (" * scale", ""),
+        (" / math.sqrt(D_h)", "") if in_torch else ("scale * tl.dot", "tl.dot"),
     )
     changed(
         reference,
@@ -304,31 +304,31 @@ changed(
     triton_paged_decode,
     "not_scaled",
     "the scores are not divided by √D_h",
-    (" * scale", ""),
+    ("scale * tl.dot", "tl.dot"),
 )
 changed(
     triton_paged_decode,
     "blocks_in_order",
     "block number n of a sequence is taken for physical block n: the table is not read",
-    ("block = tl.load(tables + b * M + place)", "block = place"),
+    ("tl.load(tables + b * M + t // S, mask=t < end, other=0)", "t // S"),
 )
 changed(
     triton_paged_decode,
     "first_table",
     "every sequence reads the table of the first",
-    ("tables + b * M + place", "tables + place"),
+    ("tables + b * M + ", "tables + "),
 )
 changed(
     triton_paged_decode,
     "first_length",
     "every sequence has the length of the first",
-    ("lengths + b", "lengths"),
+    ("tl.load(lengths + b)", "tl.load(lengths)"),
 )
 changed(
     triton_paged_decode,
-    "whole_blocks",
-    "the last block is read to its end, whatever the sequence's length",
-    (" & (place * S + slot < length)", ""),
+    "whole_tiles",
+    "the last tile is read to its end, whatever the sequence's length",
+    ('E = tl.where(t[None, :] < end, E, float("-inf"))', "E = E"),
 )
 changed(
     triton_paged_decode,
@@ -340,7 +340,13 @@ changed(
     triton_paged_decode,
     "heads_in_turn",
     "query head h reads key and value head h modulo G",
-    ("g * (H // G) + r[:, None]", "g + G * r[:, None]"),
+    ("g * (H // G) + r", "g + G * r"),
+)
+changed(
+    triton_paged_decode,
+    "offset_forgotten",
+    "every position of a block is read from its first slot",
+    (" * S + t % S)", " * S + 0 * t)"),
 )
 changed(
     triton_paged_decode,
@@ -358,19 +364,37 @@ changed(
     triton_paged_decode,
     "never_divided",
     "U is stored without dividing it by z",
-    ("U / z[:, None]", "U"),
+    ("U / tl.where(z == 0, 1, z)[:, None]", "U"),
 )
 changed(
     triton_paged_decode,
-    "one_block_too_few",
-    "only full blocks are read",
-    ("tl.cdiv(length, S)", "length // S"),
+    "whole_sequence_in_each_part",
+    "every part reads from the sequence's beginning",
+    ("range(part * span, end, COLUMNS)", "range(0, end, COLUMNS)"),
+)
+changed(
+    triton_paged_decode,
+    "parts_overlap",
+    "every part reads on to the sequence's end",
+    ("tl.minimum(tl.load(lengths + b), (part + 1) * span)", "tl.load(lengths + b)"),
+)
+changed(
+    triton_paged_decode,
+    "empty_part",
+    "a part without a position gives 0 / 0",
+    ("tl.where(z == 0, 1, z)[:, None]", "z[:, None]"),
+)
+changed(
+    triton_paged_decode,
+    "log_sum_without_maximum",
+    "s is log z, without the m that was subtracted",
+    ("m + tl.log(z)", "tl.log(z)"),
 )
 changed(
     triton_paged_decode,
     "queries_unmasked",
     "the queries are loaded without a mask",
-    ("q = tl.load(Q + places, mask=inside, other=0.0)", "q = tl.load(Q + places)"),
+    ("d[None, :], mask=inside, other=0.0)", "d[None, :])"),
     told_by=_OUTSIDE,
 )
 changed(
@@ -381,6 +405,9 @@ changed(
     ("V + where, mask=there, other=0.0", "V + where"),
     told_by=_OUTSIDE,
 )
+
+for reference in (triton_flash_forward, triton_paged_decode):
+    sample_mutants(reference, every=4)
 
 _FIRST = "the first tile multiplies it by exp(-∞) = 0"
 _MAX = "the maximum of two is the same in either order"
@@ -423,24 +450,25 @@ EXCUSES = {
         "at = N - T + top + torch.arange(Q[:, :, t].shape[2])": _CPU,
     },
     triton_flash_forward: {
-        "q = tl.load(Q + places, mask=inside, other=0.0) * scale → "
-        "q = tl.load(Q + places, mask=inside) * scale": _OTHER,
+        "q = tl.load(Q + places, mask=inside, other=0.0) → "
+        "q = tl.load(Q + places, mask=inside)": _OTHER,
         "k = tl.load(K + where, mask=there, other=0.0) → k = tl.load(K + where, mask=there)": (
             _OTHER
         ),
         "v = tl.load(V + where, mask=there, other=0.0) → v = tl.load(V + where, mask=there)": (
             _OTHER
         ),
-        "E = tl.dot(q, tl.trans(k), input_precision='ieee') → E = tl.dot(q, tl.trans(k))": _IEEE,
-        "U = shrink[:, None] * U + tl.dot(P, v, input_precision='ieee') → "
-        "U = shrink[:, None] * U + tl.dot(P, v)": _IEEE,
+        "E = scale * tl.dot(q, tl.trans(k), input_precision='ieee') → "
+        "E = scale * tl.dot(q, tl.trans(k))": _IEEE,
+        "U = shrink[:, None] * U + tl.dot(P.to(v.dtype), v, input_precision='ieee') → "
+        "U = shrink[:, None] * U + tl.dot(P.to(v.dtype), v)": _IEEE,
         "m = tl.full((ROWS,), -1e+30, tl.float32) → m = tl.full((ROWS,), -2e+30, tl.float32)": _LOW,
         "highest = tl.maximum(m, tl.max(E, axis=1)) → "
         "highest = tl.maximum(tl.max(E, axis=1), m)": _MAX,
     },
     triton_paged_decode: {
-        "q = tl.load(Q + places, mask=inside, other=0.0) * scale → "
-        "q = tl.load(Q + places, mask=inside) * scale": _OTHER,
+        "q = tl.load(Q + places, mask=inside, other=0.0) → "
+        "q = tl.load(Q + places, mask=inside)": _OTHER,
     },
 }
 for _reference, _mutants in EXCUSES.items():

@@ -161,7 +161,7 @@ def in_powers_of_two(
     V += tl.program_id(1) * N * D_h
     t = (first + tl.arange(0, ROWS))[:, None]
     d = tl.arange(0, WIDTH)[None, :]
-    q = tl.load(Q + t * D_h + d, mask=(t < T) & (d < D_h), other=0.0) * (scale * 1.4426950408889634)
+    q = tl.load(Q + t * D_h + d, mask=(t < T) & (d < D_h), other=0.0)
     m = tl.full((ROWS, 1), float("-inf"), tl.float32)
     z = tl.zeros((ROWS, 1), tl.float32)
     U = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -174,50 +174,105 @@ def in_powers_of_two(
             other=0.0,
         )
         v = tl.load(V + n[:, None] * D_h + d, mask=(n[:, None] < N) & (d < D_h), other=0.0)
-        E = tl.dot(q, k, input_precision="ieee")
+        E = tl.dot(q, k, input_precision="ieee") * (scale * 1.4426950408889634)
         E = tl.where(n[None, :] < N, E, float("-inf"))
         if CAUSAL:
             E = tl.where(n[None, :] > t + (N - T), float("-inf"), E)
         highest = tl.maximum(m, tl.max(E, axis=1, keep_dims=True))
         P = tl.exp2(E - highest)
         z = z * tl.exp2(m - highest) + tl.sum(P, axis=1, keep_dims=True)
-        U = U * tl.exp2(m - highest) + tl.dot(P, v, input_precision="ieee")
+        U = U * tl.exp2(m - highest) + tl.dot(P.to(v.dtype), v, input_precision="ieee")
         m = highest
     tl.store(Y + tl.program_id(1) * T * D_h + t * D_h + d, U / z, mask=(t < T) & (d < D_h))
     tl.store(s + tl.program_id(1) * T + t, (m + tl.log2(z)) / 1.4426950408889634, mask=t < T)
 
 
+@alternative(triton_flash_forward)
+@kernel(launch_flash)
+def keys_from_the_end(
+    Q,
+    K,
+    V,
+    Y,
+    s,
+    T,
+    N,
+    scale,
+    D_h: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
+    """Hold Y and its log-sum, divided at every tile, as a merge of finished parts does."""
+    first = tl.program_id(0) * ROWS
+    t = first + tl.arange(0, ROWS)
+    d = tl.arange(0, WIDTH)
+    own = tl.program_id(1) * T + t
+    q = tl.load(
+        Q + own[:, None] * D_h + d[None, :],
+        mask=(t < T)[:, None] & (d < D_h)[None, :],
+        other=0.0,
+    )
+    last = tl.where(t < T, N - T + t, N - 1) if CAUSAL else tl.full((ROWS,), 0, tl.int32) + N - 1
+    y = tl.zeros((ROWS, WIDTH), tl.float32)
+    total = tl.full((ROWS,), -1e30, tl.float32)
+    tiles = tl.cdiv(tl.max(last, axis=0) + 1, COLUMNS)
+    for number in range(0, tiles):
+        n = (tiles - 1 - number) * COLUMNS + tl.arange(0, COLUMNS)
+        rows = (tl.program_id(1) * N + n)[:, None] * D_h + d[None, :]
+        exists = (n < N)[:, None] & (d < D_h)[None, :]
+        k = tl.load(K + rows, mask=exists, other=0.0)
+        v = tl.load(V + rows, mask=exists, other=0.0)
+        E = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        E = tl.where(n[None, :] <= last[:, None], E, -1e30)
+        highest = tl.max(E, axis=1)
+        P = tl.where(n[None, :] <= last[:, None], tl.exp(E - highest[:, None]), 0.0)
+        part = tl.where(tl.sum(P, axis=1) == 0, -1e30, highest + tl.log(tl.sum(P, axis=1)))
+        above = tl.maximum(total, part)
+        both = above + tl.log(tl.exp(total - above) + tl.exp(part - above))
+        weights = (P * tl.exp(highest - both)[:, None]).to(v.dtype)
+        y = y * tl.exp(total - both)[:, None] + tl.dot(weights, v, input_precision="ieee")
+        total = both
+    tl.store(Y + own[:, None] * D_h + d[None, :], y, mask=(t < T)[:, None] & (d < D_h)[None, :])
+    tl.store(s + own, total, mask=t < T)
+
+
 @alternative(triton_paged_decode)
 @kernel(launch_paged)
-def head_after_head(
+def position_after_position(
     Q,
     K,
     V,
     tables,
     lengths,
     Y,
+    s,
     N,
     M,
+    span,
     scale,
     H: tl.constexpr,
     G: tl.constexpr,
     S: tl.constexpr,
     D_h: tl.constexpr,
     SHARING: tl.constexpr,
-    SLOTS: tl.constexpr,
     WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
+    """One head and one position at a time, without a matrix."""
     b = tl.program_id(0)
     g = tl.program_id(1)
+    part = tl.program_id(2)
     d = tl.arange(0, WIDTH)
-    length = tl.load(lengths + b)
+    end = tl.minimum(tl.load(lengths + b), part * span + span)
     for r in range(0, H // G):
         h = g * (H // G) + r
-        q = tl.load(Q + (b * H + h) * D_h + d, mask=d < D_h, other=0.0)
+        q = tl.load(Q + (b * H + h) * D_h + d, mask=d < D_h, other=0.0).to(tl.float32)
         m = -1e30
         z = 0.0
         U = tl.zeros((WIDTH,), tl.float32)
-        for t in range(0, length):
+        for t in range(part * span, end):
             block = tl.load(tables + b * M + t // S)
             where = ((g * N + block) * S + t % S) * D_h + d
             e = tl.sum(q * tl.load(K + where, mask=d < D_h, other=0.0), axis=0) * scale
@@ -226,4 +281,64 @@ def head_after_head(
             z = z * tl.exp(m - highest) + p
             U = U * tl.exp(m - highest) + p * tl.load(V + where, mask=d < D_h, other=0.0)
             m = highest
-        tl.store(Y + (b * H + h) * D_h + d, U / z, mask=d < D_h)
+        place = (part * tl.num_programs(0) + b) * H + h
+        tl.store(Y + place * D_h + d, U / tl.where(z > 0, z, 1.0), mask=d < D_h)
+        tl.store(s + place, tl.where(z > 0, m + tl.log(z), float("-inf")))
+
+
+@alternative(triton_paged_decode)
+@kernel(launch_paged)
+def block_after_block(
+    Q,
+    K,
+    V,
+    tables,
+    lengths,
+    Y,
+    s,
+    N,
+    M,
+    span,
+    scale,
+    H: tl.constexpr,
+    G: tl.constexpr,
+    S: tl.constexpr,
+    D_h: tl.constexpr,
+    SHARING: tl.constexpr,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """A tile is a block; what lies before the part in its first block is masked; powers of 2."""
+    b = tl.program_id(0)
+    g = tl.program_id(1)
+    part = tl.program_id(2)
+    r = tl.arange(0, SHARING)[:, None]
+    d = tl.arange(0, WIDTH)[None, :]
+    query = (b * H + g * (H // G) + r) * D_h + d
+    exists = (r < H // G) & (d < D_h)
+    q = tl.load(Q + query, mask=exists, other=0.0)
+    begin = part * span
+    end = tl.minimum(tl.load(lengths + b), begin + span)
+    slot = tl.arange(0, COLUMNS)  # S at most in the checks
+    m = tl.full((SHARING, 1), -1e30, tl.float32)
+    z = tl.zeros((SHARING, 1), tl.float32)
+    U = tl.zeros((SHARING, WIDTH), tl.float32)
+    for place in range(begin // S, tl.cdiv(end, S)):
+        t = place * S + slot
+        used = (slot < S) & (t >= begin) & (t < end)
+        block = tl.load(tables + b * M + place)
+        row = (g * N + block) * S + slot[:, None]
+        k = tl.load(K + row * D_h + d, mask=used[:, None] & (d < D_h), other=0.0)
+        v = tl.load(V + row * D_h + d, mask=used[:, None] & (d < D_h), other=0.0)
+        E = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
+        E = tl.where(used[None, :], E, float("-inf"))
+        highest = tl.maximum(m, tl.max(E, axis=1, keep_dims=True))
+        P = tl.exp2(E - highest)
+        z = z * tl.exp2(m - highest) + tl.sum(P, axis=1, keep_dims=True)
+        weights = P.to(v.dtype)
+        U = U * tl.exp2(m - highest) + tl.dot(weights, v, input_precision="ieee")
+        m = highest
+    behind = part * tl.num_programs(0) * H
+    tl.store(Y + behind * D_h + query, U / tl.maximum(z, 1e-30), mask=exists)
+    row_sums = (m + tl.log2(z)) / 1.4426950408889634
+    tl.store(s + behind + b * H + g * (H // G) + r, row_sums, mask=r < H // G)
