@@ -7,6 +7,7 @@ reads or writes outside ends that process, and the caller gets an error with the
 Whether Triton interprets is decided when it is imported, so that this module does it for all.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import functools
@@ -183,6 +184,8 @@ def _compile(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
 def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
     """Run a kernel in a fork of this process, and copy its outputs out of what both share."""
     _warm_up()
+    with contextlib.suppress(Exception):  # what Triton cannot rewrite, the fork reports
+        jitted.rewrite()
     ours = [_fenced(tensor.detach()) for tensor in (*inputs, *outputs)]
     reader, writer = os.pipe()
     child = os.fork()
