@@ -1,15 +1,21 @@
 """The reference of 12_flash_kernels is torch's attention; wrong kernels end with a word."""
 
+import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch.nn import functional
 
-from course_pkg import launch
+from autograder.master import ROOT
+from course_pkg import flash_kernels, launch
 from course_pkg.checking.failure import Failure, NotImplementedYet
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.ready import ready
+from course_pkg.decoding import by_kernel, with_kernel
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     flash_attention_forward,
@@ -18,7 +24,9 @@ from course_pkg.flash_kernels import (
     triton_paged_decode,
 )
 from course_pkg.launch import kernel, tl
-from course_pkg.paged_attention import paged_attention
+from course_pkg.paged_attention import Engine, paged_attention
+from course_pkg.served_models import Llama
+from course_pkg.serving import Sampling
 
 needs_triton = pytest.mark.skipif(launch.triton is None, reason="Triton is not installed")
 DEVICE = "cpu" if launch.INTERPRETED else "cuda"
@@ -88,17 +96,80 @@ def test_triton_flash_is_torchs(shape, causal):
 
 
 @needs_triton
-@pytest.mark.parametrize("H, G", [(6, 2), (4, 4), (3, 1)])
-@pytest.mark.parametrize("S", [4, 3])
-def test_triton_paged_decode_is_paged_attention(H, G, S):
+@pytest.mark.parametrize("H, G, S, parts", [(6, 2, 4, 1), (4, 4, 3, 2), (3, 1, 17, 3)])
+def test_triton_paged_decode_is_paged_attention(H, G, S, parts):
     lengths = torch.tensor([1, 2 * S, 4 * S - 1])
     B, D_h, M, blocks = 3, 5, 4, 13
     Q = torch.randn(B, H, D_h)
     K, V = torch.randn(2, G, blocks, S, D_h)
     tables = torch.randperm(blocks)[: B * M].reshape(B, M)
-    Y = triton_paged_decode(*(X.to(DEVICE) for X in (Q, K, V, tables, lengths)))
+    Y = triton_paged_decode(*(X.to(DEVICE) for X in (Q, K, V, tables, lengths)), parts)
     wide = paged_attention(Q[:, None].double(), K.double(), V.double(), tables, lengths)
     torch.testing.assert_close(Y.cpu().double(), wide[:, 0], rtol=1e-5, atol=1e-5)
+
+
+@needs_triton
+def test_half_precision_is_accumulated_in_float32():
+    Q, K, V = inputs((1, 1, 5, 40, 6), torch.float16, DEVICE)
+    Y, s = triton_flash_forward(Q, K, V)
+    right, sums = oracle(Q.double(), K.double(), V.double(), False)
+    assert Y.dtype == torch.float16 and s.dtype == torch.float32
+    torch.testing.assert_close(Y.double(), right, rtol=0, atol=1e-3)
+    torch.testing.assert_close(s.double(), sums, rtol=1e-5, atol=1e-5)
+
+
+@needs_triton
+def test_other_numbers_are_refused():
+    Q = torch.zeros(1, 1, 2, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"kernels take torch\.float32.* got torch\.float64"):
+        triton_flash_forward(Q, Q, Q)
+    with pytest.raises(ValueError, match=r"must have less than 2³¹ numbers"):
+        triton_flash_forward(
+            *[torch.zeros(1, dtype=torch.float32).expand(1, 1, 1 << 16, 1 << 15)] * 3
+        )
+
+
+@needs_triton
+def test_the_kernels_and_their_alternatives_compile_for_an_h100(tmp_path):
+    command = [sys.executable, "-m", "tests.compile_kernels"]
+    environment = {**os.environ, "COURSE_DEVICE": "cpu", "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    taken = json.loads(done.stdout)
+    assert len(taken) == 12
+    assert max(taken.values()) <= 227 * 1024  # what a program may have of an H100's fast memory
+
+
+@needs_triton
+def test_an_engine_decodes_with_the_kernel():
+    torch.manual_seed(0)
+    model = Llama(V=16, D=16, H=4, G=2, L=1, context=32).to(DEVICE)
+    prompts, given, lengths = [[5, 3, 9], [1] * 6], [], []
+
+    def kernel(*arguments):
+        lengths.append(arguments[-1].tolist())
+        return triton_paged_decode(*arguments)
+
+    for attention in (by_kernel(kernel, paged_attention), paged_attention):
+        engine = Engine(model, blocks=12, block_size=4)
+        engine.attention = attention
+        given.append([out.tokens for out in engine.generate(prompts, Sampling(count=3))])
+    assert given[0] == given[1]
+    assert lengths == [[4, 7], [5, 8]]  # each step but the first, which reads the prompts
+
+
+def test_the_back_end_is_chosen_by_device(monkeypatch):
+    assert with_kernel(paged_attention, torch.device("cpu")) is paged_attention
+    monkeypatch.setattr(launch, "INTERPRETED", False)
+    monkeypatch.setattr(launch, "triton", None)
+    assert with_kernel(paged_attention, torch.device("cuda")) is paged_attention
+    monkeypatch.setattr(launch, "triton", "there")
+    assert with_kernel(paged_attention, torch.device("cuda")) is not paged_attention
+    monkeypatch.setattr(flash_kernels, "triton_paged_decode", stub)
+    assert with_kernel(paged_attention, torch.device("cuda")) is paged_attention
+    monkeypatch.setitem(sys.modules, "course_pkg.flash_kernels", None)
+    assert with_kernel(paged_attention, torch.device("cuda")) is paged_attention
 
 
 def launch_small(run, x):
