@@ -20,10 +20,12 @@ import os
 import re
 import resource
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -31,8 +33,11 @@ from torch import Tensor
 from course_pkg.train import device
 
 INTERPRETED = device().type == "cpu"
-if INTERPRETED:
+if INTERPRETED and os.environ.get("TRITON_INTERPRET") != "1":
     os.environ["TRITON_INTERPRET"] = "1"
+    for name in list(sys.modules):  # torch imports it here and there; it must begin anew
+        if name.partition(".")[0] == "triton" and not name.startswith("triton._C"):
+            del sys.modules[name]
 try:
     import triton
     import triton.language as tl
@@ -195,6 +200,7 @@ def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
             gc.disable()  # it would copy pages that both share
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             torch.set_num_threads(1)
+            np.seterr(all="ignore")  # log(0) is -∞ on a GPU too, without a warning
             with open(writer, "w", errors="replace") as pipe:
                 faulthandler.enable(pipe, all_threads=False)
                 _attempt(lambda: jitted[grid](*ours, *numbers, **constants), pipe)

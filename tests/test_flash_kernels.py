@@ -142,6 +142,21 @@ def test_the_kernels_and_their_alternatives_compile_for_an_h100(tmp_path):
 
 
 @needs_triton
+def test_triton_may_have_been_imported_before():
+    text = """if True:
+        import torch, triton
+        from course_pkg.flash_kernels import triton_flash_forward
+        print(*triton_flash_forward(*torch.ones(3, 1, 1, 2, 4))[0].shape)
+    """
+    environment = {**os.environ, "COURSE_DEVICE": "cpu"}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout == "1 1 2 4\n", done.stderr
+
+
+@needs_triton
 def test_an_engine_decodes_with_the_kernel():
     torch.manual_seed(0)
     model = Llama(V=16, D=16, H=4, G=2, L=1, context=32).to(DEVICE)
