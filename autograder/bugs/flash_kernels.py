@@ -132,12 +132,6 @@ for reference in (flash_attention_forward, triton_flash_forward):
     )
     changed(
         reference,
-        "never_divided",
-        "U is stored without dividing it by z",
-        ("U / z[..., None]" if in_torch else "U / z[:, None]", "U"),
-    )
-    changed(
-        reference,
         "log_sum_without_maximum",
         "s is log z, without the m that was subtracted",
         ("m + torch.log(z)", "torch.log(z)") if in_torch else ("m + tl.log(z)", "tl.log(z)"),
@@ -150,20 +144,23 @@ for reference in (flash_attention_forward, triton_flash_forward):
     )
     changed(
         reference,
-        "not_itself",
-        "a query does not see its own position",
-        ("keys > at", "(keys >= at")
-        if in_torch
-        else ("(n[None, :] <= N - T + t[:, None])", "(n[None, :] < N - T + t[:, None])"),
-        *([("[:, None], -math.inf", "[:, None]) & (keys > 0), -math.inf")] if in_torch else []),
-    )
-    changed(
-        reference,
         "never_causal",
         "the causal mask is never applied",
         ("if causal:", "if False:") if in_torch else ("if CAUSAL:", "if CAUSAL and T < 0:"),
         *([(" if causal else N", " if False else N")] if in_torch else []),
     )
+changed(
+    flash_attention_forward,
+    "never_divided",
+    "U is stored without dividing it by z",
+    ("U / z[..., None]", "U"),
+)
+changed(
+    flash_attention_forward,
+    "not_itself",
+    "a query does not see its own position",
+    ("keys > at[:, None], -math.inf", "(keys >= at[:, None]) & (keys > 0), -math.inf"),
+)
 changed(
     flash_attention_forward,
     "every_tile_touched",
@@ -266,13 +263,6 @@ changed(
 )
 changed(
     triton_flash_forward,
-    "queries_unmasked",
-    "the queries are loaded without a mask",
-    ("q = tl.load(Q + places, mask=inside, other=0.0)", "q = tl.load(Q + places)"),
-    told_by=_OUTSIDE,
-)
-changed(
-    triton_flash_forward,
     "keys_unmasked",
     "the keys are loaded without a mask",
     ("k = tl.load(K + where, mask=there, other=0.0)", "k = tl.load(K + where)"),
@@ -320,12 +310,6 @@ changed(
 )
 changed(
     triton_paged_decode,
-    "first_length",
-    "every sequence has the length of the first",
-    ("tl.load(lengths + b)", "tl.load(lengths)"),
-)
-changed(
-    triton_paged_decode,
     "whole_tiles",
     "the last tile is read to its end, whatever the sequence's length",
     ('E = tl.where(t[None, :] < end, E, float("-inf"))', "E = E"),
@@ -362,18 +346,6 @@ changed(
 )
 changed(
     triton_paged_decode,
-    "never_divided",
-    "U is stored without dividing it by z",
-    ("U / tl.where(z == 0, 1, z)[:, None]", "U"),
-)
-changed(
-    triton_paged_decode,
-    "whole_sequence_in_each_part",
-    "every part reads from the sequence's beginning",
-    ("range(part * span, end, COLUMNS)", "range(0, end, COLUMNS)"),
-)
-changed(
-    triton_paged_decode,
     "parts_overlap",
     "every part reads on to the sequence's end",
     ("tl.minimum(tl.load(lengths + b), (part + 1) * span)", "tl.load(lengths + b)"),
@@ -389,13 +361,6 @@ changed(
     "log_sum_without_maximum",
     "s is log z, without the m that was subtracted",
     ("m + tl.log(z)", "tl.log(z)"),
-)
-changed(
-    triton_paged_decode,
-    "queries_unmasked",
-    "the queries are loaded without a mask",
-    ("d[None, :], mask=inside, other=0.0)", "d[None, :])"),
-    told_by=_OUTSIDE,
 )
 changed(
     triton_paged_decode,
@@ -431,6 +396,12 @@ EXCUSES = {
         "return (U / torch.where(z == 0, 2, z)[:, None], m + torch.log(z))": "0 / 2 is 0 too",
     },
     flash_attention_forward: {
+        "m, z, U = (q.new_full(q.shape[:3], -math.inf), q.new_zeros(q.shape[:3]), "
+        "torch.zeros_like(q)) → m, z, U = (q.new_full(q.shape[:3], -math.inf), "
+        "q.new_ones(q.shape[:3]), torch.zeros_like(q))": _FIRST,
+        "m, z, U = (q.new_full(q.shape[:3], -math.inf), q.new_zeros(q.shape[:3]), "
+        "torch.zeros_like(q)) → m, z, U = (q.new_full(q.shape[:3], -math.inf), "
+        "q.new_zeros(q.shape[:3]), torch.ones_like(q))": _FIRST,
         "at = N - T + top + torch.arange(q.shape[2], device=Q.device) → "
         "at = N - T + top + torch.arange(q.shape[2])": _CPU,
         "keys = left + torch.arange(k.shape[2], device=Q.device) → "
