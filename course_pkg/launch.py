@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from course_pkg.checking.template import use_large_pages
 from course_pkg.train import device
 
 INTERPRETED = device().type == "cpu"
@@ -222,7 +223,10 @@ def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
 
 @functools.cache
 def _warm_up() -> None:
-    """Let Triton import and rewrite what kernels call, once, and not in every fork again."""
+    """Do once what every fork would do again: let Triton import and rewrite what kernels call.
+
+    Forks are also cheaper afterwards.
+    """
 
     def everything(x):
         i = tl.arange(0, 16)
@@ -231,6 +235,7 @@ def _warm_up() -> None:
         tl.store(x + tl.cdiv(i, 16), tl.sum(tl.dot(tile, tile), axis=0))
 
     triton.jit(everything)[(1,)](torch.zeros(16))
+    use_large_pages(ctypes.CDLL(None))
 
 
 def _attempt(action: Callable[[], None], pipe) -> None:
