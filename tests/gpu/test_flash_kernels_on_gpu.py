@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 
 from course_pkg import launch
 from course_pkg.decoding import with_kernel
@@ -9,11 +10,10 @@ from course_pkg.flash_kernels import triton_flash_forward, triton_paged_decode
 from course_pkg.paged_attention import Engine, paged_attention
 from course_pkg.served_models import Llama
 from course_pkg.serving import Sampling
-from tests.test_flash_kernels import oracle
+from tests.gpu import needs_gpu
 
 pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(launch.INTERPRETED, reason="there is no GPU, or COURSE_DEVICE is cpu"),
+    *needs_gpu,
     pytest.mark.skipif(launch.triton is None, reason="Triton is not installed"),
 ]
 # bfloat16 has 8 bits of precision: an output just below 2 is rounded by up to 0.004.
@@ -24,6 +24,14 @@ EACH_PRECISION = pytest.mark.parametrize("dtype, tolerance", PRECISIONS.items(),
 def normal(*shape, dtype=torch.float32, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to("cuda", dtype)
+
+
+def oracle(Q, K, V, causal):
+    """Torch's attention and the log-sums of the scores."""
+    mask = torch.ones(Q.shape[2], K.shape[2], dtype=torch.bool, device="cuda")
+    mask = mask.tril(K.shape[2] - Q.shape[2]) if causal else mask
+    E = (Q @ K.mT / Q.shape[3] ** 0.5).masked_fill(~mask, -torch.inf)
+    return functional.scaled_dot_product_attention(Q, K, V, mask), torch.logsumexp(E, dim=-1)
 
 
 @EACH_PRECISION
