@@ -45,7 +45,7 @@ def main(descriptor: int, modules: list[str]) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    _use_large_pages(libc)
+    use_large_pages(libc)
     _must(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
     _must(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))  # nobody inside may look into this process
     control = socket.socket(fileno=descriptor)
@@ -66,7 +66,7 @@ def main(descriptor: int, modules: list[str]) -> None:
         control.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _use_large_pages(libc: ctypes.CDLL) -> None:
+def use_large_pages(libc: ctypes.CDLL) -> None:
     """Gather the memory in pages of 2 MB where Linux can: a fork then copies few entries."""
     with open("/proc/self/maps") as file:
         lines = [line.split() for line in file]
