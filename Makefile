@@ -7,12 +7,19 @@ RUN := .venv/bin/python -m
 # One thread per process: faster for small models, and the same results on every machine.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help env lab test test-browser build score clean
+# A folder of wheels (`make wheels`): test-gpu then needs torch and neither a network nor .venv.
+WHEELS ?=
+# Options for pip, such as --python-version 3.12 for a machine with another Python.
+PIP ?=
+
+.PHONY: help env lab test test-browser test-gpu wheels build score clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
 	@echo "make test    run every check and test"
 	@echo "make test-browser    run the tests in a browser only (pictures: build/screenshots)"
+	@echo "make test-gpu  run the GPU tests and the notebooks on a GPU (WHEELS=wheels: no network)"
+	@echo "make wheels  download what test-gpu needs besides torch where there is no network"
 	@echo "make build   make the notebooks from their masters"
 	@echo "make score   test the graders against known mistakes"
 	@echo "make env     make the environment in .venv, which the others do too (PYTHON=python3)"
@@ -37,6 +44,18 @@ test: env
 
 test-browser: env
 	@$(RUN) pytest -m browser -n logical --dist loadgroup
+
+ifeq ($(WHEELS),)
+test-gpu: env
+	@COURSE_DEVICE=cuda $(RUN) pytest -m gpu tests/gpu
+else
+test-gpu:
+	@$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site $(WHEELS)/*.whl
+	@COURSE_DEVICE=cuda PYTHONPATH=$(CURDIR):$(CURDIR)/build/site $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu
+endif
+
+wheels: env
+	@$(RUN) autograder.wheels $(PIP)
 
 build: env
 	@$(RUN) autograder build

@@ -52,7 +52,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 c.ExecutePreprocessor.timeout = 120
 c.ExecutePreprocessor.interrupt_on_timeout = True
 
-# Students' code runs in a sandbox and scores are computed outside it: see autograder/engine.
+# Students' code runs in a sandbox and scores are computed outside it: see autograder/engine. The
+# metadata that nbgrader would check here come from the release, not from the student.
 engine = "autograder.engine.nbgrader"
 c.Mend.course = c.Judge.course = c.Mark.course = str(root)
 c.Autograde.exporter_class = f"{engine}.SubmissionExporter"
@@ -63,7 +64,6 @@ c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.DeduplicateIds",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "nbgrader.preprocessors.OverwriteCells",
-    "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
     f"{engine}.Judge",
@@ -73,7 +73,6 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.SaveAutoGrades",
     f"{engine}.Mark",
     "nbgrader.preprocessors.AssignLatePenalties",
-    "nbgrader.preprocessors.CheckCellMetadata",
 ]
 
 # Feedback and the formgrader's pages need no network: formulas are MathML, and pictures of the

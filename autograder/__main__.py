@@ -1,21 +1,20 @@
 """`python -m autograder COMMAND`: build and release, grade and report, score and lab."""
 
 import argparse
+import importlib
 import sys
 
-from autograder import batch, build, gradescope, lab, release, score, similar
 from autograder.master import MasterError
-from autograder.reports import report
 
 COMMANDS = {
-    "build": (build, "make notebooks and fingerprints from the masters, or check them"),
-    "score": (score, "run bugs, mutants and alternatives through the graders"),
-    "release": (release, "make the bundle of an assignment that students receive"),
-    "grade": (batch, "grade submissions, in parallel and in a sandbox"),
-    "similar": (similar, "compare submissions with each other, and list those that look alike"),
-    "gradescope": (gradescope, "make the archive with which Gradescope grades an assignment"),
-    "report": (report, "show how a class did in an assignment"),
-    "lab": (lab, "open JupyterLab on the course, as a student or as a TA"),
+    "build": ("build", "make notebooks and fingerprints from the masters, or check them"),
+    "score": ("score", "run bugs, mutants and alternatives through the graders"),
+    "release": ("release", "make the bundle of an assignment that students receive"),
+    "grade": ("batch", "grade submissions, in parallel and in a sandbox"),
+    "similar": ("similar", "compare submissions with each other, and list those that look alike"),
+    "gradescope": ("gradescope", "make the archive with which Gradescope grades an assignment"),
+    "report": ("reports.report", "show how a class did in an assignment"),
+    "lab": ("lab", "open JupyterLab on the course, as a student or as a TA"),
 }
 
 
@@ -23,11 +22,15 @@ def main() -> int:
     """Run one command; an error that its user can mend is one clear message."""
     parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__)
     subparsers = parser.add_subparsers(dest="command", required=True)
-    for name, (module, help) in COMMANDS.items():
-        module.add_arguments(subparsers.add_parser(name, help=help, description=help))
+    chosen = None
+    for name, (path, help) in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=help, description=help)
+        if name in sys.argv[1:2]:  # the others would take seconds to import
+            chosen = importlib.import_module(f"autograder.{path}")
+            chosen.add_arguments(subparser)
     arguments = parser.parse_args()
     try:
-        return COMMANDS[arguments.command][0].main(arguments)
+        return chosen.main(arguments)
     except MasterError as error:
         print(error, file=sys.stderr)
         return 1

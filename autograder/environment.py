@@ -15,7 +15,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = "student,grading,test"
+EXTRAS = "student,grading,notebooks,test"
 GIGABYTES_NEEDED = 3
 STAMP_NAME = "course-stamp.txt"
 

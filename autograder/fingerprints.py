@@ -20,6 +20,8 @@ from course_pkg.checking.report import run
 def files(assignment: Assignment) -> dict[Path, list[Entry]]:
     """Compute the fingerprints of an assignment.
 
+    Those of checks that cannot run here are taken from the files as they are.
+
     Returns:
         For each of its two files, of visible and of hidden checks, the entries that belong in it.
     """
@@ -32,6 +34,10 @@ def files(assignment: Assignment) -> dict[Path, list[Entry]]:
     hidden = ROOT / "autograder" / "hidden" / "data" / f"{assignment.name}.npz"
     entries = {visible: [], hidden: []}
     for exercise in exercises:
+        if all(check.why_not() for check in CHECKS[exercise].values()):
+            for path, kept in entries.items():
+                kept += [entry for entry in fingerprints.load(path) if entry[0] == exercise.name]
+            continue
         for bug in BUGS.get(exercise, []):
             if bug.told_by:
                 continue
@@ -56,7 +62,8 @@ def is_fresh(path: Path, entries: list[Entry]) -> bool:
 
 
 def _compact(observed: np.ndarray) -> np.ndarray:
-    return observed.astype(np.float32) if observed.dtype == np.float64 else observed
+    with np.errstate(over="ignore"):  # ∞ in both files, then
+        return observed.astype(np.float32) if observed.dtype == np.float64 else observed
 
 
 def _same(stored: list[Entry], entries: list[Entry]) -> bool:

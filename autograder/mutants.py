@@ -9,10 +9,12 @@ import copy
 import importlib
 import inspect
 import itertools
+import linecache
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from autograder.bugs import SAMPLED
 from course_pkg.checking.registry import Exercise
 
 _BINARY = {
@@ -76,22 +78,24 @@ def mutants(exercise: Exercise) -> Iterator[Mutant]:
     """Make every mutant of an exercise's reference.
 
     Only the lines that students write are changed: those between the solution markers, or the whole
-    body where there are none; never signatures, docstrings or the texts of errors.
+    body where there are none; never signatures, docstrings or the texts of errors. Some exercises
+    ask for a sample only, see `sample_mutants`.
     """
     module = importlib.import_module(f"course_pkg.{exercise.module}")
     source = textwrap.dedent(inspect.getsource(getattr(module, exercise.name)))
     tree, lines = ast.parse(source), _lines_of_students(source)
-    for number in range(len(list(_edits(tree, lines)))):
+    for number in range(0, len(list(_edits(tree, lines))), SAMPLED.get(exercise, 1)):
         changed = copy.deepcopy(tree)
         statement, edit = next(itertools.islice(_edits(changed, lines), number, None))
         before = ast.unparse(statement).splitlines()[0]
         edit()
         if ast.unparse(changed) == ast.unparse(tree):  # two equal things were exchanged
             continue
-        ast.fix_missing_locations(changed)
         after = ast.unparse(statement).splitlines()[0]
-        namespace = dict(vars(module))
-        exec(compile(changed, f"<mutant of {exercise.name}>", "exec"), namespace)
+        namespace, file = dict(vars(module)), f"<mutant {number} of {exercise.name}>"
+        text = ast.unparse(changed)
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        exec(compile(text, file, "exec"), namespace)  # Triton reads the source of its kernels
         name = f"{before} → {after}" if after != before else f"{before} → (left out)"
         yield Mutant(name, namespace[exercise.name])
 

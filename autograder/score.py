@@ -35,6 +35,7 @@ class Row:
     alternatives: int = 0
     accepted: int = 0
     seconds: float = 0.0
+    why_not: str | None = None
     survivors: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -50,6 +51,8 @@ def main(arguments: argparse.Namespace) -> int:
     rows = [row for topic in topics for row in score(topic)]
     print(table(rows))
     for row in rows:
+        if row.why_not:
+            print(f"not scored: {row.exercise}: {row.why_not}")
         for name in row.survivors:
             print(f"survives: {row.exercise}: {name}")
     problems = [f"{row.exercise}: {problem}" for row in rows for problem in row.problems]
@@ -75,6 +78,8 @@ def score_exercise(exercise: Exercise) -> Row:
     start = time.perf_counter()
     row = Row(exercise.name, checks=len(CHECKS[exercise]))
     _score_reference(exercise, row)
+    if row.why_not:
+        return row
     _score_bugs(exercise, row)
     _score_mutants(exercise, row)
     _score_alternatives(exercise, row)
@@ -85,6 +90,7 @@ def score_exercise(exercise: Exercise) -> Row:
 def _score_reference(exercise: Exercise, row: Row) -> None:
     module = importlib.import_module(f"course_pkg.{exercise.module}")
     report = _run(exercise, getattr(module, exercise.name))
+    row.why_not = report.why_not
     if not report.passed:
         row.problems.append(f"the reference fails\n{report.text}")
 

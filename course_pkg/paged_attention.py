@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from course_pkg.decoding import with_kernel
 from course_pkg.gpt import token_probabilities
 from course_pkg.serving import NeverFits, OutOfBlocks, Output, Sampling, Sequence
 
@@ -608,6 +609,7 @@ class Engine:
         scheduler: the `Scheduler`.
         sequences: every `Sequence` that was added and not taken away, by its number.
         history: the counters after each step.
+        attention: `paged_attention`, or on a GPU a kernel, see `course_pkg.decoding`.
 
     Args:
         model: has `shape` (L, G, D_h), `context`, `dtype` and `device`, and is called with tokens
@@ -627,6 +629,7 @@ class Engine:
         self.sequences = {}
         self.history = []
         self.count = 0  # the next sequence's number
+        self.attention = with_kernel(partial(paged_attention, at_once=16), model.device)
         ### BEGIN SOLUTION
         L, G, D_h = model.shape
         self.cache = PagedKVCache(L, blocks, block_size, G, D_h, model.dtype, model.device)
@@ -764,7 +767,7 @@ class Engine:
             Y = torch.empty_like(Q)
             for rows, tables, lengths in ready:
                 K, V = self.cache.K[layer], self.cache.V[layer]
-                Y[rows] = paged_attention(Q[rows], K, V, tables, lengths, at_once=16)
+                Y[rows] = self.attention(Q[rows], K, V, tables, lengths)
             return Y
 
         with torch.no_grad():

@@ -144,18 +144,21 @@ def device() -> torch.device:
     """Choose where to train, from the environment variable COURSE_DEVICE.
 
     Returns:
-        The CPU for `cpu`, the first GPU for `cuda`; for `auto`, or when it is not set, the
-        first GPU when there is one.
+        The CPU for `cpu`, the first GPU for `cuda`, an Apple GPU for `mps` (nobody has tested
+        the notebooks on one); for `auto`, or when it is not set, the first GPU of `cuda` when
+        there is one.
     Raises:
         DeviceError: the variable holds another word, or asks for a GPU where there is none.
     """
     wanted = os.environ.get("COURSE_DEVICE", "auto")
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise DeviceError(f"COURSE_DEVICE must be auto, cpu or cuda, got {wanted!r}")
-    found = torch.cuda.is_available()
-    if wanted == "cuda" and not found:
-        raise DeviceError("COURSE_DEVICE is cuda, but torch finds no GPU; try auto")
-    return torch.device("cuda" if found and wanted != "cpu" else "cpu")
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if wanted not in ("auto", "cpu", *found):
+        raise DeviceError(f"COURSE_DEVICE must be auto, cpu, cuda or mps, got {wanted!r}")
+    if not found.get(wanted, True):
+        raise DeviceError(f"COURSE_DEVICE is {wanted}, but torch finds no such GPU; try auto")
+    if wanted == "auto":
+        wanted = "cuda" if found["cuda"] else "cpu"
+    return torch.device(wanted)
 
 
 def _move(member: object, place: torch.device) -> object:

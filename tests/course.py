@@ -17,6 +17,7 @@ from nbgrader.api import Gradebook
 from autograder.engine import sandbox
 from autograder.exercise import exercises
 from autograder.master import ROOT, Assignment, ExerciseFence, Question, parts
+from course_pkg.checking.registry import CHECKS
 
 IS_LINUX = sys.platform.startswith("linux")
 # On Linux one test, in test_sandbox, demands it and says what is missing.
@@ -102,6 +103,13 @@ def points(assignment: Assignment) -> dict[str, float]:
     """The points of every exercise, as the master has them."""
     fences = [part for part in parts(assignment.master) if isinstance(part, ExerciseFence)]
     return {fence.name: fence.points for fence in fences}
+
+
+def without_checks(assignment: Assignment) -> dict[str, float]:
+    """The points of every exercise of which no check can run on this machine: none."""
+    importlib.import_module(f"course_pkg.checks.{assignment.topic}")
+    own = {exercise: c for exercise, c in CHECKS.items() if exercise.module == assignment.topic}
+    return {e.name: 0.0 for e, checks in own.items() if all(c.why_not() for c in checks.values())}
 
 
 def questions(assignment: Assignment) -> dict[str, float]:

@@ -6,6 +6,7 @@ import io
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from autograder.bugs import BUGS
 from autograder.exercise import stub as exercise_stub
 from autograder.grading import grade, load_hidden
 from autograder.master import ROOT, assignments
+from autograder.score import score_exercise
 from course_pkg import check, ready
 from course_pkg.checking import CheckFailed
 from course_pkg.checking.case import Case
@@ -259,6 +261,29 @@ def test_grade_gives_points_by_weight(capsys):
     total = sum(check.weight for check in CHECKS[LSTM_STEP].values())
     assert grade(points=5)(lstm_step_without_o) == round(5 * passed / total, 2)
     capsys.readouterr()
+
+
+def test_a_check_that_cannot_run_says_so_and_is_not_counted(monkeypatch, capsys):
+    own = CHECKS[LSTM_STEP]
+    unable = replace(own["remembers"], why_not=lambda: "there is no GPU")
+    monkeypatch.setitem(CHECKS, LSTM_STEP, own | {"remembers": unable})
+    check(lstm_step)
+    text = "○ lstm_step · remembers is not checked, and not counted: there is no GPU."
+    assert text in capsys.readouterr().out
+    assert grade(points=5)(lstm_step) == 5
+    found = report(LSTM_STEP, lambda *args: None)
+    assert found.share == 0 and not found.passed
+
+
+def test_an_exercise_that_cannot_be_checked_earns_nothing_and_fails_nothing(monkeypatch, capsys):
+    own = CHECKS[LSTM_STEP]
+    unable = {n: replace(c, why_not=lambda: "there is no GPU") for n, c in own.items()}
+    monkeypatch.setitem(CHECKS, LSTM_STEP, unable)
+    check(lstm_step)
+    text = "○ lstm_step is not checked, and not counted: there is no GPU."
+    assert capsys.readouterr().out.strip() == text
+    assert grade(points=5)(lstm_step) == 0
+    assert score_exercise(LSTM_STEP).why_not == "there is no GPU"
 
 
 def test_a_broken_part_is_named(monkeypatch):

@@ -192,3 +192,24 @@ def test_the_continuous_integration_script_only_runs_make_test():
 def test_workers_keep_groups_together(request):
     if "PYTEST_XDIST_WORKER" in os.environ:
         assert request.node.nodeid.endswith("@kept")
+
+
+def test_wheels_bring_what_the_gpu_tests_need_but_torch():
+    listed = subprocess.run(
+        [sys.executable, "-m", "autograder.wheels", "--list"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = {line.partition("==")[0] for line in listed.stdout.splitlines()}
+    wanted = {Requirement(line).name for line in EXTRAS["notebooks"] + PROJECT["dependencies"]}
+    assert wanted - {"torch"} <= names
+    assert {"nbformat", "jupyter-client", "pyzmq"} <= names  # what those need
+    assert not {n for n in names if n.startswith(("torch", "nvidia", "triton", "jupyterlab"))}
+
+
+def test_the_gpu_workflow_runs_make_on_its_runner():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "gpu.yml").read_text())
+    job = workflow["jobs"]["test"]
+    assert job["runs-on"] == ["self-hosted", "gpu"]
+    assert "make test-gpu" in [step.get("run") for step in job["steps"]]

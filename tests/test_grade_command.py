@@ -177,6 +177,13 @@ def test_a_gradebook_that_is_gone(grade, course):
     assert states(grade()[1]) == {"ada": "graded", "alan": "graded"}
 
 
+def test_an_assignment_that_the_gradebook_does_not_know(grade, course):
+    (course / WORK / "gradebook.db").unlink()
+    status, lines, _ = grade()
+    assert status == 1 and states(lines) == {"ada": "failed", "alan": "failed"}
+    assert "run nbgrader generate_assignment first" in lines["ada"]["reason"]
+
+
 def test_a_gradebook_that_goes_meanwhile(grade, course, monkeypatch):
     def judge(self, found):
         book = course / WORK / "gradebook.db"

@@ -1,6 +1,7 @@
 """The sandbox, its limits, and what happens where there is none."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from autograder.engine import sandbox
 from autograder.engine.errors import KernelDied, SandboxMissing
 from autograder.engine.kernel import Kernel
 from autograder.engine.kit import kit
+from autograder.engine.provisioner import sweep
 from autograder.engine.sandbox import Limits
 from autograder.engine.watch import Watch
 from autograder.master import ROOT, Assignment, assignments
@@ -193,3 +195,21 @@ def test_nothing_is_left_of_a_kernel(is_warm):
     time.sleep(0.5)
     assert not folder.exists()
     assert "sleep 3601" not in command_lines()
+
+
+def test_what_killed_graders_leave_is_swept_but_not_what_is_not_ours():
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    mine, others, used = (
+        Path(tempfile.mkdtemp(prefix=f"kernel-{pid}-", dir="/tmp"))
+        for pid in (ended.pid, ended.pid, os.getpid())
+    )
+    try:
+        if os.geteuid() == 0:
+            os.chown(others, 61_999, 61_999)  # a user whom this machine does not know
+        sweep()
+        assert not mine.exists() and used.exists()
+        assert others.exists() == (os.geteuid() == 0)
+    finally:
+        for folder in (others, used):
+            shutil.rmtree(folder, ignore_errors=True)

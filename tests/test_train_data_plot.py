@@ -274,19 +274,29 @@ def test_fit_refuses_a_loss_that_is_no_scalar():
 
 @pytest.mark.parametrize(
     ("wanted", "gpu", "expected"),
-    [(None, False, "cpu"), ("auto", True, "cuda"), ("cpu", True, "cpu")],
+    [
+        (None, False, "cpu"),
+        ("auto", True, "cuda"),
+        ("cpu", True, "cpu"),
+        ("mps", True, "mps"),
+    ],
 )
 def test_device(monkeypatch, wanted, gpu, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: gpu)
     monkeypatch.delenv("COURSE_DEVICE", raising=False)
     if wanted is not None:
         monkeypatch.setenv("COURSE_DEVICE", wanted)
     assert train.device() == torch.device(expected)
 
 
-@pytest.mark.parametrize(("wanted", "message"), [("cuda", "no GPU"), ("tpu", "got 'tpu'")])
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [("cuda", "is cuda, but"), ("mps", "is mps, but"), ("tpu", "got 'tpu'")],
+)
 def test_device_refuses(monkeypatch, wanted, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setenv("COURSE_DEVICE", wanted)
     with pytest.raises(train.DeviceError, match=message):
         train.device()

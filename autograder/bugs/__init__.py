@@ -28,6 +28,7 @@ class Bug:
 
 BUGS: dict[Exercise, list[Bug]] = {}
 EQUIVALENT: dict[Exercise, dict[str, str]] = {}
+SAMPLED: dict[Exercise, int] = {}
 
 
 def bug(reference: Callable, sentence: str, *, told_by: str | None = None) -> Callable:
@@ -43,3 +44,8 @@ def bug(reference: Callable, sentence: str, *, told_by: str | None = None) -> Ca
 def equivalent(reference: Callable, mutant: str, reason: str) -> None:
     """Excuse an automatic mutant, as `score` prints it, because it computes the same."""
     EQUIVALENT.setdefault(Exercise.of(reference), {})[mutant] = reason
+
+
+def sample_mutants(reference: Callable, every: int) -> None:
+    """Try only every so many of the automatic mutants of an exercise whose checks are slow."""
+    SAMPLED[Exercise.of(reference)] = every

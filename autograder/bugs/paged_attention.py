@@ -1255,13 +1255,6 @@ equivalent(
     "del self.names[number] → (left out)",
     "open and fork replace what is there",
 )
-for _rest in ("lengths, at_once=17)", "lengths)"):
-    equivalent(
-        Engine,
-        "Y[rows] = paged_attention(Q[rows], K, V, tables, lengths, at_once=16) → "
-        f"Y[rows] = paged_attention(Q[rows], K, V, tables, {_rest}",
-        "how many blocks are read at once changes the time only",
-    )
 equivalent(
     Engine,
     "tables = tensor([blocks + [0] * (longest - len(blocks)) for _, blocks, _ in group]) → "

@@ -62,6 +62,7 @@ class Judging:
     _kernel: Kernel | None = None
     _done: list[Step] = field(default_factory=list)
     _starts: int = 0
+    _is_final: bool = True
     _until: float = 0.0  # cells
     _end: float = 0.0  # everything
 
@@ -99,6 +100,7 @@ class Judging:
             points,
             self.notes,
             {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+            self._is_final,
         )
 
     def kernel(self) -> Kernel:
@@ -156,6 +158,10 @@ class Judging:
             except Failure as failure:
                 return None, f"✗ {failure.message}"
             report = run(exercise, proxy, hidden=True)
+            if not_run := [outcome.why_not for outcome in report.outcomes if outcome.why_not]:
+                text = f"Checks could not run on this machine, and are not counted: {not_run[0]}."
+                self.notes[planned.name] = f"{text} Grade again where they can."
+                self._is_final = False
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, serving)
         return report, report.text

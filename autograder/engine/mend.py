@@ -9,13 +9,12 @@ import itertools
 import re
 from collections.abc import Callable
 
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbformat import NotebookNode, from_dict
+from nbformat.v4 import new_notebook
 
 from autograder.engine.plan import Plan, Planned
 from autograder.engine.reading import Submitted
 
-_NEW = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -142,15 +141,23 @@ def _planned(planned: Planned, cell: Submitted | None) -> NotebookNode:
     text = planned.source if _is_fixed(planned) else planned.released
     if cell is not None and planned.is_written_by_students:
         text = cell.source
-    new = _NEW[planned.cell_type](text, metadata={"nbgrader": dict(planned.nbgrader)})
+    new = _new(planned.cell_type, text, {"nbgrader": dict(planned.nbgrader)})
     _attach(new, cell)
     return new
 
 
 def _extra(cell: Submitted) -> NotebookNode:
-    new = _NEW[cell.cell_type](cell.source)
+    new = _new(cell.cell_type, cell.source, {})
     _attach(new, cell)
     return new
+
+
+def _new(cell_type: str, text: str, metadata: dict) -> NotebookNode:
+    """Make a cell; the whole notebook is validated when it is written."""
+    cell = {"cell_type": cell_type, "metadata": metadata, "source": text}
+    if cell_type == "code":
+        cell |= {"outputs": [], "execution_count": None}
+    return from_dict(cell)
 
 
 def _attach(new: NotebookNode, cell: Submitted | None) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import sys
@@ -163,9 +162,7 @@ def sweep() -> None:
     """Remove the folders of sockets that killed processes have left."""
     for folder in Path("/tmp").glob("kernel-*-*"):
         pid = folder.name.split("-")[1]
-        if pid.isdecimal() and not Path("/proc", pid).exists() and folder.owner() == _user():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _user() -> str:
-    return pwd.getpwuid(os.geteuid()).pw_name
+        with contextlib.suppress(FileNotFoundError):  # its owner may sweep too
+            is_mine = folder.stat().st_uid == os.geteuid()
+            if pid.isdecimal() and not Path("/proc", pid).exists() and is_mine:
+                shutil.rmtree(folder, ignore_errors=True)

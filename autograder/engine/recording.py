@@ -105,6 +105,10 @@ def _reason(result: dict) -> str:
         ("database is locked", "the gradebook is locked by another program"),
         ("No space left", "the disk is full"),
         ("unable to open database", "the gradebook cannot be opened"),
+        (
+            "exists in the database",
+            "the gradebook does not know the assignment: run nbgrader generate_assignment first",
+        ),
     ):
         if sign in text:
             return words

@@ -1,11 +1,13 @@
 """What submitted code names, found without running it."""
 
 import ast
+import functools
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
+@functools.lru_cache(maxsize=512)  # the same cells are asked about for every exercise
 def parse(source: str) -> ast.Module | None:
     """Parse a cell; lines of magics and shell commands do not count. None if it is not Python."""
     for text in (source, _without_magics(source)):

@@ -99,7 +99,12 @@ def _client(workers: int, scheduler: str | None, resources: dict[str, float]) ->
     import dask
     from distributed import Client, LocalCluster, Security
 
-    dask.config.set({"distributed.scheduler.allowed-failures": 0})
+    dask.config.set(
+        {
+            "distributed.scheduler.allowed-failures": 0,
+            "distributed.worker.profile.enabled": False,  # it looks at the stack all the time
+        }
+    )
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with contextlib.ExitStack() as stack:
         options = {}

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import os
 import signal
 import sysconfig
 import threading
@@ -19,7 +20,8 @@ PATIENCE = 4  # how much longer than its own time a call may take, as others use
 DEEPEST = 40  # containers within each other in a result
 LONGEST_TEXT = 400  # characters of an exception's message
 _PLAIN = (bool, int, float, complex, str, bytes, Tensor, np.ndarray, np.generic, torch.dtype)
-_NOT_STUDENT = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __file__)
+_LAUNCH = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch.py")  # runs kernels
+_NOT_STUDENT = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __file__, _LAUNCH)
 
 
 class TooSlow(BaseException):

@@ -16,14 +16,16 @@ def ready(*exercises: object) -> bool:
     if os.environ.get("NBGRADER_EXECUTION") in ("autograde", "validate"):
         print("Experiments do not run while the notebook is validated or graded.")
         return False
-    missing = [exercise.__name__ for exercise in exercises if _is_stub(exercise)]
+    missing = [exercise.__name__ for exercise in exercises if is_stub(exercise)]
     if missing:
         print(f"First implement {' and '.join(missing)} above, then run this cell again.")
     return not missing
 
 
-def _is_stub(exercise: object) -> bool:
-    methods = vars(exercise).values() if inspect.isclass(exercise) else [exercise]
+def is_stub(exercise: object) -> bool:
+    """Tell whether an exercise still raises NotImplementedError somewhere."""
+    is_class = inspect.isclass(exercise)
+    methods = vars(exercise).values() if is_class else [inspect.unwrap(exercise)]
     return any(
         "NotImplementedError" in method.__code__.co_names
         for method in methods

@@ -18,6 +18,7 @@ class Check:
     see: str | None
     hidden: bool
     run: Callable
+    why_not: Callable[[], str | None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,12 @@ class Exercise:
 CHECKS: dict[Exercise, dict[str, Check]] = {}
 
 
-def check(reference: Callable, weight: float = 1, see: str | None = None) -> Callable:
+def check(
+    reference: Callable,
+    weight: float = 1,
+    see: str | None = None,
+    why_not: Callable[[], str | None] = lambda: None,
+) -> Callable:
     """Register a function `(student, case)` as a check of the exercise that `reference` solves.
 
     The function's name is the check's, its docstring the property in words. Checks defined outside
@@ -47,6 +53,7 @@ def check(reference: Callable, weight: float = 1, see: str | None = None) -> Cal
         reference: the function or class in course_pkg.
         weight: the share of the exercise's points, relative to its other checks.
         see: the heading in the notebook that explains the property.
+        why_not: says why the check cannot run on this machine; None when it can.
     """
     exercise = Exercise.of(reference)
 
@@ -59,6 +66,7 @@ def check(reference: Callable, weight: float = 1, see: str | None = None) -> Cal
             see=see,
             hidden=not run.__module__.startswith("course_pkg.checks."),
             run=run,
+            why_not=why_not,
         )
         return run
 

@@ -33,11 +33,15 @@ class CheckFailed(AssertionError):
 
 @dataclass
 class Outcome:
-    """What one check found: nothing when it passed, else the failure and, if known, its cause."""
+    """What one check found: nothing when it passed, else the failure and, if known, its cause.
+
+    A check that could not run has neither failed nor passed: `why_not` says why.
+    """
 
     check: Check
     failure: Failure | None
     cause: str | None
+    why_not: str | None = None
 
 
 class Report:
@@ -50,16 +54,27 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether no check has failed; see `why_not` for checks that could not run."""
         return all(outcome.failure is None for outcome in self.outcomes)
 
     @property
+    def why_not(self) -> str | None:
+        """Why no check could run; None when one could."""
+        reasons = [outcome.why_not for outcome in self.outcomes]
+        return "; ".join(dict.fromkeys(reasons)) if reasons and all(reasons) else None
+
+    @property
     def share(self) -> float:
-        """The passed checks' part of the total weight, from 0 to 1."""
-        total = sum(outcome.check.weight for outcome in self.outcomes)
-        return sum(o.check.weight for o in self.outcomes if o.failure is None) / total
+        """The passed checks' part of the weight of those that ran, from 0 to 1; 0 if none ran."""
+        ran = [outcome for outcome in self.outcomes if outcome.why_not is None]
+        total = sum(outcome.check.weight for outcome in ran)
+        return sum(o.check.weight for o in ran if o.failure is None) / total if ran else 0.0
 
     @property
     def text(self) -> str:
+        if self.why_not:
+            text = f"○ {self.exercise.name} is not checked, and not counted: {self.why_not}."
+            return _wrap(text, indent=2)
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
         if failures and all(isinstance(failure, NotImplementedYet) for failure in failures):
             return _wrap(f"✗ {failures[0].message}", indent=2)
@@ -74,15 +89,22 @@ class Report:
         return "\n".join(lines)
 
     def _headline(self, outcome: Outcome) -> str:
+        name = f"{self.exercise.name} · {outcome.check.name}"
+        if outcome.why_not:
+            return f"○ {name} is not checked, and not counted: {outcome.why_not}."
         mark = "✓" if outcome.failure is None else "✗"
-        return f"{mark} {self.exercise.name} · {outcome.check.name}: {outcome.check.title}"
+        return f"{mark} {name}: {outcome.check.title}"
 
     def _repr_html_(self) -> str:
+        if self.why_not:
+            return f"<div>{html.escape(self.text)}</div>"
         # Nearer to the text's colour than JupyterLab's green, which is too pale on white.
         green = "color-mix(in srgb, var(--jp-success-color1, green) 75%, currentColor)"
         items = "".join(
             f"<div><span style='color: {green}'>✓</span> "
             f"<b>{html.escape(outcome.check.name)}</b> {html.escape(outcome.check.title)}</div>"
+            if outcome.why_not is None
+            else f"<div>{html.escape(self._headline(outcome))}</div>"
             for outcome in self.outcomes
         )
         return f"<div><code>{html.escape(self.exercise.name)}</code></div>{items}"
@@ -161,6 +183,9 @@ def run(
     with contextlib.redirect_stderr(sys.stdout), one_thread(), torch.random.fork_rng(devices=[]):
         for check in CHECKS[exercise].values():
             if check.hidden and not hidden:
+                continue
+            if why_not := check.why_not():
+                outcomes.append(Outcome(check, None, None, why_not))
                 continue
             failure = _failure(check, student)
             cause = fingerprints.cause(check, failure) if failure is not None else None

@@ -84,6 +84,7 @@ def choose(lab: Lab, theme: str) -> None:
     if body.get_attribute("data-jp-theme-name") != name:
         lab.menu("Settings", "Theme", name)
         expect(body).to_have_attribute("data-jp-theme-name", name)
+        expect(lab.page.locator("#jupyterlab-splash")).to_have_count(0)
 
 
 def expected(path: Path) -> dict:

@@ -1,0 +1,149 @@
+"""Hidden checks of 12_flash_kernels: empty rows, borders, gradients in parts, stale blocks."""
+
+import math
+
+import torch
+
+from autograder.engine.rules import forbid
+from course_pkg.checking.registry import check
+from course_pkg.checks.flash_kernels import (
+    check_kernel,
+    compare_backward,
+    compare_flash,
+    compare_forward,
+    compare_paged,
+    compare_tiles,
+    inputs,
+    on_device,
+    paged_inputs,
+    scores,
+    torchs,
+)
+from course_pkg.flash_kernels import (
+    flash_attention_backward,
+    flash_attention_forward,
+    online_softmax,
+    triton_flash_forward,
+    triton_paged_decode,
+)
+from course_pkg.launch import ROWS
+
+_ATTENTION = (
+    "torch.nn.functional.scaled_dot_product_attention",
+    "torch.scaled_dot_product_attention",
+    "torch.nn.MultiheadAttention",
+    "torch.nn.functional.multi_head_attention_forward",
+)
+for _exercise in (
+    flash_attention_forward,
+    flash_attention_backward,
+    triton_flash_forward,
+    triton_paged_decode,
+):
+    forbid(_exercise, *_ATTENTION)
+
+
+@check(online_softmax, weight=2, see="A tile that nobody sees")
+def masked(online, case):
+    """goes on after a tile in which a query may look nowhere, and gives 0 and -∞ in the end"""
+    E = 2 * case.randn(5, 8)
+    E[0, :3] = -math.inf
+    E[1, 3:] = -math.inf
+    E[2, 2:7] = -math.inf
+    E[3] = -math.inf
+    compare_tiles(case, online, E, case.randn(8, 3), [3, 2, 3])
+
+
+@check(flash_attention_forward, weight=2, see="Tiles that nobody sees")
+def skips(forward, case):
+    """never touches a tile of keys that no query of its tile may see"""
+    Q, K, V = inputs(case, 2, 1, 12, 12, 3)
+    V[:, :, 8:] = math.nan  # the queries 0 to 5, in tiles of 3, see the keys 0 to 5
+    Y, _ = case.unpack(forward(Q, K, V, True, 3, 4), "Y", "s")
+    right = torchs(Q[:, :, :6], K[:, :, :6], V[:, :, :6], True)
+    case.shape(Y, tuple(Q.shape), "Y")
+    case.equal(Y[:, :, :6], right, "Y of the first tiles")
+
+
+@check(flash_attention_forward, see="When a larger score arrives")
+def large_scores(forward, case):
+    """neither overflows nor loses digits when scores are large"""
+    compare_forward(case, forward, inputs(case, 2, 1, 5, 8, 3, scale=40), False, 2, 3)
+    compare_forward(case, forward, inputs(case, 1, 2, 5, 8, 3, scale=40), True, 2, 3)
+
+
+@check(flash_attention_backward, weight=2, see="Back without the weights")
+def in_parts(backward, case):
+    """takes s as given: the gradients of some of the keys are right without the others"""
+    Q, K, V = inputs(case, 2, 1, 5, 9, 4)
+    leaves = [X.clone().requires_grad_() for X in (Q, K, V)]
+    Y = torchs(*leaves, False)
+    dY = case.randn(*Y.shape)
+    right = torch.autograd.grad(Y, leaves, dY)
+    s = torch.logsumexp(scores(Q, K, False)[0], dim=-1)
+    parts = []
+    for keys in (slice(0, 4), slice(4, 9)):
+        given = backward(Q, K[:, :, keys], V[:, :, keys], Y.detach(), s, dY, False, 2, 3)
+        parts.append(case.unpack(given, "dQ", "dK", "dV"))
+    for place, name in ((2, "dV"), (1, "dK")):
+        case.equal(torch.cat([part[place] for part in parts], dim=2), right[place], name)
+    case.equal(parts[0][0] + parts[1][0], right[0], "dQ")
+
+
+@check(flash_attention_backward, see="Back without the weights")
+def large_scores(backward, case):
+    """stays right when scores are large"""
+    compare_backward(case, backward, inputs(case, 2, 1, 5, 8, 3, scale=12), False, 2, 3)
+
+
+@check(flash_attention_backward, weight=2, see="Tiles that nobody sees")
+def skips(backward, case):
+    """never touches a tile of keys that no query of its tile may see"""
+    Q, K, V = inputs(case, 2, 1, 12, 12, 3)
+    Y, s = torchs(Q, K, V, True), torch.logsumexp(scores(Q, K, True)[0], dim=-1)
+    dY = case.randn(*Y.shape)
+    leaf = Q.clone().requires_grad_()
+    torchs(leaf, K, V, True).backward(dY)
+    V[:, :, 8:] = math.nan  # the queries 0 to 5, in tiles of 3, see the keys 0 to 5
+    dQ, _, _ = case.unpack(backward(Q, K, V, Y, s, dY, True, 3, 4), "dQ", "dK", "dV")
+    case.shape(dQ, tuple(Q.shape), "dQ")
+    case.equal(dQ[:, :, :6], leaf.grad[:, :, :6], "dQ of the first tiles")
+
+
+@check_kernel(triton_flash_forward, weight=2, see="Tiles that nobody sees")
+def skips(flash, case):
+    """never touches a tile of keys that no query of its tile may see"""
+    Q, K, V = inputs(case, 1, 1, 2 * ROWS, 2 * ROWS, 2)
+    right = torchs(*(X[:, :, :ROWS].float().double() for X in (Q, K, V)), True)
+    V[:, :, ROWS:] = math.nan
+    Y, _ = case.unpack(flash(*on_device(Q, K, V), True), "Y", "s")
+    case.shape(Y, tuple(Q.shape), "Y")
+    case.equal(Y[:, :, :ROWS], right, "Y of the first tile", atol=1e-5)
+
+
+@check_kernel(triton_flash_forward, see="When a larger score arrives")
+def large_scores(flash, case):
+    """neither overflows nor loses digits when scores are large"""
+    compare_flash(case, flash, inputs(case, 1, 1, 2, 19, 2, scale=12), False)
+
+
+@check_kernel(triton_flash_forward, weight=2, see="Edges need masks")
+def edges(flash, case):
+    """reads and writes nothing outside, with full tiles, and heads wider than a tile is high"""
+    compare_flash(case, flash, inputs(case, 1, 1, 16, 17, 18), True)
+
+
+@check_kernel(triton_paged_decode, weight=2, see="Decode from a paged cache")
+def stale(decode, case):
+    """follows a table no further than the sequence goes, whatever stands behind"""
+    given = paged_inputs(case, 2, 1, 3, 5, [6, 2], spare=1)
+    given[3][0, 2:], given[3][1, 1:] = 1 << 40, -(1 << 40)
+    compare_paged(case, decode, given, 1)
+
+
+@check_kernel(triton_paged_decode, see="When a larger score arrives")
+def large_scores(decode, case):
+    """neither overflows nor loses digits when the scores of some heads are large"""
+    Q, K, V, *rest = paged_inputs(case, 3, 1, 4, 18, [19])
+    Q = Q * torch.tensor([40.0, 1.0, 20.0])[:, None]
+    compare_paged(case, decode, [Q, 3 * K, V, *rest], 1)

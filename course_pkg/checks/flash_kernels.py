@@ -1,0 +1,229 @@
+"""Checks of 12_flash_kernels. Oracles: torch's attention and its gradients, softmax in float64.
+
+Triton kernels get float32 and are compared to 1e-5; in the interpreter they run on few programs.
+"""
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.registry import check
+from course_pkg.flash_kernels import (
+    flash_attention_backward,
+    flash_attention_forward,
+    online_softmax,
+    triton_flash_forward,
+    triton_paged_decode,
+)
+from course_pkg.launch import INTERPRETED, why_not
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+check_kernel = functools.partial(check, why_not=why_not)
+
+
+# online_softmax
+
+
+def compare_tiles(case: Case, online, E: Tensor, V: Tensor, widths: list[int]) -> None:
+    """Compare with the softmax of all scores at once."""
+    Y, s = case.unpack(online(list(E.split(widths, dim=1)), list(V.split(widths))), "Y", "s")
+    case.equal(Y, F.softmax(E, dim=1).nan_to_num(0) @ V, "Y")
+    case.equal(s, torch.logsumexp(E, dim=1), "s")
+
+
+@check(online_softmax, weight=2, see="Softmax in one pass")
+def values(online, case):
+    """gives what softmax gives when it sees all scores at once"""
+    compare_tiles(case, online, 2 * case.randn(4, 9), case.randn(9, 3), [4, 2, 3])
+
+
+@check(online_softmax, see="Softmax in one pass")
+def any_tiles(online, case):
+    """does not mind how the keys are cut: into one tile, or into tiles of one key"""
+    E, V = 2 * case.randn(3, 7), case.randn(7, 5)
+    compare_tiles(case, online, E, V, [7])
+    compare_tiles(case, online, E, V, [1] * 7)
+
+
+@check(online_softmax, weight=2, see="When a larger score arrives")
+def large_scores(online, case):
+    """neither overflows nor forgets when scores are large and the largest comes last, or first"""
+    E = 700 + 60 * case.rand(3, 8).sort(dim=1).values
+    E[1] = E[1].flip(0) - 1500
+    compare_tiles(case, online, E, case.randn(8, 4), [3, 1, 4])
+
+
+# The kernels in torch
+
+
+def inputs(case: Case, B: int, H: int, T: int, N: int, D_h: int, scale: float = 2) -> list[Tensor]:
+    """Draw Q, K and V, for weights that are far from even."""
+    sizes = ((B, H, T, D_h), (B, H, N, D_h), (B, H, N, D_h))
+    return [scale * case.randn(*size) for size in sizes]
+
+
+def scores(Q: Tensor, K: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Compute all scores, -∞ where a query may not look, and the mask of where it may."""
+    mask = torch.ones(Q.shape[2], K.shape[2], dtype=torch.bool)
+    mask = mask.tril(K.shape[2] - Q.shape[2]) if causal else mask
+    return (Q @ K.mT / math.sqrt(Q.shape[3])).masked_fill(~mask, -math.inf), mask
+
+
+def torchs(Q: Tensor, K: Tensor, V: Tensor, causal: bool) -> Tensor:
+    """Attend as torch does."""
+    _, mask = scores(Q, K, causal)
+    return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask)
+
+
+def compare_forward(case: Case, forward, QKV: list[Tensor], causal: bool, *tile: int) -> None:
+    """Compare outputs and log-sums with torch's."""
+    Y, s = case.unpack(forward(*QKV, causal, *tile), "Y", "s")
+    case.equal(Y, torchs(*QKV, causal), "Y")
+    case.equal(s, torch.logsumexp(scores(*QKV[:2], causal)[0], dim=-1), "s")
+
+
+@check(flash_attention_forward, weight=2, see="Attention tile by tile")
+def values(forward, case):
+    """gives torch's attention, and the log-sum of every query's scores"""
+    compare_forward(case, forward, inputs(case, 2, 3, 7, 10, 5), False, 3, 4)
+
+
+@check(flash_attention_forward, weight=2, see="Tiles that nobody sees")
+def causal(forward, case):
+    """lets each of the last T positions see itself and what comes before"""
+    compare_forward(case, forward, inputs(case, 3, 2, 7, 11, 4), True, 3, 2)
+
+
+@check(flash_attention_forward, see="Attention tile by tile")
+def any_tiles(forward, case):
+    """gives the same with tiles of any sides"""
+    QKV = inputs(case, 1, 2, 6, 9, 3)
+    for tile in ((1, 1), (4, 5), (50, 2)):
+        compare_forward(case, forward, QKV, False, *tile)
+        compare_forward(case, forward, QKV, True, *tile)
+
+
+def compare_backward(case: Case, backward, QKV: list[Tensor], causal: bool, *tile: int) -> None:
+    """Compare the gradients with those that autograd finds for torch's attention."""
+    leaves = [X.clone().requires_grad_() for X in QKV]
+    Y = torchs(*leaves, causal)
+    s = torch.logsumexp(scores(*QKV[:2], causal)[0], dim=-1)
+    dY = case.randn(*Y.shape)
+    expected = torch.autograd.grad(Y, leaves, dY)
+    given = backward(*QKV, Y.detach(), s, dY, causal, *tile)
+    names = ("dV", "dK", "dQ")
+    given = case.unpack(given, *names[::-1])[::-1]
+    for name, gradient, right in zip(names, given, expected[::-1], strict=True):
+        case.equal(gradient, right, name)
+
+
+@check(flash_attention_backward, weight=2, see="Back without the weights")
+def values(backward, case):
+    """gives the gradients that autograd finds through torch's attention"""
+    compare_backward(case, backward, inputs(case, 2, 3, 7, 10, 5), False, 3, 4)
+
+
+@check(flash_attention_backward, weight=2, see="Back without the weights")
+def causal(backward, case):
+    """gives no gradient to what a query cannot see"""
+    compare_backward(case, backward, inputs(case, 3, 2, 7, 11, 4), True, 3, 2)
+
+
+@check(flash_attention_backward, see="Back without the weights")
+def any_tiles(backward, case):
+    """gives the same with tiles of any sides"""
+    QKV = inputs(case, 1, 2, 6, 9, 3)
+    for tile in ((1, 1), (4, 5), (50, 2)):
+        compare_backward(case, backward, QKV, False, *tile)
+        compare_backward(case, backward, QKV, True, *tile)
+
+
+# The kernels in Triton
+
+
+def on_device(*tensors: Tensor) -> list[Tensor]:
+    """Bring tensors to where kernels run; real numbers as float32."""
+    dtypes = [torch.float32 if X.is_floating_point() else X.dtype for X in tensors]
+    return [X.to(DEVICE, dtype) for X, dtype in zip(tensors, dtypes, strict=True)]
+
+
+def compare_flash(case: Case, flash, QKV: list[Tensor], causal: bool, of: str = "Ys") -> None:
+    """Compare a kernel's outputs and log-sums with torch's in float64."""
+    QKV = on_device(*QKV)
+    Y, s = case.unpack(flash(*QKV, causal), "Y", "s")
+    wide = [X.cpu().double() for X in QKV]
+    if "Y" in of:
+        case.equal(Y, torchs(*wide, causal), "Y", atol=1e-5)
+    if "s" in of:
+        case.equal(s, torch.logsumexp(scores(*wide[:2], causal)[0], dim=-1), "s", atol=1e-5)
+
+
+@check_kernel(triton_flash_forward, weight=3, see="The same in Triton")
+def values(flash, case):
+    """gives torch's attention in every head, for sizes that no tile divides"""
+    compare_flash(case, flash, inputs(case, 1, 2, 3, 30, 5), False, of="Y")
+
+
+@check_kernel(triton_flash_forward, weight=2, see="Tiles that nobody sees")
+def causal(flash, case):
+    """lets each of the last T positions see itself and what comes before"""
+    compare_flash(case, flash, inputs(case, 1, 1, 17, 20, 3), True, of="Y")
+
+
+@check_kernel(triton_flash_forward, see="Softmax in one pass")
+def log_sums(flash, case):
+    """stores the log-sum of every query's scores"""
+    compare_flash(case, flash, inputs(case, 1, 1, 4, 21, 3), False, of="s")
+
+
+def paged_inputs(
+    case: Case, H: int, G: int, S: int, D_h: int, lengths: list[int], spare: int = 0
+) -> list[Tensor]:
+    """Draw Q, K, V, tables and lengths; what no length reaches holds large numbers."""
+    M = math.ceil(max(lengths) / S) + spare
+    blocks = len(lengths) * M + 2
+    Q = 2 * case.randn(len(lengths), H, D_h)
+    K, V = 50 + case.randn(G, blocks, S, D_h), 50 + case.randn(G, blocks, S, D_h)
+    order = torch.randperm(blocks, generator=case.generator)
+    tables = order[: len(lengths) * M].reshape(len(lengths), M)
+    for table, length in zip(tables, lengths, strict=True):
+        slots = torch.tensor([table[t // S] * S + t % S for t in range(length)])
+        for X in (K, V):
+            X[:, slots // S, slots % S] = 2 * case.randn(G, length, D_h)
+    return [Q, K, V, tables, torch.tensor(lengths)]
+
+
+def compare_paged(case: Case, decode, given: list[Tensor], *parts: int) -> None:
+    """Compare with torch's attention over each sequence, copied out of its blocks."""
+    Q, K, V, tables, lengths = given
+    G, _, S, D_h = K.shape
+    rows = []
+    for b, length in enumerate(lengths.tolist()):
+        blocks = tables[b, : math.ceil(length / S)]
+        k, v = (X[:, blocks].reshape(G, -1, D_h)[:, :length].float().double() for X in (K, V))
+        q = Q[b].float().double().reshape(G, -1, D_h)  # the heads that share keys and values
+        rows.append(F.scaled_dot_product_attention(q, k, v).reshape(-1, D_h))
+    Y = decode(*on_device(*given), *parts)
+    case.equal(Y, torch.stack(rows), "Y", atol=1e-5)
+
+
+@check_kernel(triton_paged_decode, weight=3, see="Decode from a paged cache")
+def values(decode, case):
+    """gives torch's attention over the positions that the table names, in all heads"""
+    compare_paged(case, decode, paged_inputs(case, 6, 2, 4, 5, [31]), 1)
+
+
+@check_kernel(triton_paged_decode, weight=2, see="Decode from a paged cache")
+def ends(decode, case):
+    """reads as far as each sequence is long: one position, a full block, one more than that"""
+    compare_paged(case, decode, paged_inputs(case, 2, 1, 4, 3, [5, 4, 1]), 1)
+
+
+@check_kernel(triton_paged_decode, weight=2, see="Long sequences in parts")
+def parts(decode, case):
+    """gives the same when a sequence is read in parts, one of them without a position"""
+    compare_paged(case, decode, paged_inputs(case, 2, 1, 2, 3, [3, 1]), 2)

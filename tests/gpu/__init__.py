@@ -1,0 +1,15 @@
+"""Tests that need a GPU; they import only what `make wheels` brings, and torch."""
+
+import os
+
+import pytest
+import torch
+
+# Whoever asks for a GPU shall hear that there is none: then nothing is skipped.
+_IS_WANTED = os.environ.get("COURSE_DEVICE") == "cuda"
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not (torch.cuda.is_available() or _IS_WANTED), reason="no GPU: torch finds none"
+    ),
+]

@@ -1,0 +1,92 @@
+"""On a GPU, the compiled kernels of 12_flash_kernels are torch's attention, in every precision."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from course_pkg import launch
+from course_pkg.decoding import with_kernel
+from course_pkg.flash_kernels import triton_flash_forward, triton_paged_decode
+from course_pkg.paged_attention import Engine, paged_attention
+from course_pkg.served_models import Llama
+from course_pkg.serving import Sampling
+from tests.gpu import needs_gpu
+
+pytestmark = [
+    *needs_gpu,
+    pytest.mark.skipif(launch.triton is None, reason="Triton is not installed"),
+]
+# bfloat16 has 8 bits of precision: an output just below 2 is rounded by up to 0.004.
+PRECISIONS = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+EACH_PRECISION = pytest.mark.parametrize("dtype, tolerance", PRECISIONS.items(), ids=str)
+
+
+def normal(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to("cuda", dtype)
+
+
+def oracle(Q, K, V, causal):
+    """Torch's attention and the log-sums of the scores."""
+    mask = torch.ones(Q.shape[2], K.shape[2], dtype=torch.bool, device="cuda")
+    mask = mask.tril(K.shape[2] - Q.shape[2]) if causal else mask
+    E = (Q @ K.mT / Q.shape[3] ** 0.5).masked_fill(~mask, -torch.inf)
+    return functional.scaled_dot_product_attention(Q, K, V, mask), torch.logsumexp(E, dim=-1)
+
+
+@EACH_PRECISION
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "B, H, T, N, D_h", [(2, 3, 37, 37, 8), (1, 2, 200, 333, 80), (2, 4, 1024, 1024, 64),
+                        (1, 2, 1, 777, 128), (3, 2, 128, 512, 128)],
+)  # fmt: skip
+def test_flash_is_torchs(B, H, T, N, D_h, causal, dtype, tolerance):
+    Q, K, V = (normal(B, H, n, D_h, dtype=dtype, seed=n + i) for i, n in enumerate((T, N, N)))
+    Y, s = triton_flash_forward(Q, K, V, causal)
+    right, sums = oracle(Q.double(), K.double(), V.double(), causal)
+    assert Y.dtype == dtype and s.dtype == torch.float32
+    torch.testing.assert_close(Y.double(), right, rtol=0, atol=tolerance)
+    torch.testing.assert_close(s.double(), sums, rtol=1e-5, atol=1e-5)
+
+
+@EACH_PRECISION
+@pytest.mark.parametrize("parts", [None, 1, 7])
+@pytest.mark.parametrize("H, G, S, D_h", [(32, 8, 16, 128), (6, 2, 5, 40), (4, 4, 16, 64)])
+def test_paged_decode_is_paged_attention(H, G, S, D_h, parts, dtype, tolerance):
+    lengths = torch.tensor([1, 64 * S, 40 * S + 1, 3])
+    tables = torch.randperm(300, generator=torch.Generator().manual_seed(1))[: 4 * 64].view(4, 64)
+    Q = normal(4, H, D_h, dtype=dtype)
+    K, V = normal(2, G, 300, S, D_h, dtype=dtype, seed=2)
+    given = [K, V, tables.cuda(), lengths.cuda()]
+    Y = triton_paged_decode(Q, *given, parts)
+    wide = paged_attention(Q[:, None].double(), K.double(), V.double(), *given[2:])[:, 0]
+    assert Y.dtype == dtype
+    torch.testing.assert_close(Y.double(), wide, rtol=0, atol=tolerance)
+
+
+def test_a_cache_of_more_than_2_to_the_31_numbers_is_addressed():
+    G, N, S, D_h = 1, 1 << 21, 16, 80  # 2.7 billion numbers in each of K and V
+    K = torch.zeros(G, N, S, D_h, dtype=torch.float16, device="cuda")
+    K[:, -1] = 1
+    tables, lengths = torch.tensor([[N - 1]], device="cuda"), torch.tensor([S], device="cuda")
+    Y = triton_paged_decode(normal(1, 1, D_h, dtype=torch.float16), K, K, tables, lengths)
+    torch.testing.assert_close(Y, torch.ones_like(Y))
+
+
+def test_the_engine_decodes_with_the_kernel():
+    torch.manual_seed(0)
+    model = Llama(V=64, D=64, H=4, G=2, L=2, context=128).cuda()
+    prompts = [[5, 3, 9], [1] * 40, [7, 8] * 9]
+    given = []
+    for attention in (None, paged_attention):
+        engine = Engine(model, blocks=40, block_size=4)
+        if attention:
+            engine.attention = attention
+        else:
+            assert engine.attention is not paged_attention
+        given.append([out.tokens for out in engine.generate(prompts, Sampling(count=30))])
+    assert given[0] == given[1]
+
+
+def test_the_kernel_is_chosen_on_a_gpu():
+    assert with_kernel(paged_attention, torch.device("cuda")) is not paged_attention
