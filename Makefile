@@ -12,7 +12,7 @@ WHEELS ?=
 # Options for pip, such as --python-version 3.12 for a machine with another Python.
 PIP ?=
 
-.PHONY: help env lab test test-browser test-gpu wheels build score clean
+.PHONY: help env lab test test-browser test-gpu wheels build fresh score clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
@@ -35,10 +35,8 @@ test: env
 	@echo "== Style"
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check
-	@echo "== Generated files are fresh"
-	@$(RUN) autograder build --check
-	@echo "== Graders"
-	@$(RUN) autograder score
+	@echo "== Generated files are fresh, and graders"
+	@$(MAKE) --no-print-directory --jobs 2 fresh score
 	@echo "== Tests"
 	@$(RUN) pytest -n logical --dist loadgroup
 
@@ -59,6 +57,9 @@ wheels: env
 
 build: env
 	@$(RUN) autograder build
+
+fresh: env
+	@$(RUN) autograder build --check
 
 score: env
 	@$(RUN) autograder score
