@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from course_pkg.checking.template import use_large_pages
+from course_pkg.checking.pages import use_large_pages
 from course_pkg.train import device
 
 INTERPRETED = device().type != "cuda"
@@ -235,7 +235,7 @@ def _warm_up() -> None:
         tl.store(x + tl.cdiv(i, 16), tl.sum(tl.dot(tile, tile), axis=0))
 
     triton.jit(everything)[(1,)](torch.zeros(16))
-    use_large_pages(ctypes.CDLL(None))
+    use_large_pages()
 
 
 def _attempt(action: Callable[[], None], pipe) -> None:

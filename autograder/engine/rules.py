@@ -11,6 +11,13 @@ from collections.abc import Callable
 from autograder.engine.syntax import parse
 from course_pkg.checking.registry import Exercise
 
+# Torch's own attention, by all of its names.
+ATTENTION = (
+    "torch.nn.functional.scaled_dot_product_attention",
+    "torch.scaled_dot_product_attention",
+    "torch.nn.MultiheadAttention",
+    "torch.nn.functional.multi_head_attention_forward",
+)
 _RULES: dict[Exercise, tuple[str, ...]] = {}
 _SKIPPED = ("annotation", "returns")  # fields that name types and call nothing
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autograder.engine.rules import forbid
+from autograder.engine.rules import ATTENTION, forbid
 from course_pkg.attention import (
     AttentionLayer,
     MultiHeadAttention,
@@ -42,12 +42,6 @@ from course_pkg.checks.attention import (
     with_weights,
 )
 
-_ATTENTION = (
-    "torch.nn.functional.scaled_dot_product_attention",
-    "torch.scaled_dot_product_attention",
-    "torch.nn.MultiheadAttention",
-    "torch.nn.functional.multi_head_attention_forward",
-)
 for _exercise in (
     scaled_dot_attention,
     attention_matrix,
@@ -55,7 +49,7 @@ for _exercise in (
     SelfAttention,
     MultiHeadAttention,
 ):
-    forbid(_exercise, *_ATTENTION)
+    forbid(_exercise, *ATTENTION)
 
 
 def back(case: Case, y: Tensor, seen: Tensor, inputs: dict[str, Tensor], expected: Tensor) -> None:

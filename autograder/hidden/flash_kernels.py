@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from autograder.engine.rules import forbid
+from autograder.engine.rules import ATTENTION, forbid
 from course_pkg.checking.registry import check
 from course_pkg.checks.flash_kernels import (
     check_kernel,
@@ -28,19 +28,13 @@ from course_pkg.flash_kernels import (
 )
 from course_pkg.launch import ROWS
 
-_ATTENTION = (
-    "torch.nn.functional.scaled_dot_product_attention",
-    "torch.scaled_dot_product_attention",
-    "torch.nn.MultiheadAttention",
-    "torch.nn.functional.multi_head_attention_forward",
-)
 for _exercise in (
     flash_attention_forward,
     flash_attention_backward,
     triton_flash_forward,
     triton_paged_decode,
 ):
-    forbid(_exercise, *_ATTENTION)
+    forbid(_exercise, *ATTENTION)
 
 
 @check(online_softmax, weight=2, see="A tile that nobody sees")

@@ -16,13 +16,14 @@ import signal
 import socket
 import sys
 
+from course_pkg.checking.pages import use_large_pages
+
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = 4, 24, 38, 36
 _NEW_USER, _NEW_PID, _NEW_MOUNTS, _NEW_NET, _NEW_IPC = 1 << 28, 1 << 29, 1 << 17, 1 << 30, 1 << 27
 _MS_BIND, _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 4096, 2, 4, 16384, 1 << 18
 _MS_READONLY, _MS_NOEXEC, _MS_REMOUNT = 1, 8, 32
 _PROC = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _SYSTEM = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: not for writing, even by root
-_HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a large page, and the advice to make them
 _SETFCAP = 31  # the capability without which a fork must not map user 0 to another
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 # What notebooks import, and what a kernel imports while it starts.
@@ -45,7 +46,7 @@ def main(descriptor: int, modules: list[str]) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    use_large_pages(libc)
+    use_large_pages()
     _must(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
     _must(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))  # nobody inside may look into this process
     control = socket.socket(fileno=descriptor)
@@ -64,18 +65,6 @@ def main(descriptor: int, modules: list[str]) -> None:
         else:
             answer = {"status": _status(kernels, request["pid"])}
         control.sendall(json.dumps(answer).encode() + b"\n")
-
-
-def use_large_pages(libc: ctypes.CDLL) -> None:
-    """Gather the memory in pages of 2 MB where Linux can: a fork then copies few entries."""
-    with open("/proc/self/maps") as file:
-        lines = [line.split() for line in file]
-    for span, mode, _, _, _, *name in lines:
-        if mode == "rw-p" and name in ([], ["[heap]"]):
-            first, last = (int(address, 16) for address in span.split("-"))
-            first, last = -(-first // _HUGE) * _HUGE, last // _HUGE * _HUGE
-            if first < last:
-                libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _COLLAPSE)
 
 
 def _status(kernels: dict[int, int | None], pid: int) -> int | None:
