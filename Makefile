@@ -38,7 +38,7 @@ test: env
 	@echo "== Generated files are fresh, and graders"
 	@$(MAKE) --no-print-directory --jobs 2 fresh score
 	@echo "== Tests"
-	@$(RUN) pytest -n logical --dist loadgroup
+	@$(RUN) pytest -n logical --dist loadgroup --no-loadscope-reorder
 
 test-browser: env
 	@$(RUN) pytest -m browser -n logical --dist loadgroup

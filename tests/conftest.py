@@ -24,6 +24,11 @@ SLOW = (
     "test_look.py",
     "test_hub.py",
     "test_day.py",
+    "test_feedback.py",
+    "test_gradescope.py",
+    "test_release.py",
+    "test_grade_command.py",
+    "test_sandbox.py",
 )
 
 
