@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from course_pkg.checking import twice
 from course_pkg.checking.failure import Failure, NotImplementedYet, describe
 
 SECONDS = 10.0  # for one call of a student's function
@@ -34,15 +35,27 @@ class Guarded:
     Results that are tensors, numbers, strings and containers of them come back as they are; other
     objects come back guarded.
 
+    Args:
+        target: the student's object.
+        name: what messages call it.
+        seconds: the time limit of a call.
+        place: a device on which each call is made once more, if any, to give the same.
     Raises (when called or when an attribute is read):
         Failure: the student's code raised, ran too long, changed an input in place, or lacks the
             attribute.
     """
 
-    def __init__(self, target: object, name: str, seconds: float = SECONDS):
+    def __init__(
+        self,
+        target: object,
+        name: str,
+        seconds: float = SECONDS,
+        place: torch.device | None = None,
+    ):
         self._target = target
         self._name = name
         self._seconds = seconds
+        self._place = place
 
     @property
     def type_name(self) -> str:
@@ -61,6 +74,8 @@ class Guarded:
         inputs = list(_named_tensors(self._target, args, kwargs))
         copies = [tensor.detach().clone() for _, tensor in inputs]
         args, kwargs = _unwrap(args), _unwrap(kwargs)
+        place, random = self._place, torch.get_rng_state()
+        twin = None if place is None else twice.copies(place, self._target, args, kwargs)
         result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
         for (name, tensor), copy in zip(inputs, copies, strict=True):
             if not _same(tensor, copy):
@@ -69,7 +84,27 @@ class Guarded:
                     what=f"{name} after the call",
                     observed=tensor.clone(),
                 )
+        if twin is not None:
+            self._repeat(twin, result, random)
+        if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):
+            twice.mark_what_stays_behind(result)
         return self._wrap(result, self._name.partition(".")[0])
+
+    def _repeat(self, twin: tuple, result: object, random: Tensor) -> None:
+        """Make a call on the other device as well, beginning from the same random state."""
+        target, args, kwargs = twin
+        drawn = not torch.equal(random, torch.get_rng_state())
+        name = f"On {self._place}, {self._name}"
+        try:
+            with torch.random.fork_rng([self._place] if self._place.type == "cuda" else []):
+                torch.set_rng_state(random)
+                again = attempt(name, lambda: _materialise(target(*args, **kwargs)), self._seconds)
+            twice.demand_same(again, result, self._place, drawn)
+        except Failure as failure:
+            hint = (
+                "\nOn the CPU it works: does each new tensor get its device, as in device=X.device?"
+            )
+            raise Failure(failure.message + hint, kinds=failure.kinds) from None
 
     def __getattr__(self, name: str):
         if name.startswith("_"):
@@ -80,7 +115,7 @@ class Guarded:
         return self._wrap(value, f"{self._name}.{name}")
 
     def _wrap(self, value: object, name: str):
-        return value if _is_plain(value) else Guarded(value, name, self._seconds)
+        return value if _is_plain(value) else Guarded(value, name, self._seconds, self._place)
 
     def _attempt(self, action: Callable[[], object]):
         return attempt(self._name, action, self._seconds)

@@ -15,6 +15,7 @@ from course_pkg.checking.failure import CheckingError, Failure, NotImplementedYe
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Check, Exercise, find
 from course_pkg.threads import one_thread
+from course_pkg.train import device
 
 WIDTH = 80  # nbgrader's validator cuts lines at 87
 
@@ -126,7 +127,8 @@ def check(solution: object) -> None:
     if not hasattr(solution, "__name__"):
         raise TypeError(f"check takes a function or a class itself, got {describe(solution)}")
     exercise = find(solution.__name__)
-    report = run_here(exercise, solution)
+    place = device()
+    report = run_here(exercise, solution, place=place if place.type == "cuda" else None)
     if not report.passed:
         raise CheckFailed(report) from None
     if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
@@ -135,12 +137,24 @@ def check(solution: object) -> None:
         print(report.text)
 
 
-def run_here(exercise: Exercise, solution: object, *, hidden: bool = False) -> Report:
+def run_here(
+    exercise: Exercise,
+    solution: object,
+    *,
+    hidden: bool = False,
+    place: torch.device | None = None,
+) -> Report:
     """Run all checks of a solution in this process; look into other exercises that it uses.
 
     A wrong step makes the loop around it wrong as well: the report of the loop then says so.
+
+    Args:
+        exercise: the exercise.
+        solution: the student's function or class.
+        hidden: whether to run the hidden checks too (those that are imported).
+        place: a device besides the CPU on which it must work.
     """
-    report = run(exercise, Guarded(solution, exercise.name), hidden=hidden)
+    report = run(exercise, Guarded(solution, exercise.name, place=place), hidden=hidden)
     if not report.passed:
         parts = _exercises_used(exercise, solution)
         report.broken_parts = [

@@ -18,7 +18,7 @@ class SmallTranslator(tuple):
 
     def encode(self, X: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the memory and a mask (B, 1, N)."""
-        return self[0][X], (torch.arange(X.shape[1]) < lengths[:, None])[:, None]
+        return self[0][X], (torch.arange(X.shape[1], device=X.device) < lengths[:, None])[:, None]
 
     def decode(self, Y: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
         """Return the logits of the word after each word of Y."""
