@@ -1,10 +1,11 @@
-"""Launch Triton kernels: compiled on a GPU; without one, in Triton's interpreter.
+"""Launch Triton kernels: compiled for tensors on a GPU, interpreted for those on the CPU.
 
 The interpreter runs a kernel with the real addresses of the tensors, and a wrong one would take the
 whole process along. So it runs in a process of its own, on copies with a fence around each: what
 reads or writes outside ends that process, and the caller gets an error with the line.
 
-Whether Triton interprets is decided when it is imported, so that this module does it for all.
+Whether Triton interprets is decided when it is imported, so that this module does it for all: it
+compiles where notebooks use a GPU. There, the process that interprets imports it once more.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import ctypes
 import faulthandler
 import functools
 import gc
+import importlib
 import inspect
 import linecache
 import math
@@ -33,12 +35,18 @@ from torch import Tensor
 from course_pkg.checking.pages import use_large_pages
 from course_pkg.train import device
 
-INTERPRETED = device().type != "cuda"
-if INTERPRETED and os.environ.get("TRITON_INTERPRET") != "1":
+
+def _interpret_from_now_on() -> None:
+    """Let Triton interpret once it is imported next."""
     os.environ["TRITON_INTERPRET"] = "1"
     for name in list(sys.modules):  # torch imports it here and there; it must begin anew
         if name.partition(".")[0] == "triton" and not name.startswith("triton._C"):
             del sys.modules[name]
+
+
+INTERPRETED = device().type != "cuda"  # all kernels; else those of tensors on the CPU
+if INTERPRETED and os.environ.get("TRITON_INTERPRET") != "1":
+    _interpret_from_now_on()
 try:
     import triton
     import triton.language as tl
@@ -46,7 +54,7 @@ except ImportError:  # there are no packages of it for macOS and Windows
     triton = None
     tl = SimpleNamespace(constexpr=object)
 
-ROWS, COLUMNS = (16, 16) if INTERPRETED else (64, 64)  # of a tile; powers of 2, at least 16
+SIDE, SIDE_ON_GPU = 16, 64  # of a tile; powers of 2, at least 16
 SMALLEST = 16  # side of the matrices that tl.dot takes
 SHORTEST_PART = 256  # positions; below, starting a program costs more than it saves
 
@@ -80,8 +88,7 @@ def kernel(launch: Callable) -> Callable[[Callable], Callable]:
                 program(*[None] * program.__code__.co_argcount)  # the stub raises
             if triton is None:
                 raise KernelError(f"{program.__name__} needs Triton, which is not installed")
-            run = functools.partial(_interpret if INTERPRETED else _compile, jitted)
-            return launch(run, *args, **kwargs)
+            return launch(functools.partial(_run, jitted), *args, **kwargs)
 
         launched.__signature__ = inspect.Signature(parameters)
         return launched
@@ -96,7 +103,7 @@ def launch_flash(
     V: Float[Tensor, "B H N D_h"],
     causal: bool = False,
 ) -> tuple[Float[Tensor, "B H T D_h"], Float[Tensor, "B H T"]]:
-    """Launch one program for each tile of ROWS queries of each head; return Y and s.
+    """Launch one program for each tile of queries of each head; return Y and s.
 
     Raises:
         ValueError: the numbers are of another kind than kernels take, or too many to count in 32
@@ -107,17 +114,18 @@ def launch_flash(
         raise ValueError(f"Q and K must have less than 2³¹ numbers, got {Q.shape} and {K.shape}")
     B, H, T, D_h = Q.shape
     N = K.shape[2]
+    side = SIDE_ON_GPU if Q.is_cuda else SIDE
     Y = torch.empty_like(Q, memory_format=torch.contiguous_format)
     s = Q.new_empty(B, H, T, dtype=torch.float32)
     run(
-        (math.ceil(T / ROWS), B * H),
+        (math.ceil(T / side), B * H),
         [Q, K, V],
         [Y, s],
         *(T, N, 1 / math.sqrt(D_h)),
         D_h=D_h,
         WIDTH=_power_of_2(D_h),
-        ROWS=ROWS,
-        COLUMNS=COLUMNS,
+        ROWS=side,
+        COLUMNS=side,
         CAUSAL=causal,
     )
     return Y, s
@@ -144,7 +152,8 @@ def launch_paged(
     B, H, D_h = Q.shape
     G, N, S, _ = K.shape
     M = tables.shape[1]
-    parts = _enough_parts(B * G, M * S) if parts is None else parts
+    if parts is None:
+        parts = _enough_parts(B * G, M * S) if Q.is_cuda else 1
     Y = Q.new_empty(parts, B, H, D_h, dtype=torch.float32)
     s = Y.new_empty(parts, B, H)
     run(
@@ -158,22 +167,21 @@ def launch_paged(
         D_h=D_h,
         SHARING=_power_of_2(H // G),
         WIDTH=_power_of_2(D_h),
-        COLUMNS=COLUMNS,
+        COLUMNS=SIDE_ON_GPU if Q.is_cuda else SIDE,
     )
     return (torch.softmax(s, dim=0)[..., None] * Y).sum(dim=0).to(Q.dtype)
 
 
 def _must_be_taken(Q: Tensor) -> None:
     """Refuse numbers that kernels cannot take; the interpreter multiplies bfloat16 wrongly."""
-    taken = [torch.float32, torch.float16] + [torch.bfloat16] * (not INTERPRETED)
+    taken = [torch.float32, torch.float16] + [torch.bfloat16] * Q.is_cuda
     if Q.dtype not in taken:
-        raise ValueError(f"kernels take {', '.join(map(str, taken))} here, got {Q.dtype}")
+        names = ", ".join(map(str, taken))
+        raise ValueError(f"kernels take {names} on {Q.device.type}, got {Q.dtype}")
 
 
 def _enough_parts(programs: int, positions: int) -> int:
     """Cut positions so that each multiprocessor gets some programs, and each of them some work."""
-    if INTERPRETED:
-        return 1
     wanted = 4 * torch.cuda.get_device_properties().multi_processor_count
     return max(1, min(math.ceil(wanted / programs), positions // SHORTEST_PART))
 
@@ -182,16 +190,20 @@ def _power_of_2(size: int, smallest: int = SMALLEST) -> int:
     return max(smallest, 1 << (size - 1).bit_length())
 
 
-def _compile(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
-    inputs = [tensor.contiguous() for tensor in inputs]
-    jitted[grid](*inputs, *outputs, *numbers, **constants)
+def _run(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
+    if outputs[0].is_cuda:
+        inputs = [tensor.contiguous() for tensor in inputs]
+        jitted[grid](*inputs, *outputs, *numbers, **constants)
+    else:
+        _interpret(jitted, grid, inputs, outputs, *numbers, **constants)
 
 
 def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
     """Run a kernel in a fork of this process, and copy its outputs out of what both share."""
-    _warm_up()
-    with contextlib.suppress(Exception):  # what Triton cannot rewrite, the fork reports
-        jitted.rewrite()
+    if INTERPRETED:
+        _warm_up()
+        with contextlib.suppress(Exception):  # what Triton cannot rewrite, the fork reports
+            jitted.rewrite()
     ours = [_fenced(tensor.detach()) for tensor in (*inputs, *outputs)]
     reader, writer = os.pipe()
     child = os.fork()
@@ -204,7 +216,8 @@ def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
             np.seterr(all="ignore")  # log(0) is -∞ on a GPU too, without a warning
             with open(writer, "w", errors="replace") as pipe:
                 faulthandler.enable(pipe, all_threads=False)
-                _attempt(lambda: jitted[grid](*ours, *numbers, **constants), pipe)
+                kernel = jitted if INTERPRETED else _interpreted(jitted.fn)
+                _attempt(lambda: kernel[grid](*ours, *numbers, **constants), pipe)
                 faulthandler.disable()
         finally:
             os._exit(0)
@@ -219,6 +232,19 @@ def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
         raise KernelError(_explain(jitted.fn, text, status))
     for tensor, copy in zip(outputs, ours[len(inputs) :], strict=True):
         tensor.copy_(copy)
+
+
+def _interpreted(program: Callable) -> object:
+    """Make a kernel that is interpreted, in a fork of a process whose Triton compiles."""
+    _interpret_from_now_on()
+    jit = importlib.import_module("triton").jit
+    names = program.__globals__
+    for name, value in list(names.items()):
+        if inspect.ismodule(value) and value.__name__.partition(".")[0] == "triton":
+            names[name] = importlib.import_module(value.__name__)
+        elif isinstance(value, triton.JITFunction):  # a part of the kernel
+            names[name] = jit(value.fn)
+    return jit(program)
 
 
 @functools.cache

@@ -77,6 +77,11 @@ class _Functions(TorchFunctionMode):
                 return (left[None] @ right)[..., 0, :] if right.dim() > 1 else left.dot(right)
             if right.dim() == 1:
                 return (left @ right[:, None])[..., 0]
+        if getattr(func, "__name__", "") in ("rnn_tanh", "gru", "lstm"):
+            *others, last = args
+            if last and isinstance(args[3], bool):  # batch_first, and not packed
+                output, *state = func(others[0].transpose(0, 1), *others[1:], False)
+                return output.transpose(0, 1), *state
         return func(*args, **kwargs)
 
 
@@ -85,7 +90,7 @@ def _new(func, args: tuple, device=None, requires_grad=False, **kwargs) -> Tenso
         like, *args = args
         func, device = torch.tensor, device or like.device
         kwargs["dtype"] = kwargs.get("dtype") or like.dtype
-    made = func(*args, **kwargs)
+    made = func(*tree_map(_number, args), **kwargs)
     made = made if device is None else made.to(device)
     return made.requires_grad_() if requires_grad else made
 
@@ -131,6 +136,10 @@ def _run(func, args: tuple, kwargs: dict):
         return _There(value) if isinstance(value, Tensor) else value
 
     return tree_map(lift, result)
+
+
+def _number(value):
+    return value.item() if isinstance(value, _There) and value.dim() == 0 else value
 
 
 def _here(value):

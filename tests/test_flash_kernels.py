@@ -31,7 +31,6 @@ from course_pkg.served_models import Llama
 from course_pkg.serving import Sampling
 
 needs_triton = pytest.mark.skipif(launch.triton is None, reason="Triton is not installed")
-DEVICE = "cpu" if launch.INTERPRETED else "cuda"
 SHAPES = [(2, 3, 37, 37, 8), (1, 2, 5, 70, 6), (3, 1, 64, 96, 4), (2, 2, 1, 33, 10)]
 
 
@@ -90,7 +89,7 @@ def test_forward_and_backward_are_torchs(shape, causal, tile):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_triton_flash_is_torchs(shape, causal):
-    Q, K, V = inputs(shape, torch.float32, DEVICE)
+    Q, K, V = inputs(shape, torch.float32)
     Y, s = triton_flash_forward(Q, K, V, causal)
     right, sums = oracle(Q.double(), K.double(), V.double(), causal)
     torch.testing.assert_close(Y.double(), right, rtol=1e-5, atol=1e-5)
@@ -105,14 +104,14 @@ def test_triton_paged_decode_is_paged_attention(H, G, S, parts):
     Q = torch.randn(B, H, D_h)
     K, V = torch.randn(2, G, blocks, S, D_h)
     tables = torch.randperm(blocks)[: B * M].reshape(B, M)
-    Y = triton_paged_decode(*(X.to(DEVICE) for X in (Q, K, V, tables, lengths)), parts)
+    Y = triton_paged_decode(Q, K, V, tables, lengths, parts)
     wide = paged_attention(Q[:, None].double(), K.double(), V.double(), tables, lengths)
-    torch.testing.assert_close(Y.cpu().double(), wide[:, 0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(Y.double(), wide[:, 0], rtol=1e-5, atol=1e-5)
 
 
 @needs_triton
 def test_half_precision_is_accumulated_in_float32():
-    Q, K, V = inputs((1, 1, 5, 40, 6), torch.float16, DEVICE)
+    Q, K, V = inputs((1, 1, 5, 40, 6), torch.float16)
     Y, s = triton_flash_forward(Q, K, V)
     right, sums = oracle(Q.double(), K.double(), V.double(), False)
     assert Y.dtype == torch.float16 and s.dtype == torch.float32
@@ -159,9 +158,39 @@ def test_triton_may_have_been_imported_before():
 
 
 @needs_triton
+def test_where_kernels_are_compiled_those_of_tensors_on_the_cpu_are_interpreted():
+    # As on a GPU: there Triton compiles, and checks give kernels tensors on the CPU.
+    text = """if True:
+        import sys
+        import torch
+        torch.cuda.is_available = lambda: True
+        from course_pkg import launch
+        from tests.test_flash_kernels import inputs, oracle, unmasked
+        from course_pkg.flash_kernels import triton_flash_forward
+        assert not launch.INTERPRETED
+        for shape in ((1, 2, 5, 20, 6), (1, 1, 3, 40, 5)):
+            Q, K, V = inputs(shape, torch.float32)
+            Y, s = triton_flash_forward(Q, K, V, True)
+            right, _ = oracle(Q.double(), K.double(), V.double(), True)
+            torch.testing.assert_close(Y.double(), right, rtol=1e-5, atol=1e-5)
+        try:
+            unmasked(torch.ones(5))
+        except launch.KernelError as error:
+            print(error)
+        assert not launch.triton.knobs.runtime.interpret
+    """
+    environment = {**os.environ, "COURSE_DEVICE": "auto"}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, cwd=ROOT, capture_output=True, text=True
+    )
+    assert "outside of its tensors" in done.stdout and "tl.load(x + i)" in done.stdout, done.stderr
+
+
+@needs_triton
 def test_an_engine_decodes_with_the_kernel():
     torch.manual_seed(0)
-    model = Llama(V=16, D=16, H=4, G=2, L=1, context=32).to(DEVICE)
+    model = Llama(V=16, D=16, H=4, G=2, L=1, context=32)
     prompts, given, lengths = [[5, 3, 9], [1] * 6], [], []
 
     def kernel(*arguments):
@@ -224,7 +253,6 @@ def stub(x, y, n):
 
 
 @needs_triton
-@pytest.mark.skipif(not launch.INTERPRETED, reason="a GPU has no fences")
 def test_a_load_outside_is_an_error_with_its_line():
     with pytest.raises(launch.KernelError) as caught:
         unmasked(torch.ones(5))
@@ -233,7 +261,6 @@ def test_a_load_outside_is_an_error_with_its_line():
 
 
 @needs_triton
-@pytest.mark.skipif(not launch.INTERPRETED, reason="a GPU has no fences")
 def test_far_outside_is_an_error():
     with pytest.raises(launch.KernelError, match="outside of its tensors"):
         underneath(torch.ones(1024))  # whole pages: the fence begins at once
@@ -242,12 +269,11 @@ def test_far_outside_is_an_error():
 @needs_triton
 def test_an_exception_is_an_error_with_its_line():
     with pytest.raises(launch.KernelError, match="laod") as caught:
-        misspelt(torch.ones(5, device=DEVICE))
+        misspelt(torch.ones(5))
     assert "in line" in str(caught.value)
 
 
 @needs_triton
-@pytest.mark.skipif(not launch.INTERPRETED, reason="nothing stops a kernel on a GPU")
 def test_an_endless_kernel_is_stopped():
     with pytest.raises(Failure, match="ran for more than"):
         Guarded(endless, "endless", 0.1)(torch.ones(5))

@@ -14,7 +14,7 @@ from course_pkg.checks.flash_kernels import (
     compare_paged,
     compare_tiles,
     inputs,
-    on_device,
+    narrow,
     paged_inputs,
     scores,
     torchs,
@@ -26,7 +26,7 @@ from course_pkg.flash_kernels import (
     triton_flash_forward,
     triton_paged_decode,
 )
-from course_pkg.launch import ROWS
+from course_pkg.launch import SIDE
 
 for _exercise in (
     flash_attention_forward,
@@ -107,12 +107,12 @@ def skips(backward, case):
 @check_kernel(triton_flash_forward, weight=2, see="Tiles that nobody sees")
 def skips(flash, case):
     """never touches a tile of keys that no query of its tile may see"""
-    Q, K, V = inputs(case, 1, 1, 2 * ROWS, 2 * ROWS, 2)
-    right = torchs(*(X[:, :, :ROWS].float().double() for X in (Q, K, V)), True)
-    V[:, :, ROWS:] = math.nan
-    Y, _ = case.unpack(flash(*on_device(Q, K, V), True), "Y", "s")
+    Q, K, V = inputs(case, 1, 1, 2 * SIDE, 2 * SIDE, 2)
+    right = torchs(*(X[:, :, :SIDE].float().double() for X in (Q, K, V)), True)
+    V[:, :, SIDE:] = math.nan
+    Y, _ = case.unpack(flash(*narrow(Q, K, V), True), "Y", "s")
     case.shape(Y, tuple(Q.shape), "Y")
-    case.equal(Y[:, :, :ROWS], right, "Y of the first tile", atol=1e-5)
+    case.equal(Y[:, :, :SIDE], right, "Y of the first tile", atol=1e-5)
 
 
 @check_kernel(triton_flash_forward, see="When a larger score arrives")

@@ -93,18 +93,22 @@ class Guarded:
     def _repeat(self, twin: tuple, result: object, random: Tensor) -> None:
         """Make a call on the other device as well, beginning from the same random state."""
         target, args, kwargs = twin
+        on_gpu = self._place.type == "cuda"
         drawn = not torch.equal(random, torch.get_rng_state())
-        name = f"On {self._place}, {self._name}"
+
+        def call():
+            result = _materialise(target(*args, **kwargs))
+            if on_gpu:
+                torch.cuda.synchronize()  # what goes wrong there is noticed late
+            return result
+
         try:
-            with torch.random.fork_rng([self._place] if self._place.type == "cuda" else []):
+            with torch.random.fork_rng([self._place] if on_gpu else []), twice.exact():
                 torch.set_rng_state(random)
-                again = attempt(name, lambda: _materialise(target(*args, **kwargs)), self._seconds)
+                again = attempt(f"On {self._place}, {self._name}", call, self._seconds)
             twice.demand_same(again, result, self._place, drawn)
         except Failure as failure:
-            hint = (
-                "\nOn the CPU it works: does each new tensor get its device, as in device=X.device?"
-            )
-            raise Failure(failure.message + hint, kinds=failure.kinds) from None
+            raise Failure(f"{failure.message}\n{twice.HINT}", kinds=failure.kinds) from None
 
     def __getattr__(self, name: str):
         if name.startswith("_"):
