@@ -10,8 +10,9 @@ import torch
 
 from autograder.grading import load_hidden
 from autograder.master import assignments
-from course_pkg.checking import guard
+from course_pkg.checking import guard, twice
 from course_pkg.checking import report as reports
+from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import CheckFailed, check, run_here
 from course_pkg.kv_cache import CachedAttention
@@ -105,6 +106,20 @@ def test_results_must_be_the_same_and_lie_there():
     assert "the result should be there: it is on cpu" in report(lstm_step, back_home).text
     assert "On meta: the result at [0, 0] should be" in report(lstm_step, other_numbers).text
     assert "On meta the result is (1, " in report(lstm_step, other_shape).text
+
+
+@pytest.mark.parametrize(
+    "dtype, least",
+    [(torch.float64, 1e-5), (torch.complex128, 1e-5), (torch.float32, 1e-4), (torch.float16, 3e-2)],
+)
+def test_the_order_of_sums_is_forgiven(dtype, least):
+    here = torch.ones(3, dtype=dtype)
+    twice.demand_same([here * (1 + least / 3)], [here], here.device, random=False)
+    with pytest.raises(Failure, match=r"On cpu: the result\[0\]|On cpu: the result at \[0\]"):
+        twice.demand_same([here * (1 + 4 * least)], [here], here.device, random=False)
+    twice.demand_same([here * 2, {"n": 7}], [here, {"n": 8}], here.device, random=True)
+    with pytest.raises(Failure, match="has 1 members, not 2"):
+        twice.demand_same([here], [here, here], here.device, random=True)
 
 
 def test_random_results_need_not_be_the_same():

@@ -131,7 +131,7 @@ def demand_same(there: object, here: object, place: torch.device, random: bool) 
 
 
 def _demand_close(there: Tensor, here: Tensor, place: torch.device) -> None:
-    rtol, atol = _TOLERANCES.get(here.dtype, _WIDEST)
+    rtol, atol = _TOLERANCES.get(here.dtype.to_real(), _WIDEST)
     there, here = plain(there.cpu()), plain(here)
     wide = torch.complex128 if here.is_complex() else torch.float64
     close = torch.isclose(there.to(wide), here.to(wide), rtol, atol, equal_nan=True)
