@@ -1,4 +1,4 @@
-"""One Chromium for the tests of a worker, and windows whose requests are recorded."""
+"""One Chromium for the tests of a module, and windows whose requests are recorded."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ OPTIONS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """The system's Chromium, with a profile of its own; without one, the test is skipped."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
