@@ -60,6 +60,15 @@ def test_a_tensor_without_its_device_is_named_with_its_line():
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_the_part_that_fails_there_is_where_to_begin(monkeypatch):
+    def careless(x, h, c, W, b):
+        return lstm_step(x, h + torch.zeros(h.shape), c, W, b)
+
+    monkeypatch.setitem(LSTM.forward.__globals__, "lstm_step", careless)
+    assert "It uses your lstm_step, whose checks fail: begin there." in report(LSTM).text
+    assert report(LSTM, place=None).passed
+
+
 def test_what_a_module_makes_and_does_not_register_stays_on_the_cpu():
     class WithAList(LSTM):
         def __init__(self, D, H):
@@ -110,7 +119,7 @@ def test_results_must_be_the_same_and_lie_there():
 
 @pytest.mark.parametrize(
     "dtype, least",
-    [(torch.float64, 1e-5), (torch.complex128, 1e-5), (torch.float32, 1e-4), (torch.float16, 3e-2)],
+    [(torch.float64, 1e-5), (torch.complex128, 1e-5), (torch.float32, 2e-5), (torch.float16, 3e-2)],
 )
 def test_the_order_of_sums_is_forgiven(dtype, least):
     here = torch.ones(3, dtype=dtype)

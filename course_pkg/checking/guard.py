@@ -74,8 +74,9 @@ class Guarded:
         inputs = list(_named_tensors(self._target, args, kwargs))
         copies = [tensor.detach().clone() for _, tensor in inputs]
         args, kwargs = _unwrap(args), _unwrap(kwargs)
-        place, random = self._place, torch.get_rng_state()
+        place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
+        random = None if twin is None else torch.get_rng_state()
         result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
         for (name, tensor), copy in zip(inputs, copies, strict=True):
             if not _same(tensor, copy):

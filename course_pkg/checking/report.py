@@ -160,7 +160,7 @@ def run_here(
         report.broken_parts = [
             part.name
             for part, own in parts.items()
-            if not run(part, Guarded(own, part.name), until_failure=True).passed
+            if not run(part, Guarded(own, part.name, place=place), until_failure=True).passed
         ]
     return report
 
