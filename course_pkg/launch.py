@@ -114,7 +114,7 @@ def launch_flash(
         raise ValueError(f"Q and K must have less than 2³¹ numbers, got {Q.shape} and {K.shape}")
     B, H, T, D_h = Q.shape
     N = K.shape[2]
-    side = SIDE_ON_GPU if Q.is_cuda else SIDE
+    side = _side(Q)
     Y = torch.empty_like(Q, memory_format=torch.contiguous_format)
     s = Q.new_empty(B, H, T, dtype=torch.float32)
     run(
@@ -167,7 +167,7 @@ def launch_paged(
         D_h=D_h,
         SHARING=_power_of_2(H // G),
         WIDTH=_power_of_2(D_h),
-        COLUMNS=SIDE_ON_GPU if Q.is_cuda else SIDE,
+        COLUMNS=_side(Q),
     )
     return (torch.softmax(s, dim=0)[..., None] * Y).sum(dim=0).to(Q.dtype)
 
@@ -178,6 +178,10 @@ def _must_be_taken(Q: Tensor) -> None:
     if Q.dtype not in taken:
         names = ", ".join(map(str, taken))
         raise ValueError(f"kernels take {names} on {Q.device.type}, got {Q.dtype}")
+
+
+def _side(Q: Tensor) -> int:
+    return SIDE_ON_GPU if Q.is_cuda else SIDE
 
 
 def _enough_parts(programs: int, positions: int) -> int:
