@@ -11,8 +11,9 @@ export OMP_NUM_THREADS := 1
 WHEELS ?=
 # Options for pip, such as --python-version 3.12 for a machine with another Python.
 PIP ?=
+SEEDS ?= 0 1 2 3 4
 
-.PHONY: help env lab test test-browser test-gpu wheels build fresh score clean
+.PHONY: help env lab test test-browser test-gpu wheels build fresh score seeds clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
@@ -22,6 +23,7 @@ help:
 	@echo "make wheels  download what test-gpu needs besides torch where there is no network"
 	@echo "make build   make the notebooks from their masters"
 	@echo "make score   test the graders against known mistakes"
+	@echo "make seeds   run the solved notebooks at other seeds (SEEDS=\"0 1 2\")"
 	@echo "make env     make the environment in .venv, which the others do too (PYTHON=python3)"
 	@echo "make clean   remove the environment and caches; grades and submissions stay"
 
@@ -63,6 +65,9 @@ fresh: env
 
 score: env
 	@$(RUN) autograder score
+
+seeds: env
+	@$(RUN) autograder seeds --seeds $(SEEDS)
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info

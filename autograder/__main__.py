@@ -9,6 +9,7 @@ from autograder.master import MasterError
 COMMANDS = {
     "build": ("build", "make notebooks and fingerprints from the masters, or check them"),
     "score": ("score", "run bugs, mutants and alternatives through the graders"),
+    "seeds": ("seeds", "run solved notebooks at other seeds and tell which claims hold"),
     "release": ("release", "make the bundle of an assignment that students receive"),
     "grade": ("batch", "grade submissions, in parallel and in a sandbox"),
     "similar": ("similar", "compare submissions with each other, and list those that look alike"),

@@ -41,6 +41,7 @@ def notebook(assignment: Assignment) -> NotebookNode:
     sources = _exercises(assignment)
     _demand_same_exercises(assignment, found, sources)
     _demand_headings(assignment, found)
+    _demand_claims(assignment, found)
     cells = [cell for part in found for cell in _cells(assignment, part, sources)]
     mark_experiments(cells)
     metadata = {
@@ -109,6 +110,52 @@ def _demand_headings(assignment: Assignment, found: list[Part]) -> None:
                         f"{assignment.master}:{part.line}: the check {check.name} of {part.name} "
                         f"refers to the heading {check.see!r}, which is not there"
                     )
+
+
+def _demand_claims(assignment: Assignment, found: list[Part]) -> None:
+    """Experiments claim, after their figures: a claim that does not hold must not hide a figure."""
+    codes = [part.source for part in found if isinstance(part, Code)]
+    drawing = {"plot", "pyplot"}
+    for source in codes:
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and drawing & _names(node):
+                drawing.add(node.name)
+    for source in codes:
+        lines = source.splitlines()
+        claimed = False
+        for node in _in_order(ast.parse(source)):
+            if isinstance(node, ast.Assert) or _called(node).startswith("assert_"):
+                problem = "is no claim; write claim(…), which says what was expected"
+            elif claimed and _called(node) in drawing:
+                problem = "draws after a claim; draw first"
+            else:
+                claimed |= _called(node) == "claim"
+                continue
+            text = lines[node.lineno - 1].strip()
+            master = assignment.master.read_text(encoding="utf-8").splitlines()
+            line = next((n for n, given in enumerate(master, 1) if given.strip() == text), 1)
+            raise MasterError(f"{assignment.master}:{line}: {text!r} {problem}")
+
+
+def _in_order(tree: ast.AST) -> list[ast.AST]:
+    found = [node for node in ast.walk(tree) if isinstance(node, (ast.Assert, ast.Call))]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _called(node: ast.AST) -> str:
+    """The name of a function that is called: `plot` in plot.curves(…) and in plot(…)."""
+    if not isinstance(node, ast.Call):
+        return ""
+    match node.func:
+        case ast.Attribute(ast.Name("plot" | "pyplot" as module), _):
+            return module
+        case ast.Attribute(_, name) | ast.Name(name):
+            return name
+    return ""
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Iterator[NotebookNode]:

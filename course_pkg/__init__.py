@@ -1,6 +1,6 @@
 """The companion package of the course: components, checks, data, training and plots."""
 
-__all__ = ["check", "ready"]
+__all__ = ["check", "claim", "ready"]
 
 
 def __getattr__(name):

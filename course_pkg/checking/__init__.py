@@ -1,6 +1,7 @@
 """The machinery of checks: define them, run them, and say what is wrong and why."""
 
+from course_pkg.checking.claim import claim
 from course_pkg.checking.ready import ready
 from course_pkg.checking.report import CheckFailed, check
 
-__all__ = ["CheckFailed", "check", "ready"]
+__all__ = ["CheckFailed", "check", "claim", "ready"]

@@ -1,0 +1,129 @@
+"""Claims of an experiment: what its text promises, compared with what came out."""
+
+import html
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from course_pkg.checking.failure import numbers
+
+WIDTH = 80
+_HINT = (
+    "With the reference it holds at seeds 0 to 9. If all checks above pass, your code is not to "
+    "blame: look at the figure, and try another seed."
+)
+
+
+class ClaimFailed(AssertionError):
+    """A claim does not hold, in a test."""
+
+
+def claim(
+    what: str,
+    value: bool | float | Sequence[float] | Tensor,
+    *,
+    above: float | Sequence[float] | Tensor | None = None,
+    below: float | Sequence[float] | Tensor | None = None,
+    equals: float | Sequence[float] | Tensor | None = None,
+) -> None:
+    """Compare what an experiment found with what its text promises, and say what came out.
+
+    Figures that are still to be shown are shown first. A claim that does not hold is a sentence,
+    not an exception: another seed or a slow machine is no mistake of the student's. Under pytest
+    and nbval it is an exception as well.
+
+    Example:
+        >>> claim("BLEU for 4 to 7 words", 95.2, above=90)
+        ✓ BLEU for 4 to 7 words: 95.2, above 90
+
+    Args:
+        what: names the value; without bounds, it is the whole statement.
+        value: what came out. Of several numbers, each must keep the bounds. Without bounds, it says
+            whether the statement is true.
+        above, below: the value must be larger than the one, and smaller than the other.
+        equals: the value must be exactly this.
+    Raises:
+        ClaimFailed: the claim does not hold, in a test.
+    """
+    given = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
+    bounds = {
+        relation: torch.as_tensor(bound, dtype=torch.float64).detach().cpu().expand_as(given)
+        for relation, bound in (("above", above), ("below", below), ("equal to", equals))
+        if bound is not None
+    }
+    margins = {relation: _margin(relation, given, bound) for relation, bound in bounds.items()}
+    if bounds:
+        holds = all(_holds(relation, margin) for relation, margin in margins.items())
+        text = _sentence(what, given, bounds, margins, holds)
+    else:
+        holds = bool(value)
+        text = what if holds else f"expected: {what}; this is not so"
+    sides = [margin.min().item() for relation, margin in margins.items() if relation != "equal to"]
+    _show_figures()
+    _publish(
+        f"{'✓' if holds else '✗'} {text}",
+        {"what": what, "holds": holds, "value": given.tolist() if bounds else holds}
+        | {"margin": min(sides, default=None)},
+    )
+    if not holds and "PYTEST_VERSION" in os.environ:
+        raise ClaimFailed(text)
+
+
+def _margin(relation: str, given: Tensor, bound: Tensor) -> Tensor:
+    """How far each value is from its bound; negative on the wrong side."""
+    match relation:
+        case "above":
+            return given - bound
+        case "below":
+            return bound - given
+    return -(given - bound).abs()
+
+
+def _holds(relation: str, margin: Tensor) -> bool:
+    # A comparison with NaN is false: NaN keeps no bound.
+    return bool((margin == 0).all() if relation == "equal to" else (margin > 0).all())
+
+
+def _sentence(
+    what: str, given: Tensor, bounds: dict[str, Tensor], margins: dict[str, Tensor], holds: bool
+) -> str:
+    """Give the value that is closest to a bound, or furthest beyond it, and its bounds."""
+    closeness = torch.stack([*margins.values()]).nan_to_num(-torch.inf).amin(dim=0)
+    place = closeness.argmin()
+    number = given.flatten()[place].item()
+    limits = [
+        f"{relation} {numbers(number, bound.flatten()[place].item())[1]}"
+        for relation, bound in bounds.items()
+    ]
+    shown = numbers(next(iter(bounds.values())).flatten()[place].item(), number)[1]
+    which = "closest" if holds else "worst"
+    of = f" (the {which} of {given.numel()})" if given.numel() > 1 else ""
+    if holds:
+        return f"{what}: {shown}, {' and '.join(limits)}{of}"
+    return f"{what}: expected {' and '.join(limits)}, came out {shown}{of}"
+
+
+def _show_figures() -> None:
+    """Show figures now, above the claim; Jupyter would show them at the end of the cell."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None and "inline" in pyplot.get_backend():
+        pyplot.show()
+
+
+def _publish(line: str, found: dict) -> None:
+    lines = [line] if found["holds"] else [line, _HINT]
+    text = "\n".join(textwrap.fill(part, WIDTH, subsequent_indent="  ") for part in lines)
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        print(text)
+        return
+    # Nearer to the text's colour than JupyterLab's own colours, which are too pale on white.
+    colour = "--jp-success-color1, green" if found["holds"] else "--jp-error-color1, red"
+    mark = f"<span style='color: color-mix(in srgb, var({colour}) 75%, currentColor)'>{line[0]}"
+    hint = "" if found["holds"] else f"<div>{html.escape(_HINT)}</div>"
+    page = f"<div>{mark}</span>{html.escape(line[1:])}</div>{hint}"
+    shell.display_pub.publish({"text/plain": text, "text/html": page}, metadata={"claim": found})
