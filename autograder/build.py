@@ -1,7 +1,6 @@
 """Build what is generated: instructors' and students' notebooks and the fingerprints of bugs."""
 
 import argparse
-import os
 import shutil
 import sys
 import tempfile
@@ -9,7 +8,6 @@ import time
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbgrader.apps.api import NbGraderAPI
@@ -17,12 +15,11 @@ from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import SaveCells
 from traitlets.config.loader import PyFileConfigLoader
 
+from autograder.execution import claims, execute
 from autograder.fingerprints import files, is_fresh
 from autograder.master import ROOT, Assignment, MasterError, assignments
 from autograder.notebook import notebook, pictures
 from course_pkg.checking import fingerprints
-
-CELL_SECONDS = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,23 +103,12 @@ def _keep_outputs(stored: NotebookNode, nb: NotebookNode) -> None:
 
 def _execute(assignment: Assignment, nb: NotebookNode) -> None:
     print(f"{assignment.name}: running the solved notebook …", flush=True)
-    language = nb.metadata["language_info"]
-    environment = {**os.environ, "COURSE_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(
-            nb,
-            timeout=CELL_SECONDS,
-            kernel_name="python3",
-            extra_arguments=["--log-level=ERROR"],
-            resources={"metadata": {"path": folder}},
-            record_timing=False,
-            coalesce_streams=True,
-        )
-        try:
-            client.execute(env=environment)
-        except CellExecutionError as error:
-            raise MasterError(f"{assignment.master}: a cell fails\n{error}") from None
-    nb.metadata["language_info"] = language  # without the Python version
+    try:
+        execute(nb)
+    except CellExecutionError as error:
+        raise MasterError(f"{assignment.master}: a cell fails\n{error}") from None
+    if broken := [claim["what"] for claim in claims(nb) if not claim["holds"]]:
+        raise MasterError(f"{assignment.master}: these claims do not hold: {'; '.join(broken)}")
 
 
 def _solved(assignment: Assignment, nb: NotebookNode) -> dict[Path, bytes]:

@@ -3,23 +3,20 @@
 import argparse
 import json
 import math
-import os
 import re
 import statistics
-import tempfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 import nbformat
-from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from autograder.execution import claims, execute
 from autograder.master import Assignment, assignments
 
-CELL_SECONDS = 1200
-_SEED = re.compile(r"^seed = 0\b", re.MULTILINE)
+SEED = re.compile(r"^seed = 0\b", re.MULTILINE)
 
 
 @dataclass
@@ -35,13 +32,6 @@ class Run:
     @property
     def held(self) -> bool:
         return not self.errors and all(claim["holds"] for claim in self.claims)
-
-
-def claims(nb: NotebookNode) -> list[dict]:
-    """List what the claims of an executed notebook have found, in its order."""
-    outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
-    found = [output.get("metadata", {}).get("claim") for output in outputs]
-    return [claim for claim in found if claim is not None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,37 +59,32 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if all(run.held for run in runs) else 1
 
 
-def run_with(assignment: Assignment, seed: int, environment: dict[str, str] | None = None) -> Run:
-    """Run a solved notebook with `seed` in place of its own."""
+def run_with(assignment: Assignment, seed: int, **variables: str) -> Run:
+    """Run a solved notebook with `seed` in place of its own, in an environment with `variables`."""
     nb = nbformat.read(assignment.solved, as_version=4)
-    return execute(nb, Run(assignment.name, seed), environment)
+    return run_notebook(nb, assignment.name, seed, **variables)
 
 
-def execute(nb: NotebookNode, run: Run, environment: dict[str, str] | None = None) -> Run:
-    """Run a notebook to its end, whatever fails on the way, and note its claims and errors."""
-    for cell in nb.cells:
-        if cell.cell_type == "code":
-            cell.source = _SEED.sub(f"seed = {run.seed}", cell.source)
-    outside = {name: value for name, value in os.environ.items() if name != "PYTEST_VERSION"}
-    bound = {"COURSE_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+def run_notebook(nb: NotebookNode, name: str, seed: int, **variables: str) -> Run:
+    """Run a notebook to its end, whatever fails on the way; note its claims and errors.
+
+    Raises:
+        ValueError: no cell sets the seed.
+    """
+    codes = [cell for cell in nb.cells if cell.cell_type == "code"]
+    if not any(SEED.search(cell.source) for cell in codes):
+        raise ValueError(f"no cell of {name} has a line seed = 0")
+    for cell in codes:
+        cell.source = SEED.sub(f"seed = {seed}", cell.source)
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(
-            nb,
-            timeout=CELL_SECONDS,
-            kernel_name="python3",
-            allow_errors=True,
-            resources={"metadata": {"path": folder}},
-        ).execute(env={**outside, **bound, **(environment or {})})
-    run.seconds = time.perf_counter() - start
-    run.claims = claims(nb)
-    run.errors = [
-        f"{output['ename']}: {output['evalue'].splitlines()[0] if output['evalue'] else ''}"
-        for cell in nb.cells
-        for output in cell.get("outputs", [])
+    execute(nb, allow_errors=True, **variables)
+    outputs = [output for cell in codes for output in cell.outputs]
+    errors = [
+        f"{output.ename}: {output.evalue.partition(chr(10))[0]}"
+        for output in outputs
         if output.output_type == "error"
     ]
-    return run
+    return Run(name, seed, time.perf_counter() - start, claims(nb), errors)
 
 
 def problems(run: Run) -> list[str]:

@@ -1,0 +1,46 @@
+"""Run a solved notebook, and list what its claims have found."""
+
+import os
+import tempfile
+
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+CELL_SECONDS = 1200  # a limit for what hangs, also on a busy machine
+
+
+def execute(nb: NotebookNode, *, allow_errors: bool = False, **variables: str) -> None:
+    """Run a notebook in place, in an empty folder, on the CPU and with one thread.
+
+    Args:
+        nb: the notebook; it gets its outputs.
+        allow_errors: whether to run the cells below one that fails as well.
+        variables: of the environment, in place of those of this process.
+    Raises:
+        CellExecutionError: a cell fails.
+    """
+    # Under pytest a claim that does not hold is an exception; here it is found in the outputs.
+    outside = {name: value for name, value in os.environ.items() if name != "PYTEST_VERSION"}
+    bound = {"COURSE_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    language = nb.metadata.get("language_info")
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(
+            nb,
+            timeout=CELL_SECONDS,
+            kernel_name="python3",
+            allow_errors=allow_errors,
+            extra_arguments=["--log-level=ERROR"],
+            resources={"metadata": {"path": folder}},
+            record_timing=False,
+            coalesce_streams=True,
+        )
+        client.execute(env={**outside, **bound, **variables})
+    if language is not None:
+        nb.metadata["language_info"] = language  # without the Python version
+
+
+def claims(nb: NotebookNode) -> list[dict]:
+    """List what the claims of an executed notebook have found, in its order."""
+    outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
+    found = [output.get("metadata", {}).get("claim") for output in outputs]
+    return [claim for claim in found if claim is not None]
