@@ -17,6 +17,15 @@
     if (elements.length !== expected[name])
       found.push(`${elements.length} ${name} instead of ${expected[name]}`);
 
+  // MathJax keeps each formula a second time, for screen readers: nobody sees it, and it is as wide
+  // as the machine's fonts make it.
+  if (!document.querySelector("#unseen")) {
+    const style = document.createElement("style");
+    style.id = "unseen";
+    style.textContent = "mjx-assistive-mml { display: none !important }";
+    document.head.append(style);
+  }
+
   // Nothing is wider than its place; a code cell may scroll, as editors do.
   const right = notebook.getBoundingClientRect().right;
   for (const part of [...texts, ...outputs])

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from autograder.master import ROOT
+from tests.browser import fonts
 from tests.browser.window import HEIGHT, SECONDS, WIDTH, Window
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -25,8 +26,8 @@ OPTIONS = (
 
 
 @pytest.fixture(scope="module")
-def chromium(request) -> Iterator[Browser]:
-    """The system's Chromium, with a profile of its own."""
+def chromium(request, tmp_path_factory) -> Iterator[Browser]:
+    """The system's Chromium, with a profile of its own and fonts that are not the machine's."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         if request.config.getoption("markexpr") == "browser":  # make test-browser asks for one
@@ -35,9 +36,13 @@ def chromium(request) -> Iterator[Browser]:
         # .ci/run installs a Chromium first.
         pytest.skip(MISSING)
     expect.set_options(timeout=1000 * SECONDS)
+    configuration = fonts.configure(tmp_path_factory.mktemp("fonts") / "fonts.conf")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program, chromium_sandbox=os.geteuid() != 0, args=OPTIONS
+            executable_path=program,
+            chromium_sandbox=os.geteuid() != 0,
+            args=OPTIONS,
+            env=os.environ | {"FONTCONFIG_FILE": str(configuration)},
         )
         yield browser
         browser.close()

@@ -17,13 +17,15 @@ from autograder.reports.formulas import markdown2html
 from course_pkg import lstm
 from course_pkg.checking.registry import find
 from course_pkg.checking.report import run_here
+from tests.browser.fonts import DEJAVU, LIBERATION, use
 from tests.browser.lab import Lab
 from tests.browser.window import Window
 from tests.server import STUDENT, Server, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser-look")]
 REPORTS = "reports.ipynb"
-THEMES = ("Light", "Dark")
+# Each theme with other fonts: the widest that are usual, and, where the machine has them, Arial's.
+LOOKS = {"Light": DEJAVU, "Dark": LIBERATION if LIBERATION.is_here else DEJAVU}
 CONTRAST = 4.5  # WCAG 2, level AA
 SETTLED = 60_000  # milliseconds until a notebook is drawn
 AUDIT = (ROOT / "tests" / "browser" / "audit.js").read_text(encoding="utf-8")
@@ -118,11 +120,30 @@ def test_reports_of_checks_can_be_read(server, window):
     )
 
 
+@pytest.mark.skipif(
+    not LIBERATION.is_here,
+    reason=f"no fonts as wide as Arial's: apt-get install {LIBERATION.package}",
+)
+def test_fonts_are_those_that_the_look_names(server, window):
+    """A page drawn with fonts that Chromium does not find would be drawn with others."""
+    page = Lab(window("fonts"), f"{server.address}/lab?token={server.token}&reset").page
+    measure = """font => {
+      const canvas = document.createElement("canvas").getContext("2d");
+      canvas.font = `100px ${font}, serif`;
+      return canvas.measureText("Wide lines").width;
+    }"""
+    other = page.evaluate(measure, "'no such font'")
+    for fonts in (DEJAVU, LIBERATION):
+        for font in (fonts.text, fonts.code):
+            assert page.evaluate(measure, f"'{font}'") != other, font
+
+
 def look_at(path: Path, parts: dict, server: Server, window: Window) -> Lab:
     """Demand that a notebook shows all its parts as they should be, in each theme."""
     lab = Lab(window, f"{server.address}/lab/tree/{path}?token={server.token}&reset")
-    for theme in THEMES:
+    for theme, fonts in LOOKS.items():
         choose(lab, theme)
+        use(lab.page, fonts)
         with contextlib.suppress(TimeoutError):  # the next line says what is wrong
             lab.page.wait_for_function(
                 f"parts => ({AUDIT})(parts).length === 0", arg=parts, timeout=SETTLED, polling=500
@@ -130,5 +151,5 @@ def look_at(path: Path, parts: dict, server: Server, window: Window) -> Lab:
         problems = lab.page.evaluate(AUDIT, parts)
         # A whole notebook takes seconds to draw: one with outputs shows all that one without does.
         window.picture(theme, of=".jp-WindowedPanel-outer" if parts["outputs"] else None)
-        assert not problems, f"{path}, {theme}: {problems}"
+        assert not problems, f"{path}, {theme}, {fonts.name}: {problems}"
     return lab
