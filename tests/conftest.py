@@ -14,6 +14,9 @@ import pytest
 
 from autograder.master import Assignment
 from tests import course as toolbox
+from tests import untested
+
+pytest_plugins = ("pytester",)
 
 SLOW = (
     "test_notebooks.py",
@@ -35,6 +38,17 @@ SLOW = (
 def pytest_collection_modifyitems(items):
     places = {name: number for number, name in enumerate(SLOW)}
     items.sort(key=lambda item: places.get(item.path.name, len(SLOW)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter):
+    """Say what this machine could not test, and how to get it."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    terminalreporter.section("not tested on this machine")
+    for line in untested.table(
+        (report.nodeid.partition("::")[0], report.longrepr[2]) for report in skipped
+    ):
+        terminalreporter.line(line)
 
 
 @pytest.fixture(autouse=True)

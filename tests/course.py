@@ -18,11 +18,12 @@ from autograder.engine import sandbox
 from autograder.exercise import exercises
 from autograder.master import ROOT, Assignment, ExerciseFence, Question, parts
 from course_pkg.checking.registry import CHECKS
+from tests import untested
 
 IS_LINUX = sys.platform.startswith("linux")
-# On Linux one test, in test_sandbox, demands it and says what is missing.
-HAS_SANDBOX = sandbox.problem() is None
-needs_sandbox = pytest.mark.skipif(not HAS_SANDBOX, reason=f"no sandbox: {sandbox.problem()}")
+PROBLEM = sandbox.problem()
+HAS_SANDBOX = PROBLEM is None
+needs_sandbox = pytest.mark.skipif(not HAS_SANDBOX, reason=f"{PROBLEM}: {untested.BUBBLEWRAP}")
 COURSE = "sequence_models"
 WORK = Path("autograder") / "course"
 # A right solution of the smallest exercise of 02_lstm.

@@ -29,8 +29,9 @@ from course_pkg.launch import kernel, tl
 from course_pkg.paged_attention import Engine, paged_attention
 from course_pkg.served_models import Llama
 from course_pkg.serving import Sampling
+from tests import untested
 
-needs_triton = pytest.mark.skipif(launch.triton is None, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(launch.triton is None, reason=untested.TRITON)
 SHAPES = [(2, 3, 37, 37, 8), (1, 2, 5, 70, 6), (3, 1, 64, 96, 4), (2, 2, 1, 33, 10)]
 
 

@@ -12,7 +12,7 @@ from tests.browser import fonts
 from tests.browser.window import HEIGHT, SECONDS, WIDTH, Window
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MISSING = "no Chromium: install the package `chromium`, for example by apt-get install chromium"
+MISSING = "no Chromium: apt-get install chromium"
 SCREENSHOTS = ROOT / "build" / "screenshots"
 # It should ask nobody anything.
 OPTIONS = (

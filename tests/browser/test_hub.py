@@ -29,7 +29,9 @@ pytestmark = [
     pytest.mark.xdist_group("browser-hub"),
     toolbox.needs_sandbox,
     pytest.mark.skipif(not IS_ROOT, reason="JupyterHub needs root, on Linux: sudo make test"),
-    pytest.mark.skipif(not shutil.which(PROXY), reason=f"no proxy: npm install -g {PROXY}"),
+    pytest.mark.skipif(
+        not shutil.which(PROXY), reason=f"no proxy for JupyterHub: npm install -g {PROXY}"
+    ),
 ]
 # What a test has to change.
 CONFIG = """\

@@ -10,6 +10,7 @@ _IS_WANTED = os.environ.get("COURSE_DEVICE") == "cuda"
 needs_gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        not (torch.cuda.is_available() or _IS_WANTED), reason="no GPU: torch finds none"
+        not (torch.cuda.is_available() or _IS_WANTED),
+        reason="no GPU: make test-gpu on a machine with one",
     ),
 ]
