@@ -13,7 +13,7 @@ WHEELS ?=
 PIP ?=
 SEEDS ?= 0 1 2 3 4
 
-.PHONY: help env lab test test-browser test-gpu wheels build fresh score seeds clean
+.PHONY: help env lab test test-browser test-gpu wheels build fresh score seeds anywhere clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
@@ -24,6 +24,7 @@ help:
 	@echo "make build   make the notebooks from their masters"
 	@echo "make score   test the graders against known mistakes"
 	@echo "make seeds   run the solved notebooks at other seeds (SEEDS=\"0 1 2\")"
+	@echo "make anywhere  run everything as if on other machines, and tell what differs"
 	@echo "make env     make the environment in .venv, which the others do too (PYTHON=python3)"
 	@echo "make clean   remove the environment and caches; grades and submissions stay"
 
@@ -68,6 +69,9 @@ score: env
 
 seeds: env
 	@$(RUN) autograder seeds --seeds $(SEEDS)
+
+anywhere: env
+	@$(RUN) tests.anywhere
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info

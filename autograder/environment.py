@@ -110,9 +110,9 @@ def build(folder, stamp):
     print(f"{folder.name} is ready after {time.time() - started:.0f} s.")
 
 
-def main():
+def main(folder=".venv"):
     """Check, build when needed, and return the exit status."""
-    folder = ROOT / ".venv"
+    folder = ROOT / folder
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     try:
         check_python(pyproject)
@@ -130,4 +130,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:2]))

@@ -9,19 +9,19 @@ from nbformat import NotebookNode
 CELL_SECONDS = 1200  # a limit for what hangs, also on a busy machine
 
 
-def execute(nb: NotebookNode, *, allow_errors: bool = False, **variables: str) -> None:
-    """Run a notebook in place, in an empty folder, on the CPU and with one thread.
+def execute(nb: NotebookNode, *, allow_errors: bool = False) -> None:
+    """Run a notebook in place, in an empty folder, on the CPU.
+
+    It has one thread unless OMP_NUM_THREADS names another number.
 
     Args:
         nb: the notebook; it gets its outputs.
         allow_errors: whether to run the cells below one that fails as well.
-        variables: of the environment, in place of those of this process.
     Raises:
         CellExecutionError: a cell fails.
     """
     # Under pytest a claim that does not hold is an exception; here it is found in the outputs.
     outside = {name: value for name, value in os.environ.items() if name != "PYTEST_VERSION"}
-    bound = {"COURSE_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
     language = nb.metadata.get("language_info")
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
@@ -34,7 +34,7 @@ def execute(nb: NotebookNode, *, allow_errors: bool = False, **variables: str) -
             record_timing=False,
             coalesce_streams=True,
         )
-        client.execute(env={**outside, **bound, **variables})
+        client.execute(env={"OMP_NUM_THREADS": "1", **outside, "COURSE_DEVICE": "cpu"})
     if language is not None:
         nb.metadata["language_info"] = language  # without the Python version
 

@@ -59,13 +59,13 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if all(run.held for run in runs) else 1
 
 
-def run_with(assignment: Assignment, seed: int, **variables: str) -> Run:
-    """Run a solved notebook with `seed` in place of its own, in an environment with `variables`."""
+def run_with(assignment: Assignment, seed: int) -> Run:
+    """Run a solved notebook with `seed` in place of its own."""
     nb = nbformat.read(assignment.solved, as_version=4)
-    return run_notebook(nb, assignment.name, seed, **variables)
+    return run_notebook(nb, assignment.name, seed)
 
 
-def run_notebook(nb: NotebookNode, name: str, seed: int, **variables: str) -> Run:
+def run_notebook(nb: NotebookNode, name: str, seed: int) -> Run:
     """Run a notebook to its end, whatever fails on the way; note its claims and errors.
 
     Raises:
@@ -77,7 +77,7 @@ def run_notebook(nb: NotebookNode, name: str, seed: int, **variables: str) -> Ru
     for cell in codes:
         cell.source = SEED.sub(f"seed = {seed}", cell.source)
     start = time.perf_counter()
-    execute(nb, allow_errors=True, **variables)
+    execute(nb, allow_errors=True)
     outputs = [output for cell in codes for output in cell.outputs]
     errors = [
         f"{output.ename}: {output.evalue.partition(chr(10))[0]}"
