@@ -228,6 +228,7 @@ def test_fingerprints_differ_in_shape_kind_and_what_is_not_finite():
         (np.zeros(20), False),
         (np.full((3, 4), np.nan), False),
         (np.array([1.0, 0.0]), False),
+        (np.linspace(-1e-16, 1e-16, 12), False),
         (np.array(0.25), True),
         (np.tril(np.ones((4, 5))), True),
     ],
