@@ -105,7 +105,7 @@ def table(runs: Iterable[Run]) -> str:
         for number, claim in enumerate(run.claims):
             if claim["margin"] is not None:
                 place = (run.assignment, f"{number + 1:3} {claim['what']}")
-                margins.setdefault(place, []).append(claim["margin"])
+                margins.setdefault(place, []).append(float(claim["margin"]))
     lines = [f"\n{'assignment':22} {'claim':60}{'least':>10}{'mean':>10}{'sd':>10}{'mean/sd':>9}"]
     for (name, what), found in margins.items():
         mean, spread = statistics.mean(found), statistics.pstdev(found)

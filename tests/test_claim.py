@@ -74,6 +74,12 @@ def test_the_figure_stands_above_the_claim_and_seeds_see_what_came_out():
         assert run.held is holds and not run.errors
 
 
+def test_a_value_that_json_has_not_is_shown_all_the_same():
+    source = DRAWN.replace('claim("seed", seed, below=2)', 'claim("x", float("nan"), above=1)')
+    run = seeds.run_notebook(new_notebook(cells=[new_code_cell(source)]), "00_drawn", 0)
+    assert run.claims == [{"what": "x", "holds": False, "value": "nan", "margin": "nan"}]
+
+
 def test_an_error_in_a_cell_is_no_held_claim():
     nb = new_notebook(cells=[new_code_cell("1 / 0"), new_code_cell(DRAWN)])
     run = seeds.run_notebook(nb, "00_drawn", 1)

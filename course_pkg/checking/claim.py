@@ -1,6 +1,7 @@
 """Claims of an experiment: what its text promises, compared with what came out."""
 
 import html
+import math
 import os
 import sys
 import textwrap
@@ -58,16 +59,23 @@ def claim(
     margins = {relation: _margin(relation, given, bound) for relation, bound in bounds.items()}
     if bounds:
         holds = all(_holds(relation, margin) for relation, margin in margins.items())
-        text = _sentence(what, given, bounds, margins, holds)
+        place = _closest(margins)
+        shown = given.flatten()[place].item()
+        limits = {relation: bound.flatten()[place].item() for relation, bound in bounds.items()}
+        text = _sentence(what, shown, limits, given.numel(), holds)
     else:
-        holds = bool(value)
+        holds = shown = bool(value)
         text = what if holds else f"expected: {what}; this is not so"
     sides = [margin.min().item() for relation, margin in margins.items() if relation != "equal to"]
+    found = {"value": shown, "margin": min(sides, default=None)}
+    # Notebooks are JSON, which has neither NaN nor infinity.
+    found = {
+        name: str(x) if x != x or x in (math.inf, -math.inf) else x for name, x in found.items()
+    }
     _show_figures()
     _publish(
         f"{'✓' if holds else '✗'} {text}",
-        {"what": what, "holds": holds, "value": given.tolist() if bounds else holds}
-        | {"margin": min(sides, default=None)},
+        {"what": what, "holds": holds, **found},
     )
     if not holds and "PYTEST_VERSION" in os.environ:
         raise ClaimFailed(text)
@@ -88,23 +96,19 @@ def _holds(relation: str, margin: Tensor) -> bool:
     return bool((margin == 0).all() if relation == "equal to" else (margin > 0).all())
 
 
-def _sentence(
-    what: str, given: Tensor, bounds: dict[str, Tensor], margins: dict[str, Tensor], holds: bool
-) -> str:
-    """Give the value that is closest to a bound, or furthest beyond it, and its bounds."""
-    closeness = torch.stack([*margins.values()]).nan_to_num(-torch.inf).amin(dim=0)
-    place = closeness.argmin()
-    number = given.flatten()[place].item()
-    limits = [
-        f"{relation} {numbers(number, bound.flatten()[place].item())[1]}"
-        for relation, bound in bounds.items()
-    ]
-    shown = numbers(next(iter(bounds.values())).flatten()[place].item(), number)[1]
-    which = "closest" if holds else "worst"
-    of = f" (the {which} of {given.numel()})" if given.numel() > 1 else ""
+def _closest(margins: dict[str, Tensor]) -> int:
+    """The place of the value that is closest to one of its bounds, or furthest beyond it."""
+    return int(torch.stack([*margins.values()]).nan_to_num(-torch.inf).amin(dim=0).argmin())
+
+
+def _sentence(what: str, shown: float, limits: dict[str, float], count: int, holds: bool) -> str:
+    """Give a value and its bounds, with as many digits as tell them apart."""
+    expected = " and ".join(f"{r} {numbers(shown, limit)[1]}" for r, limit in limits.items())
+    shown = numbers(next(iter(limits.values())), shown)[1]
+    of = f" (the {'closest' if holds else 'worst'} of {count})" if count > 1 else ""
     if holds:
-        return f"{what}: {shown}, {' and '.join(limits)}{of}"
-    return f"{what}: expected {' and '.join(limits)}, came out {shown}{of}"
+        return f"{what}: {shown}, {expected}{of}"
+    return f"{what}: expected {expected}, came out {shown}{of}"
 
 
 def _show_figures() -> None:
