@@ -29,7 +29,7 @@ help:
 	@echo "make clean   remove the environment and caches; grades and submissions stay"
 
 env:
-	@$(PYTHON) autograder/environment.py
+	@$(PYTHON) autograder/classroom/environment.py
 
 lab: env
 	@$(RUN) autograder lab --port $(PORT)
@@ -56,7 +56,7 @@ test-gpu:
 endif
 
 wheels: env
-	@$(RUN) autograder.wheels $(PIP)
+	@$(RUN) autograder.classroom.wheels $(PIP)
 
 build: env
 	@$(RUN) autograder build

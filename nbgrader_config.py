@@ -52,32 +52,32 @@ os.environ["OMP_NUM_THREADS"] = "1"
 c.ExecutePreprocessor.timeout = 120
 c.ExecutePreprocessor.interrupt_on_timeout = True
 
-# Students' code runs in a sandbox and scores are computed outside it: see autograder/engine. The
+# Students' code runs in a sandbox and scores are computed outside it: see autograder/grade. The
 # metadata that nbgrader would check here come from the release, not from the student.
-engine = "autograder.engine.nbgrader"
+grade = "autograder.grade.nbgrader"
 c.Mend.course = c.Judge.course = c.Mark.course = str(root)
-c.Autograde.exporter_class = f"{engine}.SubmissionExporter"
-c.Autograde.pre_convert_hook = f"{engine}.clean_submission"
+c.Autograde.exporter_class = f"{grade}.SubmissionExporter"
+c.Autograde.pre_convert_hook = f"{grade}.clean_submission"
 c.Autograde.sanitize_preprocessors = [
-    f"{engine}.Mend",
+    f"{grade}.Mend",
     "nbgrader.preprocessors.ClearOutput",
     "nbgrader.preprocessors.DeduplicateIds",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "nbgrader.preprocessors.OverwriteCells",
 ]
 c.Autograde.autograde_preprocessors = [
-    f"{engine}.Judge",
+    f"{grade}.Judge",
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
-    f"{engine}.Mark",
+    f"{grade}.Mark",
     "nbgrader.preprocessors.AssignLatePenalties",
 ]
 
 # Feedback and the formgrader's pages need no network: formulas are MathML, and pictures of the
 # notebook are part of the page.
-reports = "autograder.reports"
+reports = "autograder.classroom.reports"
 c.HTMLExporter.filters = {"markdown2html": f"{reports}.formulas.markdown2html"}
 templates = Path(find_spec(reports).origin).with_name("templates")
 formgrader = Path(find_spec("nbgrader").origin).parent / "server_extensions" / "formgrader"

@@ -4,18 +4,24 @@ import argparse
 import importlib
 import sys
 
-from autograder.master import MasterError
+from autograder.assignment import CourseError
 
 COMMANDS = {
-    "build": ("build", "make notebooks and fingerprints from the masters, or check them"),
-    "score": ("score", "run bugs, mutants and alternatives through the graders"),
-    "seeds": ("seeds", "run solved notebooks at other seeds and tell which claims hold"),
-    "release": ("release", "make the bundle of an assignment that students receive"),
-    "grade": ("batch", "grade submissions, in parallel and in a sandbox"),
-    "similar": ("similar", "compare submissions with each other, and list those that look alike"),
-    "gradescope": ("gradescope", "make the archive with which Gradescope grades an assignment"),
-    "report": ("reports.report", "show how a class did in an assignment"),
-    "lab": ("lab", "open JupyterLab on the course, as a student or as a TA"),
+    "build": ("author.build", "make notebooks and fingerprints from the masters, or check them"),
+    "score": ("author.score", "run bugs, mutants and alternatives through the graders"),
+    "seeds": ("author.seeds", "run solved notebooks at other seeds and tell which claims hold"),
+    "release": ("classroom.release", "make the bundle of an assignment that students receive"),
+    "grade": ("grade.command", "grade submissions, in parallel and in a sandbox"),
+    "similar": (
+        "classroom.similar",
+        "list submissions that look alike",
+    ),
+    "gradescope": (
+        "classroom.gradescope",
+        "make the archive with which Gradescope grades",
+    ),
+    "report": ("classroom.reports.report", "show how a class did in an assignment"),
+    "lab": ("classroom.lab", "open JupyterLab on the course, as a student or as a TA"),
 }
 
 
@@ -32,7 +38,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         return chosen.main(arguments)
-    except MasterError as error:
+    except CourseError as error:
         print(error, file=sys.stderr)
         return 1
 

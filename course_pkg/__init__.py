@@ -1,12 +1,20 @@
 """The companion package of the course: components, checks, data, training and plots."""
 
-__all__ = ["check", "claim", "ready"]
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from course_pkg.checking import check, claim, ready
+    from course_pkg.tools import plot, train
+
+__all__ = ["check", "claim", "plot", "ready", "train"]
+_PLACES = {"plot": "course_pkg.tools.plot", "train": "course_pkg.tools.train"}
 
 
 def __getattr__(name):
     # Deferred, so that importing one component does not import every check.
+    if name in _PLACES:
+        return importlib.import_module(_PLACES[name])
     if name in __all__:
-        from course_pkg import checking
-
-        return getattr(checking, name)
+        return getattr(importlib.import_module("course_pkg.checking"), name)
     raise AttributeError(f"module 'course_pkg' has no attribute {name!r}")

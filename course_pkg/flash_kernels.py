@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from course_pkg.launch import kernel, launch_flash, launch_paged, tl
+from course_pkg.tools.launch import kernel, launch_flash, launch_paged, tl
 
 
 def online_softmax(

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from course_pkg.decoding import with_kernel
 from course_pkg.gpt import token_probabilities
-from course_pkg.serving import NeverFits, OutOfBlocks, Output, Sampling, Sequence
+from course_pkg.inference.decoding import with_kernel
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Output, Sampling, Sequence
 
 
 def fragmentation(
@@ -609,7 +609,7 @@ class Engine:
         scheduler: the `Scheduler`.
         sequences: every `Sequence` that was added and not taken away, by its number.
         history: the counters after each step.
-        attention: `paged_attention`, or on a GPU a kernel, see `course_pkg.decoding`.
+        attention: `paged_attention`, or on a GPU a kernel, see `course_pkg.inference.decoding`.
 
     Args:
         model: has `shape` (L, G, D_h), `context`, `dtype` and `device`, and is called with tokens

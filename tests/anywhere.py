@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 
-from autograder.master import ROOT, assignments
+from autograder.assignment import ROOT, assignments
 
 BUILD = ROOT / "build" / "anywhere"
 TABLE = ROOT / "tests" / "anywhere.md"
@@ -97,7 +97,9 @@ def settings() -> list[Setting]:
         found.append(Setting(name, variables, PARTS if is_whole else PARTS[:1]))
     if other := os.environ.get("PYTHON313"):
         folder = BUILD / "python"
-        subprocess.run([other, "autograder/environment.py", str(folder)], cwd=ROOT, check=True)
+        subprocess.run(
+            [other, "autograder/classroom/environment.py", str(folder)], cwd=ROOT, check=True
+        )
         variables = {"OMP_NUM_THREADS": "1", **locales[1]}
         python = str(folder / "bin" / "python")
         version = subprocess.check_output([python, "--version"], text=True).strip()

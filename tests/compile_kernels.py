@@ -22,7 +22,7 @@ POINTERS = {"Q", "K", "V", "Y", "s", "tables", "lengths"}
 
 def fast_memory(kernel, dtype: str, D_h: int) -> int:
     """Compile a kernel for one type of numbers and head size; return its bytes of fast memory."""
-    from course_pkg.launch import SIDE_ON_GPU
+    from course_pkg.tools.launch import SIDE_ON_GPU
 
     program = inspect.unwrap(kernel)
     names = list(inspect.signature(program).parameters)

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from autograder.master import Assignment
+from autograder.assignment import Assignment
 from tests import course as toolbox
 from tests import untested
 

@@ -14,9 +14,10 @@ import pytest
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 
-from autograder.engine import sandbox
-from autograder.exercise import exercises
-from autograder.master import ROOT, Assignment, ExerciseFence, Question, parts
+from autograder.assignment import ROOT, Assignment
+from autograder.author.master import ExerciseFence, Question, parts
+from autograder.grade import sandbox
+from autograder.handout.exercise import exercises
 from course_pkg.checking.registry import CHECKS
 from tests import untested
 

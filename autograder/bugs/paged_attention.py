@@ -6,6 +6,7 @@ from collections import OrderedDict
 import torch
 
 from autograder.bugs import bug, equivalent
+from course_pkg.inference.requests import OutOfBlocks, Sampling
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -20,7 +21,6 @@ from course_pkg.paged_attention import (
     paged_attention,
     prefix_hash,
 )
-from course_pkg.serving import OutOfBlocks, Sampling
 
 KINDS = ("tokens", "reserved", "internal", "external", "free")
 
@@ -1190,7 +1190,7 @@ class TooCareful(Engine):
         number = super().add(prompt, sampling)
         longest = len(prompt) + self.sequences[number].sampling.count
         if longest > slots:
-            from course_pkg.serving import NeverFits
+            from course_pkg.inference.requests import NeverFits
 
             self.withdraw([number])
             raise NeverFits(f"{longest} tokens to keep, but the cache has {slots} slots")

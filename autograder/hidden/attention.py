@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autograder.engine.rules import ATTENTION, forbid
+from autograder.hidden import ATTENTION, forbid
 from course_pkg.attention import (
     AttentionLayer,
     MultiHeadAttention,

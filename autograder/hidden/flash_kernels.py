@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from autograder.engine.rules import ATTENTION, forbid
+from autograder.hidden import ATTENTION, forbid
 from course_pkg.checking.registry import check
 from course_pkg.checks.flash_kernels import (
     check_kernel,
@@ -26,7 +26,7 @@ from course_pkg.flash_kernels import (
     triton_flash_forward,
     triton_paged_decode,
 )
-from course_pkg.launch import SIDE
+from course_pkg.tools.launch import SIDE
 
 for _exercise in (
     flash_attention_forward,

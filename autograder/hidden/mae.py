@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from autograder.engine.rules import forbid
+from autograder.hidden import forbid
 from course_pkg.checking.registry import check
 from course_pkg.checks.mae import (
     CLOSE,

@@ -36,6 +36,8 @@ from course_pkg.checks.paged_attention import (
     table_of,
     texts,
 )
+from course_pkg.inference.models import generate_uncached
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -50,8 +52,6 @@ from course_pkg.paged_attention import (
     paged_attention,
     prefix_hash,
 )
-from course_pkg.served_models import generate_uncached
-from course_pkg.serving import NeverFits, OutOfBlocks, Sampling
 
 
 @check(fragmentation, weight=2, see="Where the memory goes")

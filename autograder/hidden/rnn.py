@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.engine.rules import forbid
+from autograder.hidden import forbid
 from course_pkg.checking.registry import check
 from course_pkg.checks.rnn import (
     GRADIENTS,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autograder.engine.rules import forbid
+from autograder.hidden import forbid
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checks.transformer import (

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from autograder.engine.rules import forbid
+from autograder.hidden import forbid
 from course_pkg.checking.registry import check
 from course_pkg.checks.vit import (
     below,

@@ -2,6 +2,7 @@
 
 from course_pkg.checking.claim import claim
 from course_pkg.checking.ready import ready
-from course_pkg.checking.report import CheckFailed, check
+from course_pkg.checking.report import CheckFailed
+from course_pkg.checking.runner import check
 
 __all__ = ["CheckFailed", "check", "claim", "ready"]

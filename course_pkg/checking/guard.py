@@ -2,12 +2,12 @@
 
 import contextlib
 import inspect
-import os
 import signal
 import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ PATIENCE = 4  # how much longer than its own time a call may take, as others use
 DEEPEST = 40  # containers within each other in a result
 LONGEST_TEXT = 400  # characters of an exception's message
 _PLAIN = (bool, int, float, complex, str, bytes, Tensor, np.ndarray, np.generic, torch.dtype)
-_LAUNCH = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch.py")  # runs kernels
+_LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
 _NOT_STUDENT = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __file__, _LAUNCH)
 
 

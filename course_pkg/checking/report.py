@@ -1,21 +1,11 @@
-"""Run the checks of an exercise and tell the student what they found."""
+"""What the checks of an exercise found, as text for a terminal and as HTML for a notebook."""
 
-import contextlib
 import html
-import inspect
-import sys
 import textwrap
 from dataclasses import dataclass
 
-import torch
-
-from course_pkg.checking import fingerprints
-from course_pkg.checking.case import Case
-from course_pkg.checking.failure import CheckingError, Failure, NotImplementedYet, describe
-from course_pkg.checking.guard import Guarded
-from course_pkg.checking.registry import CHECKS, Check, Exercise, find
-from course_pkg.threads import one_thread
-from course_pkg.train import device
+from course_pkg.checking.failure import Failure, NotImplementedYet
+from course_pkg.checking.registry import Check, Exercise
 
 WIDTH = 80  # nbgrader's validator cuts lines at 87
 
@@ -112,121 +102,6 @@ class Report:
 
     def __repr__(self) -> str:
         return self.text
-
-
-def check(solution: object) -> None:
-    """Check a solution to the exercise of the same name and show what holds and what does not.
-
-    Args:
-        solution: the student's function or class.
-    Raises:
-        CheckFailed: a property does not hold; the text says which, and why if that is known.
-        LookupError: no exercise has the solution's name.
-        TypeError: the solution has no name, as an instance of a class has none.
-    """
-    if not hasattr(solution, "__name__"):
-        raise TypeError(f"check takes a function or a class itself, got {describe(solution)}")
-    exercise = find(solution.__name__)
-    place = device()
-    report = run_here(exercise, solution, place=place if place.type == "cuda" else None)
-    if not report.passed:
-        raise CheckFailed(report) from None
-    if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
-        shell.display_pub.publish({"text/plain": report.text, "text/html": report._repr_html_()})
-    else:
-        print(report.text)
-
-
-def run_here(
-    exercise: Exercise,
-    solution: object,
-    *,
-    hidden: bool = False,
-    place: torch.device | None = None,
-) -> Report:
-    """Run all checks of a solution in this process; look into other exercises that it uses.
-
-    A wrong step makes the loop around it wrong as well: the report of the loop then says so.
-
-    Args:
-        exercise: the exercise.
-        solution: the student's function or class.
-        hidden: whether to run the hidden checks too (those that are imported).
-        place: a device besides the CPU on which it must work.
-    """
-    report = run(exercise, Guarded(solution, exercise.name, place=place), hidden=hidden)
-    if not report.passed:
-        parts = _exercises_used(exercise, solution)
-        report.broken_parts = [
-            part.name
-            for part, own in parts.items()
-            if not run(part, Guarded(own, part.name, place=place), until_failure=True).passed
-        ]
-    return report
-
-
-def _exercises_used(exercise: Exercise, solution: object) -> dict[Exercise, object]:
-    """Find the exercises of the same assignment that a solution's code names, or builds on."""
-    is_class = inspect.isclass(solution)
-    members = [inspect.unwrap(m) for m in (vars(solution).values() if is_class else [solution])]
-    bases = [base.__name__ for base in solution.__mro__] if is_class else []
-    known = {other.name: other for other in CHECKS if other.module == exercise.module}
-    return {
-        known[name]: function.__globals__[name]
-        for function in members
-        if inspect.isfunction(function)
-        for name in (*bases, *function.__code__.co_names)
-        if name in known and name in function.__globals__ and name != exercise.name
-    }
-
-
-def run(
-    exercise: Exercise, student: Guarded, *, hidden: bool = False, until_failure: bool = False
-) -> Report:
-    """Run all checks of an exercise; never raises because of the student's code.
-
-    Args:
-        exercise: the exercise.
-        student: the function or class, guarded, or a proxy of one that lives in another process.
-        hidden: whether to run the hidden checks too (those that are imported).
-        until_failure: whether to stop after the first check that fails.
-    """
-    outcomes = []
-    # Warnings of student code go to stdout: a graded cell that writes to stderr scores nothing.
-    # Oracles and students may draw random numbers; the notebook's random state stays as it is.
-    with contextlib.redirect_stderr(sys.stdout), one_thread(), torch.random.fork_rng(devices=[]):
-        for check in CHECKS[exercise].values():
-            if check.hidden and not hidden:
-                continue
-            if why_not := check.why_not():
-                outcomes.append(Outcome(check, None, None, why_not))
-                continue
-            failure = _failure(check, student)
-            cause = fingerprints.cause(check, failure) if failure is not None else None
-            outcomes.append(Outcome(check, failure, cause))
-            if failure is not None and until_failure:
-                break
-    return Report(exercise, outcomes)
-
-
-def _failure(check: Check, student) -> Failure | None:
-    torch.manual_seed(0)
-    try:
-        _demand_kind(check.exercise, student)
-        check.run(student, Case(f"{check.exercise.name}.{check.name}"))
-    except Failure as failure:
-        return failure
-    except CheckingError:
-        raise
-    except Exception as error:  # the reference passes, so it is the student's result that is odd
-        return Failure(f"The result cannot be checked: {type(error).__name__}: {error}")
-    return None
-
-
-def _demand_kind(exercise: Exercise, student: Guarded) -> None:
-    wanted = "class" if exercise.is_class else "function"
-    if student.kind != wanted:
-        raise Failure(f"{exercise.name} should be a {wanted}, yours is {student.kind}.")
 
 
 def _lines(outcome: Outcome, explained: set[str]) -> list[str]:

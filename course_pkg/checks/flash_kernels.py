@@ -20,7 +20,7 @@ from course_pkg.flash_kernels import (
     triton_flash_forward,
     triton_paged_decode,
 )
-from course_pkg.launch import why_not
+from course_pkg.tools.launch import why_not
 
 check_kernel = functools.partial(check, why_not=why_not)
 

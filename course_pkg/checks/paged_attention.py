@@ -10,6 +10,8 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.models import SmallServed
 from course_pkg.checking.registry import check
+from course_pkg.inference.models import generate_uncached
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -24,8 +26,6 @@ from course_pkg.paged_attention import (
     paged_attention,
     prefix_hash,
 )
-from course_pkg.served_models import generate_uncached
-from course_pkg.serving import NeverFits, OutOfBlocks, Sampling
 
 KINDS = ["tokens", "reserved", "internal", "external", "free"]
 

@@ -11,8 +11,8 @@ from course_pkg.flash_kernels import (
     triton_flash_forward,
     triton_paged_decode,
 )
-from course_pkg.launch import kernel, launch_flash, launch_paged, tl
 from course_pkg.paged_attention import online_softmax_merge
+from course_pkg.tools.launch import kernel, launch_flash, launch_paged, tl
 from tests.alternatives import alternative
 
 

@@ -6,6 +6,7 @@ import zlib
 import torch
 from torch.nn import functional
 
+from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -20,7 +21,6 @@ from course_pkg.paged_attention import (
     paged_attention,
     prefix_hash,
 )
-from course_pkg.serving import OutOfBlocks
 from tests.alternatives import alternative
 
 

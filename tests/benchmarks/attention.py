@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from course_pkg import launch
 from course_pkg.attention import causal_mask, masked_softmax
 from course_pkg.flash_kernels import (
     flash_attention_forward,
@@ -30,8 +29,9 @@ from course_pkg.flash_kernels import (
 from course_pkg.kv_cache import CachedWriter
 from course_pkg.lstm import LSTM
 from course_pkg.paged_attention import paged_attention
-from course_pkg.threads import one_thread
-from course_pkg.train import device
+from course_pkg.tools import launch
+from course_pkg.tools.threads import one_thread
+from course_pkg.tools.train import device
 
 DEVICE = device()
 ON_GPU = DEVICE.type == "cuda"

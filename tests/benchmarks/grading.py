@@ -13,10 +13,10 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.engine.submission import Course
-from autograder.engine.verdict import Verdict
-from autograder.engine.workers import Task, on_dask
-from autograder.master import Assignment
+from autograder.assignment import Assignment
+from autograder.grade.submission import Course
+from autograder.grade.verdict import Verdict
+from autograder.grade.workers import Task, on_dask
 from tests import course as toolbox
 from tests.benchmarks.measure import Measured, measure
 

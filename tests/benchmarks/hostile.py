@@ -18,9 +18,9 @@ from pathlib import Path
 from nbgrader.api import MissingEntry
 from sqlalchemy.exc import SQLAlchemyError
 
-from autograder.engine.sandbox import Limits
-from autograder.engine.watch import Watch
-from autograder.master import ROOT
+from autograder.assignment import ROOT
+from autograder.grade.sandbox import Limits
+from autograder.grade.watch import Watch
 from tests.benchmarks.grading import make_plain
 from tests.course import WORK
 from tests.hostile.course import HONEST, LSTM, POINTS, make, scores

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.engine.watch import descendants
+from autograder.grade.watch import descendants
 
 SECONDS = 0.5  # between looks at the memory
 

@@ -13,11 +13,11 @@ import time
 
 import torch
 
-from course_pkg.contiguous import ContiguousEngine
+from course_pkg.inference.contiguous import ContiguousEngine
+from course_pkg.inference.models import Llama
+from course_pkg.inference.requests import Sampling
 from course_pkg.paged_attention import Engine
-from course_pkg.served_models import Llama
-from course_pkg.serving import Sampling
-from course_pkg.threads import one_thread
+from course_pkg.tools.threads import one_thread
 
 LIMIT = 1.3
 

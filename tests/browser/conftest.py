@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from autograder.master import ROOT
+from autograder.assignment import ROOT
 from tests.browser import fonts
 from tests.browser.window import HEIGHT, SECONDS, WIDTH, Window
 

@@ -16,9 +16,9 @@ import sys
 import venv
 from pathlib import Path
 
-from autograder.engine.sandbox import prefixes
-from autograder.master import ROOT, Assignment
-from autograder.release import wheel as build_wheel
+from autograder.assignment import ROOT, Assignment
+from autograder.grade.sandbox import prefixes
+from autograder.handout.wheel import wheel as build_wheel
 
 COURSE = "sequence_models"
 FOLDER = Path("/srv") / COURSE

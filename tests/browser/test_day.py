@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from autograder.exercise import exercises
-from autograder.master import ROOT, Assignment
+from autograder.assignment import ROOT, Assignment
+from autograder.handout.exercise import exercises
 from tests import course as toolbox
 from tests.browser.assistant import Assistant
 from tests.browser.student import Student

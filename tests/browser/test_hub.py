@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from autograder.engine.watch import descendants
-from autograder.master import Assignment
+from autograder.assignment import Assignment
+from autograder.grade.watch import descendants
 from tests import course as toolbox
 from tests.browser.assistant import Assistant
 from tests.browser.machine import ACCOUNTS, COURSE, FOLDER, PASSWORD, Machine
@@ -120,7 +120,7 @@ def test_a_day_under_jupyterhub(hub, window):
     tess.row(LSTM.name).locator("td.num-submissions a").click()
     tess.press("ada", "autograde", "Successfully autograded")
     theirs.picture("autograded")
-    assert ACCOUNTS[COURSE] in owners("course_pkg.checking.template")
+    assert ACCOUNTS[COURSE] in owners("course_pkg.remote.template")
     tess.go("Manual Grading", LSTM.name, LSTM.name, "Submission #1")
     expect(tess.frame.locator("body")).to_contain_text("on sandbox as 1000 ['.venv']")
     tess.grade("shortcut", 1, "See me.")

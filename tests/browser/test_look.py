@@ -12,11 +12,11 @@ from nbformat.sign import NotebookNotary
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from playwright.sync_api import TimeoutError, expect
 
-from autograder.master import ROOT, Assignment, assignments
-from autograder.reports.formulas import markdown2html
+from autograder.assignment import ROOT, Assignment, assignments
+from autograder.classroom.reports.formulas import markdown2html
 from course_pkg import lstm
 from course_pkg.checking.registry import find
-from course_pkg.checking.report import run_here
+from course_pkg.checking.runner import run_here
 from tests.browser.fonts import DEJAVU, LIBERATION, use
 from tests.browser.lab import Lab
 from tests.browser.window import Window

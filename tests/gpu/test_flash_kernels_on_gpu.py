@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from course_pkg import launch
-from course_pkg.decoding import with_kernel
 from course_pkg.flash_kernels import triton_flash_forward, triton_paged_decode
+from course_pkg.inference.decoding import with_kernel
+from course_pkg.inference.models import Llama
+from course_pkg.inference.requests import Sampling
 from course_pkg.paged_attention import Engine, paged_attention
-from course_pkg.served_models import Llama
-from course_pkg.serving import Sampling
+from course_pkg.tools import launch
 from tests.gpu import needs_gpu
 
 pytestmark = [

@@ -44,21 +44,21 @@ ATTACKS = {
         case.Case.equal = lambda *args, **kwargs: None
     """,
     "server patched": """
-        from course_pkg.checking import child
+        from course_pkg.remote import server as child
         child.Server.answer = lambda self, request: b"\\0" * 12
     """,
     "server lies": """
-        from course_pkg.checking import child
+        from course_pkg.remote import server as child
         child.Server._call = lambda self, request, encoder: {
             "value": True, "generators": [], "grads": [], "graph": None}
     """,
     "server answers with huge lengths": """
         import struct
-        from course_pkg.checking import child
+        from course_pkg.remote import server as child
         child.Server.answer = lambda self, request: struct.pack("!IQ", 2**32 - 1, 2**63)
     """,
     "server answers for ever": """
-        from course_pkg.checking import child
+        from course_pkg.remote import server as child
         child.Server.answer = lambda self, request: bytes(200 << 20)
     """,
     "magic object": """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.master import ROOT, Assignment
+from autograder.assignment import ROOT, Assignment
 from tests import course as toolbox
 from tests.course import WORK
 from tests.hostile.accidents import ACCIDENTS, NONE, UNREADABLE

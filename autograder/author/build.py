@@ -1,0 +1,154 @@
+"""Build what is generated: instructors' and students' notebooks and the fingerprints of bugs."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.converters import GenerateAssignment
+from nbgrader.preprocessors import SaveCells
+from traitlets.config.loader import PyFileConfigLoader
+
+from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.author.execution import claims, execute
+from autograder.author.fingerprints import files, is_fresh
+from autograder.author.notebook import notebook, pictures
+from course_pkg.checking import naming
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("assignments", nargs="*", metavar="NN_topic", help="default: all")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if stale")
+    parser.add_argument("--execute", action="store_true", help="run solved notebooks in any case")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Build assignments, or check that what is committed is what would be built."""
+    stale = []
+    for assignment in assignments(arguments.assignments):
+        start = time.perf_counter()
+        if arguments.check:
+            stale += [is_stale(path, assignment) for path in check(assignment)]
+        else:
+            for path in build(assignment, execute=arguments.execute):
+                print(f"wrote {path.relative_to(ROOT)}")
+        print(f"{assignment.name}: {time.perf_counter() - start:.1f} s")
+    for line in stale:
+        print(line, file=sys.stderr)
+    return 1 if stale else 0
+
+
+def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
+    """Write the files of an assignment that are missing or stale.
+
+    A solved notebook whose code and whose imports are unchanged keeps its outputs, so that plots,
+    and numbers that depend on the machine, change in a commit only when their code does.
+
+    Returns:
+        The files that were written.
+    """
+    written = []
+    for path, entries in files(assignment).items():
+        if not is_fresh(path, entries):
+            naming.save(path, entries)
+            written.append(path)
+    nb = notebook(assignment)
+    stored = _read(assignment.solved)
+    if execute or not _same_code(stored, nb):
+        _execute(assignment, nb)
+    else:
+        _keep_outputs(stored, nb)
+    written += _write(_solved(assignment, nb))
+    return written + _write(_released(assignment))
+
+
+def check(assignment: Assignment) -> list[Path]:
+    """List the files of an assignment that are missing or not what `build` would write."""
+    stale = [path for path, entries in files(assignment).items() if not is_fresh(path, entries)]
+    nb = notebook(assignment)
+    stored = _read(assignment.solved)
+    if not _same_code(stored, nb):
+        return [*stale, assignment.solved]
+    _keep_outputs(stored, nb)
+    expected = _solved(assignment, nb) | _released(assignment)
+    return stale + [path for path, content in expected.items() if not _holds(path, content)]
+
+
+def is_stale(path: Path, assignment: Assignment) -> str:
+    """Say which file is stale and what mends it."""
+    return f"{path.relative_to(ROOT)} is stale: run `python -m autograder build {assignment.name}`"
+
+
+def _read(path: Path) -> NotebookNode | None:
+    return nbformat.read(path, as_version=4) if path.exists() else None
+
+
+def _same_code(stored: NotebookNode | None, nb: NotebookNode) -> bool:
+    return stored is not None and stored.metadata.get("course") == nb.metadata["course"]
+
+
+def _keep_outputs(stored: NotebookNode, nb: NotebookNode) -> None:
+    old = {cell.id: cell for cell in stored.cells if cell.cell_type == "code"}
+    for cell in nb.cells:
+        if cell.cell_type == "code" and cell.id in old:
+            cell.outputs = old[cell.id].outputs
+            cell.execution_count = old[cell.id].execution_count
+
+
+def _execute(assignment: Assignment, nb: NotebookNode) -> None:
+    print(f"{assignment.name}: running the solved notebook …", flush=True)
+    try:
+        execute(nb)
+    except CellExecutionError as error:
+        raise CourseError(f"{assignment.master}: a cell fails\n{error}") from None
+    if broken := [claim["what"] for claim in claims(nb) if not claim["holds"]]:
+        raise CourseError(f"{assignment.master}: these claims do not hold: {'; '.join(broken)}")
+
+
+def _solved(assignment: Assignment, nb: NotebookNode) -> dict[Path, bytes]:
+    """The instructor's files: the notebook and its pictures."""
+    folder = assignment.solved.parent
+    found = {folder / path.name: path.read_bytes() for path in pictures(assignment)}
+    return {assignment.solved: (nbformat.writes(nb) + "\n").encode(), **found}
+
+
+def _released(assignment: Assignment) -> dict[Path, bytes]:
+    """The student's files, which nbgrader's generate_assignment makes from the instructor's.
+
+    Raises:
+        CourseError: nbgrader refuses.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        course = Path(folder)
+        shutil.copy(ROOT / "nbgrader_config.py", course)
+        shutil.copytree(assignment.solved.parent, course / "solutions" / assignment.name)
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
+        # Making a gradebook takes seconds, and the notebook does not depend on it.
+        config.GenerateAssignment.no_database = True
+        config.GenerateAssignment.preprocessors = [
+            step for step in GenerateAssignment().preprocessors if step is not SaveCells
+        ]
+        result = NbGraderAPI(config=config).generate_assignment(assignment.name)
+        if not result["success"]:
+            raise CourseError(f"{assignment.master}: nbgrader refuses\n{result['log']}")
+        made = (course / "notebooks" / assignment.name).iterdir()
+        return {assignment.student.parent / path.name: path.read_bytes() for path in made}
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.exists() and path.read_bytes() == content
+
+
+def _write(contents: dict[Path, bytes]) -> list[Path]:
+    """Write the files that do not hold their content already; list them."""
+    changed = [path for path, content in contents.items() if not _holds(path, content)]
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(contents[path])
+    return changed

@@ -1,0 +1,265 @@
+"""Make the instructor's notebook, not yet executed, from a master and course_pkg."""
+
+import ast
+import hashlib
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from autograder.assignment import ROOT, Assignment, CourseError
+from autograder.author.experiments import mark_experiments
+from autograder.author.master import Code, ExerciseFence, Part, Question, Text, parts
+from autograder.handout.exercise import exercises
+from autograder.hidden import load_hidden
+from course_pkg.checking.registry import CHECKS
+
+_PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
+
+
+def notebook(assignment: Assignment) -> NotebookNode:
+    """Make the notebook of an assignment.
+
+    Its metadata hold a hash of the code that its outputs depend on.
+
+    Raises:
+        CourseError: the master and course_pkg do not fit together.
+    """
+    found = parts(assignment.master)
+    sources = _exercises(assignment)
+    _demand_same_exercises(assignment, found, sources)
+    _demand_headings(assignment, found)
+    _demand_claims(assignment, found)
+    cells = [cell for part in found for cell in _cells(assignment, part, sources)]
+    mark_experiments(cells)
+    metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+        "course": {"outputs_depend_on": _hash(assignment, cells)},
+    }
+    return _with_ids(assignment, new_notebook(cells=cells, metadata=metadata))
+
+
+def pictures(assignment: Assignment) -> list[Path]:
+    """List the pictures beside the master that its text shows.
+
+    Raises:
+        CourseError: there is no such file.
+    """
+    names = _PICTURE.findall(assignment.master.read_text(encoding="utf-8"))
+    found = [assignment.master.parent / name for name in names]
+    for path in found:
+        if not path.exists():
+            raise CourseError(f"{assignment.master}:1: there is no picture {path}")
+    return found
+
+
+def _exercises(assignment: Assignment) -> dict[str, str]:
+    try:
+        return exercises(ROOT / "course_pkg" / f"{assignment.topic}.py")
+    except (ValueError, FileNotFoundError) as error:
+        raise CourseError(str(error)) from None
+
+
+def _demand_same_exercises(
+    assignment: Assignment, found: list[Part], sources: dict[str, str]
+) -> None:
+    module = f"course_pkg/{assignment.topic}.py"
+    placed = {part.name: part.line for part in found if isinstance(part, ExerciseFence)}
+    for name, line in placed.items():
+        if name not in sources:
+            raise CourseError(f"{assignment.master}:{line}: there is no {name!r} in {module}")
+    if unused := [name for name in sources if name not in placed]:
+        raise CourseError(
+            f"{assignment.master}:1: {unused[0]!r} of {module} has no fence; "
+            f'add ```python exercise="{unused[0]}" points=…'
+        )
+
+
+def _demand_headings(assignment: Assignment, found: list[Part]) -> None:
+    """Every check that refers to a heading must find it; every exercise must have its checks."""
+    importlib.import_module(f"course_pkg.checks.{assignment.topic}")
+    text = "\n".join(part.source for part in found if isinstance(part, Text))
+    headings = set(re.findall(r"^#+ +(.*?) *$", text, re.MULTILINE))
+    checked = {e: checks for e, checks in CHECKS.items() if e.module == assignment.topic}
+    if checked:
+        load_hidden(next(iter(checked)))
+    for part in found:
+        if isinstance(part, ExerciseFence):
+            own = [c for e, cs in checked.items() if e.name == part.name for c in cs.values()]
+            if {check.hidden for check in own} != {True, False}:
+                raise CourseError(
+                    f"{assignment.master}:{part.line}: {part.name} needs checks in "
+                    f"course_pkg/checks and in autograder/hidden"
+                )
+            for check in own:
+                if check.see and check.see not in headings:
+                    raise CourseError(
+                        f"{assignment.master}:{part.line}: the check {check.name} of {part.name} "
+                        f"refers to the heading {check.see!r}, which is not there"
+                    )
+
+
+def _demand_claims(assignment: Assignment, found: list[Part]) -> None:
+    """Experiments claim, after their figures: a claim that does not hold must not hide a figure."""
+    codes = [part.source for part in found if isinstance(part, Code)]
+    drawing = {"plot", "pyplot"}
+    for source in codes:
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and drawing & _names(node):
+                drawing.add(node.name)
+    for source in codes:
+        lines = source.splitlines()
+        claimed = False
+        for node in _in_order(ast.parse(source)):
+            if isinstance(node, ast.Assert) or _called(node).startswith("assert_"):
+                problem = "is no claim; write claim(…), which says what was expected"
+            elif claimed and _called(node) in drawing:
+                problem = "draws after a claim; draw first"
+            else:
+                claimed |= _called(node) == "claim"
+                continue
+            text = lines[node.lineno - 1].strip()
+            master = assignment.master.read_text(encoding="utf-8").splitlines()
+            line = next((n for n, given in enumerate(master, 1) if given.strip() == text), 1)
+            raise CourseError(f"{assignment.master}:{line}: {text!r} {problem}")
+
+
+def _in_order(tree: ast.AST) -> list[ast.AST]:
+    found = [node for node in ast.walk(tree) if isinstance(node, (ast.Assert, ast.Call))]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _called(node: ast.AST) -> str:
+    """The name of a function that is called: `plot` in plot.curves(…) and in plot(…)."""
+    if not isinstance(node, ast.Call):
+        return ""
+    match node.func:
+        case ast.Attribute(ast.Name("plot" | "pyplot" as module), _):
+            return module
+        case ast.Attribute(_, name) | ast.Name(name):
+            return name
+    return ""
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Iterator[NotebookNode]:
+    match part:
+        case Text():
+            yield new_markdown_cell(part.source)
+        case Code():
+            name = "cell-" + hashlib.sha256(part.source.encode()).hexdigest()[:8]
+            yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
+        case ExerciseFence():
+            points = int(part.points) if part.points.is_integer() else part.points
+            yield new_code_cell(sources[part.name], metadata=_nbgrader(part.name, solution=True))
+            yield new_code_cell(
+                "### BEGIN HIDDEN TESTS\n"
+                "from autograder.grade.cell import graded\n\n"
+                f"check = graded(points={points})\n"
+                "### END HIDDEN TESTS\n"
+                f"check({part.name})",
+                metadata=_nbgrader(f"check_{part.name}", points=part.points, locked=True),
+            )
+        case Question():
+            rubric = (
+                f"<!-- BEGIN MARK SCHEME -->\n**Rubric**\n\n{part.rubric}\n<!-- END MARK SCHEME -->"
+            )
+            yield new_markdown_cell(
+                f"{part.text} *({part.points:g} points)*\n\n{rubric}",
+                metadata=_nbgrader(f"question_{part.name}", locked=True),
+            )
+            yield new_markdown_cell(
+                "A good answer is described by the rubric above.",
+                metadata=_nbgrader(part.name, points=part.points, solution=True),
+            )
+
+
+def _nbgrader(
+    name: str, *, points: float | None = None, solution: bool = False, locked: bool = False
+) -> dict:
+    metadata = {
+        "schema_version": 3,
+        "grade_id": name,
+        "grade": points is not None,
+        "solution": solution,
+        "locked": locked,
+        "task": False,
+    }
+    return {"nbgrader": metadata if points is None else {**metadata, "points": points}}
+
+
+def _with_ids(assignment: Assignment, nb: NotebookNode) -> NotebookNode:
+    seen = set()
+    for cell in nb.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        cell.id = name or "text-" + hashlib.sha256(cell.source.encode()).hexdigest()[:8]
+        if cell.id in seen:
+            raise CourseError(
+                f"{assignment.master}:1: two cells are the same: {cell.source.splitlines()[0]!r}"
+            )
+        seen.add(cell.id)
+    return nb
+
+
+def _hash(assignment: Assignment, cells: list[NotebookNode]) -> str:
+    """Hash the code cells, the checks and the files of course_pkg that they import.
+
+    The machinery of checks is left out: a solved notebook shows only that all of them pass.
+    """
+    modules = [f"course_pkg.checks.{assignment.topic}", f"autograder.hidden.{assignment.topic}"]
+    files = {path for name in modules for path in _files(name)}
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    todo = [code, *(path.read_text(encoding="utf-8") for path in files)]
+    while todo:
+        new = _needed(todo.pop()) - files
+        files |= new
+        todo += [path.read_text(encoding="utf-8") for path in new]
+    digest = hashlib.sha256(code.encode())
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _needed(code: str) -> set[Path]:
+    """Find the files of the course that some code imports.
+
+    A package hands on names of its modules: those modules count whose names the code mentions, so
+    that a new data set does not make the notebooks stale that do not use it.
+    """
+    words, found = set(re.findall(r"\w+", code)), set()
+    for path in {path for name in _imports(code) for path in _files(name)}:
+        if path.name != "__init__.py":
+            found.add(path)
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in words & {alias.name for alias in node.names}:
+                    found |= {*_files(node.module), *_files(f"{node.module}.{name}")}
+    return found
+
+
+def _imports(code: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _files(module: str) -> Iterator[Path]:
+    """The file of a module of the course, if `module` is one."""
+    names = module.split(".")
+    if (names[0] == "course_pkg" and names[1:2] != ["checking"]) or names[:2] == [
+        "autograder",
+        "hidden",
+    ]:
+        base = ROOT.joinpath(*names)
+        yield from (p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists())

@@ -1,0 +1,1 @@
+"""What teaching assistants do besides grading: release, report, feed back, compare, export."""

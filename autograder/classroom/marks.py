@@ -1,0 +1,175 @@
+"""Marks as files that Canvas, Moodle and Gradescope read, by nbgrader's own command.
+
+    nbgrader export --exporter=autograder.classroom.marks.Canvas --to canvas.csv
+
+The gradebook's student id becomes Canvas's SIS Login ID, Moodle's ID number and Gradescope's SID;
+its lms_user_id is Canvas's ID. Whoever has not submitted has no mark, rather than a zero.
+"""
+
+import csv
+from collections.abc import Iterator
+
+from nbgrader.api import Assignment, Gradebook, MissingEntry, Student, SubmittedAssignment
+from nbgrader.plugins import ExportPlugin
+
+Row = list[str | float]
+
+
+class Export(ExportPlugin):
+    """Write one row for each student; subclasses say what is in it."""
+
+    default_name: str
+
+    def export(self, gradebook: Gradebook) -> None:
+        """Write the file, `--to` or one named after the system, unless it is there already.
+
+        Raises:
+            SystemExit: the file is there, or the gradebook lacks what was asked for.
+        """
+        assignments = _assignments(gradebook, self.assignment)
+        students = _students(gradebook, self.student)
+        rows = list(self.rows(gradebook, assignments, students))
+        name = self.to or self.default_name
+        try:
+            with open(name, "x", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows(rows)
+        except FileExistsError:
+            raise SystemExit(f"{name} exists: remove it, or name another file with --to") from None
+        except OSError as error:
+            raise SystemExit(f"{name} cannot be written: {error.strerror}") from None
+        self.log.info("Wrote the marks of %d students to %s", len(students), name)
+        for assignment in assignments:
+            if waiting := _waiting(gradebook, assignment, students):
+                self.log.warning(
+                    "In %s these still wait for a person, and their marks will change: %s",
+                    assignment.name,
+                    ", ".join(waiting),
+                )
+
+    def rows(
+        self, gradebook: Gradebook, assignments: list[Assignment], students: list[Student]
+    ) -> Iterator[Row]:
+        """Give the lines of the file."""
+        raise NotImplementedError
+
+
+class Canvas(Export):
+    """Canvas: Grades → Import. A column updates the assignment of its name, or makes one."""
+
+    default_name = "canvas.csv"
+
+    def rows(self, gradebook, assignments, students):
+        columns = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+        yield [*columns, *(assignment.name for assignment in assignments)]
+        yield ["    Points Possible", *[""] * 4, *(a.max_score for a in assignments)]
+        for student in students:
+            names = (student.last_name, student.first_name)
+            name = ", ".join(filter(None, names)) or student.id
+            marks = [_mark(_submission(gradebook, a, student)) for a in assignments]
+            yield [name, student.lms_user_id or "", "", student.id, "", *marks]
+
+
+class Moodle(Export):
+    """Moodle: Grades → Import → CSV file. Map each column of marks and that of its comments."""
+
+    default_name = "moodle.csv"
+
+    def rows(self, gradebook, assignments, students):
+        names = [name for a in assignments for name in (f"{a.name} (Real)", f"{a.name} (Feedback)")]
+        yield ["First name", "Last name", "ID number", "Email address", *names]
+        for student in students:
+            row = [student.first_name or "", student.last_name or "", student.id]
+            row.append(student.email or "")
+            for assignment in assignments:
+                found = _submission(gradebook, assignment, student)
+                row += [_mark(found), _comments(found)]
+            yield row
+
+
+class Gradescope(Export):
+    """Gradescope: the columns of its grades file, of which the first five are its roster's."""
+
+    default_name = "gradescope.csv"
+
+    def rows(self, gradebook, assignments, students):
+        columns = ("", " - Max Points", " - Submission Time", " - Lateness (H:M:S)")
+        names = [assignment.name + column for assignment in assignments for column in columns]
+        yield ["First Name", "Last Name", "SID", "Email", "Sections", *names]
+        for student in students:
+            row = [student.first_name or "", student.last_name or "", student.id]
+            row += [student.email or "", ""]
+            for assignment in assignments:
+                found = _submission(gradebook, assignment, student)
+                row += [_mark(found), assignment.max_score, *_when(found)]
+            yield row
+
+
+def _assignments(gradebook: Gradebook, names: list[str]) -> list[Assignment]:
+    """Find the assignments of those names, or all of this course."""
+    course, everything = gradebook.course_id, gradebook.assignments
+    found = {a.name: a for a in everything if a.course_id == course}
+    if not found:
+        others = sorted({a.course_id for a in everything})
+        what = f"that of {', '.join(others)}" if others else "empty"
+        raise SystemExit(f"the gradebook has no assignment of {course}: it is {what}")
+    return _chosen(found, names, "assignment")
+
+
+def _students(gradebook: Gradebook, names: list[str]) -> list[Student]:
+    found = {student.id: student for student in gradebook.students}
+    if not found:
+        raise SystemExit("the gradebook has no students")
+    return _chosen(found, names, "student")
+
+
+def _chosen(found: dict, names: list[str], kind: str) -> list:
+    names = [str(name) for name in names]  # nbgrader reads 123 as a number
+    if unknown := sorted(set(names) - set(found)):
+        raise SystemExit(
+            f"the gradebook has no {kind} {unknown[0]}; it has {', '.join(sorted(found))}"
+        )
+    return [found[name] for name in sorted(names or found)]
+
+
+def _submission(
+    gradebook: Gradebook, assignment: Assignment, student: Student
+) -> SubmittedAssignment | None:
+    try:
+        return gradebook.find_submission(assignment.name, student.id)
+    except MissingEntry:
+        return None
+
+
+def _waiting(gradebook: Gradebook, assignment: Assignment, students: list[Student]) -> list[str]:
+    found = ((student.id, _submission(gradebook, assignment, student)) for student in students)
+    return [name for name, submission in found if submission and submission.needs_manual_grade]
+
+
+def _mark(submission: SubmittedAssignment | None) -> str | float:
+    """The score less the penalty for being late, as nbgrader's own exporter gives it."""
+    if submission is None:
+        return ""
+    return round(max(0.0, submission.score - (submission.late_submission_penalty or 0.0)), 2)
+
+
+def _comments(submission: SubmittedAssignment | None) -> str:
+    """What graders, and the autograder, wrote below the cells, on one line."""
+    if submission is None:
+        return ""
+    found = [
+        f"{comment.name}: {' '.join(comment.comment.split())}"
+        for notebook in submission.notebooks
+        for comment in notebook.comments
+        if comment.comment
+    ]
+    return "; ".join(found)
+
+
+def _when(submission: SubmittedAssignment | None) -> tuple[str, str]:
+    """When it came, in UTC, and how late that was."""
+    if submission is None or submission.timestamp is None:
+        return "", ""
+    late = int(submission.total_seconds_late)
+    hours, rest = divmod(late, 3600)
+    lateness = f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
+    return f"{submission.timestamp:%Y-%m-%d %H:%M:%S} +0000", lateness

@@ -1,0 +1,73 @@
+"""Make what students receive, a bundle without what they are to write, and release it."""
+
+import argparse
+import shutil
+from pathlib import Path
+from string import Template
+
+from autograder.assignment import Assignment, CourseError, assignments, course_folder
+from autograder.author.build import check, is_stale
+
+BUNDLES = Path("autograder") / "course" / "bundles"
+_ENVIRONMENT = """\
+# For conda: conda env create -f environment.yml
+name: sequence-models
+channels:
+  - conda-forge
+dependencies:
+  - python=3.12
+  - pip
+  - pip:
+      - ./$wheel[student]
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("assignment", metavar="NN_topic")
+    parser.add_argument("--force", action="store_true", help="replace what is released already")
+    parser.add_argument("--course", type=Path, default=Path.cwd(), help="default: this folder")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Bundle an assignment and put it into the exchange, unless something in it is stale."""
+    course = course_folder(arguments.course)
+    (assignment,) = assignments([arguments.assignment])
+    if stale := check(assignment):
+        raise CourseError(is_stale(stale[0], assignment))
+    folder = course / BUNDLES / assignment.name
+    bundle(assignment, folder)
+    for path in sorted(folder.iterdir()):
+        print(path.relative_to(course))
+    publish(assignment, course, arguments.force)
+    print(f"{assignment.name} is released: students can fetch it")
+    return 0
+
+
+def bundle(assignment: Assignment, folder: Path) -> None:
+    """Fill a folder with the notebook, the wheel, an environment and a page on how to use them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(assignment.student.parent, folder, ignore=shutil.ignore_patterns(".*"))
+    names = {"name": assignment.name, "wheel": wheel(assignment, folder).name}
+    how_to = Path(__file__).with_name("how_to.md").read_text(encoding="utf-8")
+    for file, text in (("environment.yml", _ENVIRONMENT), ("HOW_TO.md", how_to)):
+        (folder / file).write_text(Template(text).substitute(names), encoding="utf-8")
+
+
+def publish(assignment: Assignment, course: Path, force: bool) -> None:
+    """Put a course's bundle into nbgrader's exchange.
+
+    Raises:
+        CourseError: nbgrader refuses, for example because the assignment is released already.
+    """
+    # They take seconds to import, and the engine needs only the wheel.
+    from nbgrader.apps.api import NbGraderAPI
+    from traitlets.config import PyFileConfigLoader
+
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
+    config.CourseDirectory.release_directory = str(BUNDLES)
+    config.ExchangeReleaseAssignment.force = force
+    result = NbGraderAPI(config=config).release_assignment(assignment.name)
+    if "Destination already exists" in result.get("log", ""):
+        raise CourseError(f"{assignment.name} is released already: --force replaces it")
+    if not result["success"]:
+        raise CourseError(f"nbgrader does not release {assignment.name}\n{result['log']}")

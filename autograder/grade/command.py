@@ -1,0 +1,200 @@
+"""`python -m autograder grade`: grade submissions in parallel; nothing is lost when it is ended."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+from tqdm import tqdm
+
+from autograder.assignment import Assignment, course_folder
+from autograder.grade import sandbox
+from autograder.grade.errors import GradingError
+from autograder.grade.files import clean
+from autograder.grade.gradebook import Recorder
+from autograder.grade.kit import kit
+from autograder.grade.provisioner import sweep
+from autograder.grade.submission import Course, Submission
+from autograder.grade.verdict import Step, Verdict
+from autograder.grade.workers import Result, Task, here, on_dask
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s NN_topic [student ...] [option ...]"
+    parser.add_argument("assignment", metavar="NN_topic")
+    parser.add_argument("students", nargs="*", help="default: all who have submitted")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="default: the cores")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask cluster, tcp://…")
+    parser.add_argument(
+        "--resources", type=_resources, default={}, metavar="GPU=1", help="what a worker must offer"
+    )
+    parser.add_argument("--force", action="store_true", help="judge again, whatever is known")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, on stdout")
+    parser.add_argument("--course", type=Path, default=Path.cwd(), help="default: this folder")
+
+
+def _resources(text: str) -> dict[str, float]:
+    """Read NAME=AMOUNT,NAME=AMOUNT; argparse puts a ValueError into words."""
+    pairs = [pair.split("=") for pair in text.split(",")]
+    return {name: float(amount) for name, amount in pairs}
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Grade; 0 if every submission has its scores, 1 if something needs to be done."""
+    try:
+        return Batch(arguments).run()
+    except (GradingError, SQLAlchemyError) as error:
+        print(f"Grading stops: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Grading was interrupted; the same command goes on from here.", file=sys.stderr)
+        return 130
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A submission that has been read: its code cells, and the key of their verdict."""
+
+    submission: Submission
+    steps: list[Step]
+    key: str
+
+
+class Batch:
+    """All that one call of the command does."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.course = Course(course_folder(arguments.course))
+        if sandbox.is_off():
+            print(sandbox.WARNING, file=sys.stderr)
+        else:
+            sandbox.demand()
+        self.name = arguments.assignment
+        self.plan = self.course.plan(self.name)
+        self.recorder = Recorder(self.course, self.name)
+        self.workers = self.under_way = 0
+        self.counts = {"graded": 0, "unchanged": 0, "person": 0, "failed": 0}
+
+    def run(self) -> int:
+        """Grade what has no scores yet, or other ones than it should have."""
+        sweep()
+        students = self._students()
+        graded = self.recorder.graded()
+        pending: list[_Pending] = []
+        self.log = open(self.course.work / f"grade_{self.name}.log", "a", encoding="utf-8")
+        with self.log, tqdm(total=len(students), disable=None, unit="student") as self.bar:
+            for student in students:
+                try:
+                    found = self._prepare(student)
+                except OSError as error:
+                    self._tell(student, "failed", f"the submission cannot be read: {error}")
+                    continue
+                if sandbox.is_off():
+                    self._record(found.submission, None, None)
+                    continue
+                known = (
+                    None if self.arguments.force else self.course.store.load(self.name, found.key)
+                )
+                known = known if known and known.is_final else None
+                if known and student in graded and self.recorder.holds(found.submission, found.key):
+                    self._tell(student, "unchanged")
+                elif known:
+                    self._record(found.submission, found.key, known)
+                else:
+                    pending.append(found)
+            by_student = {found.submission.student: found for found in pending}
+            for task, result in self._judged(pending):
+                self.under_way -= 1
+                self._take(by_student[task.student], result)
+        print(" · ".join(f"{n} {word}" for word, n in self.counts.items() if n), file=sys.stderr)
+        return 1 if self.counts["failed"] else 0
+
+    def _students(self) -> list[str]:
+        found = sorted(path.parent.name for path in self.course.submitted.glob(f"*/{self.name}"))
+        if unknown := set(self.arguments.students) - set(found):
+            raise GradingError(f"{min(unknown)} has not submitted {self.name}")
+        return self.arguments.students or found
+
+    def _prepare(self, student: str) -> _Pending:
+        submission = Submission(self.course, self.name, student)
+        aside = self.course.aside / student / self.name
+        for line in clean(submission.folder, self.name, aside, set(self.plan.cells)):
+            self._note(student, line)
+        steps = submission.steps()
+        return _Pending(submission, steps, submission.key(steps))
+
+    def _judged(self, pending: list[_Pending]) -> Iterator[Result]:
+        if not pending:
+            return iter(())
+        kit(Assignment(self.name))  # once, before workers ask for it
+        self.workers = min(self.arguments.workers, len(pending))
+        tasks = self._tasks(pending)
+        if self.workers <= 1 and not self.arguments.scheduler:
+            return here(tasks)
+        return on_dask(tasks, self.workers, self.arguments.scheduler, self.arguments.resources)
+
+    def _tasks(self, pending: list[_Pending]) -> Iterator[Task]:
+        """Read what came with the submissions, not before they are to be judged."""
+        for found in pending:
+            submission = found.submission
+            try:
+                files = {name: path.read_bytes() for name, path in submission.files.items()}
+            except OSError as error:
+                self._tell(submission.student, "failed", f"a file cannot be read: {error}")
+                continue
+            self.under_way += 1
+            self._show()
+            yield Task(submission.student, self.name, self.plan, found.steps, files)
+
+    def _take(self, pending: _Pending, found: Verdict | Exception) -> None:
+        """Keep a verdict; without one, the submission gets no points and waits for a person."""
+        submission, key = pending.submission, pending.key
+        if isinstance(found, Exception):
+            reason = f"it could not be judged: {type(found).__name__}: {str(found)[:200]}"
+            empty = [[] for _ in pending.steps]
+            found = Verdict(empty, {}, {"": reason}, is_final=False)
+        try:
+            self.course.store.save(self.name, key, found)
+        except OSError as error:
+            self._tell(submission.student, "failed", f"the verdict cannot be kept: {error}")
+            return
+        self._record(submission, key, found)
+
+    def _record(self, submission: Submission, key: str | None, found: Verdict | None) -> None:
+        try:
+            problem = self.recorder.record(submission, key)
+            if problem is None:
+                score, most, person = self.recorder.scores(submission.student)
+        except (OSError, SQLAlchemyError) as error:
+            problem = str(error).splitlines()[0]
+        if problem:
+            self._tell(submission.student, "failed", problem)
+            return
+        fields = {"score": score, "max": most, "needs_person": person}
+        fields["seconds"] = found.seconds.get("all") if found else None
+        notes = "; ".join(found.notes.values()) if found else ""
+        self._tell(submission.student, "person" if notes else "graded", notes, **fields)
+
+    def _tell(self, student: str, state: str, reason: str = "", **fields) -> None:
+        self.counts[state] += 1
+        fields = {"student": student, "state": state, "reason": reason, **fields}
+        self._note(student, json.dumps(fields))
+        if self.arguments.json:
+            print(json.dumps(fields), flush=True)
+        elif reason:
+            self.bar.write(f"{student}: {reason}", file=sys.stderr)
+        self.bar.update()
+        self._show()
+
+    def _show(self) -> None:
+        counts = {"running": min(self.workers, self.under_way), **self.counts}
+        self.bar.set_postfix({word: n for word, n in counts.items() if n})
+
+    def _note(self, student: str, text: str) -> None:
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), student, text, file=self.log, flush=True)

@@ -1,0 +1,116 @@
+"""Write verdicts into the gradebook: one process, one student at a time, nbgrader's converter."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from nbgrader.apps.api import NbGraderAPI
+from traitlets.config import PyFileConfigLoader
+
+from autograder.grade.files import TIMESTAMP
+from autograder.grade.submission import Course, Submission
+from autograder.grade.verdict import write
+
+
+class Recorder:
+    """The one writer of a course's gradebook.
+
+    A marker for each student says which submission and which verdict the gradebook holds. It is
+    written last: after a kill at any moment, whoever has none is written again, with the same end.
+
+    Args:
+        course: the course.
+        assignment: the assignment.
+    """
+
+    def __init__(self, course: Course, assignment: str):
+        os.chdir(course.root)  # nbgrader's directories are relative to it
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(course.root)).load_config()
+        config.Judge.provisional = True
+        self._api = NbGraderAPI(config=config)
+        self._course = course
+        self._assignment = assignment
+
+    def graded(self) -> set[str]:
+        """List the students who have scores in the gradebook.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: the gradebook cannot be read.
+        """
+        with self._api.gradebook as gradebook:
+            found = gradebook.assignment_submissions(self._assignment)
+            return {submission.student_id for submission in found}
+
+    def holds(self, submission: Submission, key: str) -> bool:
+        """Say whether the gradebook holds this verdict on this submission."""
+        try:
+            return json.loads(self._marker(submission).read_text()) == _state(submission, key)
+        except (OSError, ValueError):
+            return False
+
+    def record(self, submission: Submission, key: str | None) -> str | None:
+        """Write a student's scores.
+
+        Args:
+            submission: the submission.
+            key: the verdict's; None when there is none, because nbgrader itself runs the code.
+        Returns:
+            What went wrong; None if nothing did.
+        """
+        state = _state(submission, key) if key else None
+        self._marker(submission).unlink(missing_ok=True)
+        result = self._api.autograde(self._assignment, submission.student, force=True)
+        if not result["success"]:
+            return _reason(result)
+        if state:
+            write(self._marker(submission), json.dumps(state))
+        return None
+
+    def scores(self, student: str) -> tuple[float, float, bool]:
+        """Look up a student's score, the most there is, and whether a person should look."""
+        with self._api.gradebook as gradebook:
+            found = gradebook.find_submission(self._assignment, student)
+            return found.score, found.max_score, found.needs_manual_grade
+
+    def details(self, student: str) -> tuple[dict[str, float], list[str]]:
+        """Look up the checks' score of each cell, and what was noted about the submission."""
+        with self._api.gradebook as gradebook:
+            name = self._assignment
+            found = gradebook.find_submission_notebook(name, name, student)
+            scores = {grade.name: grade.auto_score or 0.0 for grade in found.grades}
+            notes = {comment.auto_comment for comment in found.comments} - {None, "No response."}
+            return scores, sorted(notes)
+
+    def _marker(self, submission: Submission) -> Path:
+        return self._course.work / "graded" / self._assignment / f"{submission.student}.json"
+
+
+def _state(submission: Submission, key: str) -> dict[str, str]:
+    """Hash what the gradebook is written from."""
+    verdict = submission.course.store.path(submission.assignment, key)
+    notebook = submission.folder / f"{submission.assignment}.ipynb"
+    paths = {"verdict": verdict, "notebook": notebook, "time": submission.folder / TIMESTAMP}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+        for name, path in paths.items()
+    }
+
+
+def _reason(result: dict) -> str:
+    """Find the line of nbgrader's log that says what happened."""
+    text = str(result.get("log", "")) + str(result.get("error", ""))
+    lines = [line.strip() for line in text.splitlines()]
+    for sign, words in (
+        ("database is locked", "the gradebook is locked by another program"),
+        ("No space left", "the disk is full"),
+        ("unable to open database", "the gradebook cannot be opened"),
+        (
+            "exists in the database",
+            "the gradebook does not know the assignment: run nbgrader generate_assignment first",
+        ),
+    ):
+        if sign in text:
+            return words
+    errors = [line for line in lines if "Error" in line]
+    return errors[-1][:300] if errors else "nbgrader could not write the scores"

@@ -1,0 +1,214 @@
+"""Judge one submission: its cells run in the sandbox, the checks of its exercises out here."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nbformat.v4 import new_output
+
+from autograder.assignment import Assignment
+from autograder.grade import rules, syntax
+from autograder.grade.errors import KernelDied
+from autograder.grade.kernel import Kernel, start
+from autograder.grade.plan import Plan, Planned
+from autograder.grade.solutions import Solutions
+from autograder.grade.verdict import Step, Verdict
+from autograder.hidden import load_hidden
+from course_pkg.checking.failure import Failure
+from course_pkg.checking.registry import CHECKS, Exercise, find
+from course_pkg.checking.report import Report
+from course_pkg.checking.runner import run
+
+EXPERIMENT = "Experiments do not run while the notebook is validated or graded.\n"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Seconds of wall-clock time.
+
+    Args:
+        cell: for a cell to run.
+        cells: for all cells together.
+        checks: for the checks of an exercise.
+        submission: for everything.
+        restarts: how often a kernel that a cell has ended is started again.
+    """
+
+    cell: float = 120.0
+    cells: float = 600.0
+    checks: float = 240.0
+    submission: float = 1200.0
+    restarts: int = 3
+
+
+@dataclass
+class Judging:
+    """One submission while it is judged.
+
+    Args:
+        assignment: what it submits.
+        plan: the cells of the assignment.
+        files: a folder with the files that came with the notebook.
+        bounds: of its time.
+    """
+
+    assignment: Assignment
+    plan: Plan
+    files: Path | None = None
+    bounds: Bounds = Bounds()
+    start: Callable[[str, Path | None], Kernel] = start
+    notes: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    _kernel: Kernel | None = None
+    _done: list[Step] = field(default_factory=list)
+    _starts: int = 0
+    _is_final: bool = True
+    _until: float = 0.0  # cells
+    _end: float = 0.0  # everything
+
+    def judge(self, steps: list[Step]) -> Verdict:
+        """Run the cells and the checks.
+
+        Raises:
+            SandboxMissing: this machine has no sandbox.
+            KernelDied: not even an empty kernel runs.
+        """
+        started = time.monotonic()
+        self._until = started + self.bounds.cells
+        self._end = started + self.bounds.submission
+        points, outputs = {}, []
+        try:
+            self._timed("start", self.kernel)
+            for step in steps:
+                planned = self.plan.cells.get(step.name)
+                if planned is not None and planned.is_checked:
+                    report, text = self._timed("checks", self._check, planned, steps)
+                    points[step.name] = _points(planned, report)
+                    outputs.append(_graded(text, points[step.name]))
+                elif planned is not None and planned.is_experiment:
+                    outputs.append([new_output("stream", name="stdout", text=EXPERIMENT)])
+                else:
+                    kind = "cells" if planned is None or planned.is_written_by_students else "setup"
+                    source = step.source if kind == "cells" else planned.source
+                    outputs.append(self._timed(kind, self._run, Step(step.name, source)))
+        finally:
+            if self._kernel is not None:
+                self._timed("end", self._kernel.kill)
+        self.seconds["all"] = time.monotonic() - started
+        return Verdict(
+            [[dict(output) for output in cell] for cell in outputs],
+            points,
+            self.notes,
+            {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+            self._is_final,
+        )
+
+    def kernel(self) -> Kernel:
+        """Give the kernel; when it is gone, a new one in which the same cells have run.
+
+        Raises:
+            KernelDied: it was gone too often.
+        """
+        if self._kernel is not None and self._kernel.is_alive:
+            return self._kernel
+        if self._starts > self.bounds.restarts:
+            raise KernelDied("it ended its Python process too often")
+        self._starts += 1
+        self._kernel = self.start(self.assignment.name, self.files)
+        for step in self._done:
+            self._kernel.run(step.source, self._left())
+        return self._kernel
+
+    def _run(self, step: Step) -> list:
+        """Run a cell; one that ends the kernel is left out from then on."""
+        if not step.source.strip():
+            return []
+        try:
+            if time.monotonic() > self._end:
+                raise KernelDied(f"all together took more than {self.bounds.submission:g} s")
+            if self._left() <= 0:
+                raise KernelDied(f"its cells ran for more than {self.bounds.cells:g} s")
+            outputs, in_time = self.kernel().run(step.source, self._left())
+        except KernelDied as error:
+            self.notes[""] = f"A cell did not run to its end: {error}."
+            return [_error("KernelDied", str(error))]
+        self._done.append(step)
+        if not in_time:
+            outputs.append(_error("CellTimeoutError", "the cell ran for too long"))
+        return outputs
+
+    def _left(self) -> float:
+        return max(0.0, min(self.bounds.cell, min(self._until, self._end) - time.monotonic()))
+
+    def _check(self, planned: Planned, steps: list[Step]) -> tuple[Report | None, str]:
+        """Run all checks of an exercise; give the report, if there is one, and its text."""
+        exercise = find(planned.exercise)
+        load_hidden(exercise)
+        sources = [step.source for step in steps if _is_students(step, self.plan)]
+        given = [
+            p.source for p in self.plan.cells.values() if p.cell_type == "code" and _is_given(p)
+        ]
+        if breach := rules.breach(exercise, sources, given):
+            return None, breach
+        forbidden = rules.forbidden(exercise)
+        seconds = min(self.bounds.checks, self._end - time.monotonic())
+        with Solutions(self.kernel, forbidden, seconds=seconds) as solutions:
+            try:
+                proxy = solutions.get(exercise.name)
+            except Failure as failure:
+                return None, f"✗ {failure.message}"
+            report = run(exercise, proxy, hidden=True)
+            if not_run := [outcome.why_not for outcome in report.outcomes if outcome.why_not]:
+                text = f"Checks could not run on this machine, and are not counted: {not_run[0]}."
+                self.notes[planned.name] = f"{text} Grade again where they can."
+                self._is_final = False
+            if not report.passed:
+                report.broken_parts = self._broken(exercise, sources, solutions)
+        return report, report.text
+
+    def _broken(self, exercise: Exercise, sources: list[str], solutions: Solutions) -> list[str]:
+        """Name the exercises that a solution uses and whose checks fail."""
+        known = {other.name: other for other in CHECKS if other.module == exercise.module}
+        used = syntax.names_in(exercise.name, sources)
+        broken = []
+        for name, other in known.items():
+            if name in used and name != exercise.name:
+                try:
+                    passed = run(other, solutions.get(name), until_failure=True).passed
+                except Failure:
+                    continue
+                if not passed:
+                    broken.append(name)
+        return broken
+
+    def _timed(self, kind: str, action, *args):
+        start = time.monotonic()
+        try:
+            return action(*args)
+        finally:
+            self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
+
+
+def _is_students(step: Step, plan: Plan) -> bool:
+    return step.name not in plan.cells or plan.cells[step.name].is_written_by_students
+
+
+def _is_given(planned: Planned) -> bool:
+    return not (planned.is_written_by_students or planned.is_checked)
+
+
+def _points(planned: Planned, report: Report | None) -> float:
+    return 0.0 if report is None else round(planned.points * report.share, 2)
+
+
+def _graded(text: str, points: float) -> list:
+    """What the graded cell would have shown in the notebook."""
+    return [
+        new_output("stream", name="stdout", text=text + "\n"),
+        new_output("execute_result", data={"text/plain": repr(points)}, execution_count=1),
+    ]
+
+
+def _error(name: str, text: str):
+    return new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"])

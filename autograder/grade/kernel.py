@@ -1,0 +1,275 @@
+"""A kernel that runs the cells of one submission, with bounds on time and on what it prints."""
+
+import contextlib
+import functools
+import time
+from pathlib import Path
+
+import nbformat
+import zmq
+from jupyter_client import KernelManager
+from nbformat import NotebookNode
+from nbformat.v4 import new_output, output_from_msg
+
+from autograder.grade import sandbox
+from autograder.grade.errors import KernelDied, TemplateEnded
+from autograder.grade.provisioner import NAME, SandboxKernels
+
+TEXT = 100_000  # characters that a cell's outputs may have
+PICTURES = 4 << 20  # characters of encoded pictures
+OUTPUTS = 200  # outputs of a cell
+MESSAGE = 64 << 20  # bytes of one message
+START_SECONDS = 60.0
+UNREADABLE = "unreadable"  # stands for the type of such a message
+GRACE = 3.0  # for a cell to end after it has been interrupted
+
+
+class Outputs:
+    """The outputs of a cell, cut while they come."""
+
+    def __init__(self):
+        self.found: list[NotebookNode] = []
+        self._left = {"text": TEXT, "pictures": PICTURES}
+        self._is_cut = False
+        self._clear = False
+
+    def add(self, message: dict) -> None:
+        """Take what a message on iopub brings; a malformed one brings nothing."""
+        if message["msg_type"] == "clear_output":
+            self._clear = True
+            if not message["content"].get("wait"):
+                self._clear_now()
+        elif message["msg_type"] in ("stream", "display_data", "execute_result", "error"):
+            if self._clear:
+                self._clear_now()
+            with contextlib.suppress(Exception):  # what the kernel sends is the student's
+                self._append(output_from_msg(message))
+
+    def _clear_now(self) -> None:
+        self.found, self._clear = [], False
+
+    def _append(self, output: NotebookNode) -> None:
+        if self._is_cut:
+            return
+        nbformat.v4.nbbase.validate(output, "output")
+        if output.output_type == "stream":
+            output.text = self._take("text", output.text)
+            last = self.found[-1] if self.found else None
+            if last is not None and last.output_type == "stream" and last.name == output.name:
+                last.text += output.text
+                return
+        elif output.output_type == "error":
+            output.ename, output.evalue = output.ename[:200], self._take("text", output.evalue)
+            output.traceback = [self._take("text", line) for line in output.traceback[:200]]
+        else:
+            output.metadata = {}
+            for kind, value in list(output.data.items()):
+                if not isinstance(value, str):
+                    del output.data[kind]
+                    continue
+                purse = "pictures" if kind.startswith("image/") else "text"
+                if len(value) > self._left[purse]:
+                    self._take(purse, value)
+                    return
+                self._left[purse] -= len(value)
+        self.found.append(output)
+        if len(self.found) > OUTPUTS:
+            self._cut()
+
+    def _take(self, purse: str, text: str) -> str:
+        if len(text) <= self._left[purse]:
+            self._left[purse] -= len(text)
+            return text.encode("utf-8", "replace").decode()
+        taken, self._left[purse] = text[: self._left[purse]], 0
+        self._cut()
+        return taken.encode("utf-8", "replace").decode()
+
+    def _cut(self) -> None:
+        if not self._is_cut:
+            self._is_cut = True
+            text = "\nThe output of this cell was cut here: it is too long.\n"
+            self.found.append(new_output("stream", name="stdout", text=text))
+
+
+def start(assignment: str, files: Path | None = None) -> "Kernel":
+    """Start a kernel, warm where this machine permits namespaces within namespaces."""
+    try:
+        return Kernel(assignment, files, is_warm=_warm_works(assignment))
+    except TemplateEnded:  # it is made anew by the next one
+        return Kernel(assignment, files)
+
+
+@functools.cache
+def _warm_works(assignment: str) -> bool:
+    """Try once for each assignment; a cold kernel is as safe, and slower."""
+    sandbox.demand()
+    try:
+        with Kernel(assignment, is_warm=True) as kernel:
+            return kernel.run("1 + 1", START_SECONDS)[1]
+    except (TemplateEnded, KernelDied):
+        return False
+
+
+class Kernel:
+    """The kernel of one submission, in a sandbox of its own.
+
+    Args:
+        assignment: its name.
+        files: a folder with the files that came with the notebook.
+        is_warm: whether to fork it from a warm process.
+    Raises:
+        SandboxMissing: this machine cannot run one.
+        KernelDied: it does not start.
+    """
+
+    def __init__(self, assignment: str, files: Path | None = None, is_warm: bool = False):
+        specs = SandboxKernels(assignment, files, is_warm)
+        self._manager = KernelManager(
+            kernel_name=NAME, kernel_spec_manager=specs, transport="ipc", shutdown_wait_time=0
+        )
+        self._manager.start_kernel()
+        self._client = self._manager.client()
+        try:
+            self._client.start_channels(hb=False)
+            for channel in (self._client.iopub_channel, self._client.shell_channel):
+                channel.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE)
+            self._wait_for_welcome()
+            # quit() in a cell ends a session; the cells below it still count.
+            self.settle(self.submit("get_ipython().ask_exit = lambda: None"), START_SECONDS)
+        except KernelDied as error:
+            reason = self.reason or str(error)
+            self.kill()
+            raise KernelDied(f"the kernel does not start: {reason}") from None
+
+    def __enter__(self) -> "Kernel":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.kill()
+
+    @property
+    def sockets(self) -> Path:
+        """The folder of sockets that the sandbox and the grader share."""
+        return self._manager.provisioner.sockets
+
+    @property
+    def reason(self) -> str | None:
+        """Why the watch has ended the kernel, if it has."""
+        watch = self._manager.provisioner.watch if self._manager.provisioner else None
+        return watch.reason if watch else None
+
+    @property
+    def is_alive(self) -> bool:
+        """Say whether it still runs."""
+        process = getattr(self._manager.provisioner, "process", None)
+        return process is not None and process.poll() is None
+
+    def run(self, source: str, seconds: float) -> tuple[list[NotebookNode], bool]:
+        """Run a cell.
+
+        Args:
+            source: its source.
+            seconds: the time that it has.
+        Returns:
+            The outputs, and whether it ended in time.
+        Raises:
+            KernelDied: it ended the kernel, or did not stop when it was told to.
+        """
+        outputs = Outputs()
+        request = self.submit(source, store_history=True)
+        if self.settle(request, seconds, outputs):
+            return outputs.found, True
+        self.interrupt()
+        if not self.settle(request, GRACE, outputs):
+            self.kill()
+            raise KernelDied(f"it ran for more than {seconds:g} s, and could not be interrupted")
+        return outputs.found, False
+
+    def submit(self, source: str, *, store_history: bool = False) -> str:
+        """Send a cell to the kernel, and return the number of the request."""
+        return self._client.execute(
+            source,
+            silent=not store_history,
+            store_history=store_history,
+            allow_stdin=False,
+            stop_on_error=False,
+        )
+
+    def settle(self, request: str, seconds: float, outputs: Outputs | None = None) -> bool:
+        """Wait until a request is done, and collect its outputs.
+
+        Returns:
+            Whether it is done in time.
+        Raises:
+            KernelDied: the kernel has ended.
+        """
+        deadline = time.monotonic() + seconds
+        shell, iopub = self._client.shell_channel.socket, self._client.iopub_channel.socket
+        poller = zmq.Poller()
+        poller.register(shell, zmq.POLLIN)
+        poller.register(iopub, zmq.POLLIN)
+        replied = idle = False
+        while not (replied and idle):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return replied  # a flood has cost the message that says "idle"
+            ready = dict(poller.poll(min(left, 0.2) * 1000))
+            if not ready and not self.is_alive:
+                raise KernelDied(self.reason or "it ended its Python process")
+            if iopub in ready and (message := self._receive(iopub, request)):
+                if message["msg_type"] == "status":
+                    idle = idle or message["content"].get("execution_state") == "idle"
+                elif outputs is not None:
+                    outputs.add(message)
+            if shell in ready and (message := self._receive(shell, request)):
+                if message["msg_type"] == UNREADABLE:  # what it was the reply to, nobody knows
+                    self.kill()
+                    raise KernelDied("its replies cannot be read")
+                if message["msg_type"] == "execute_reply" and not replied:
+                    replied = True
+                    deadline = min(deadline, time.monotonic() + 2.0)
+        return True
+
+    def interrupt(self) -> None:
+        """Interrupt what the kernel is doing, as Jupyter's stop button does."""
+        message = self._client.session.msg("interrupt_request", content={})
+        self._client.control_channel.send(message)
+
+    def kill(self) -> None:
+        """End the kernel and all that it has started."""
+        with contextlib.suppress(Exception):
+            self._client.stop_channels()
+        provisioner = self._manager.provisioner
+        if provisioner is not None:
+            provisioner.kill_now()
+            self._wait_for_end()
+        with contextlib.suppress(Exception):
+            self._manager.cleanup_resources()
+        self._manager.context.destroy(linger=0)
+
+    def _wait_for_end(self) -> None:
+        """Wait a moment for a kernel that was killed, more closely than its manager does."""
+        deadline = time.monotonic() + 1.0
+        while self.is_alive and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def _wait_for_welcome(self) -> None:
+        """Wait until what the kernel publishes comes here: before that, it would be lost."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._client.iopub_channel.socket.poll(200):  # it says "iopub_welcome" first
+            if not self.is_alive:
+                raise KernelDied("it ended its Python process")
+            if time.monotonic() > deadline:
+                raise KernelDied(f"it does not answer within {START_SECONDS:g} s")
+
+    def _receive(self, socket: zmq.Socket, request: str) -> dict | None:
+        """Read one message; None if it belongs to another request."""
+        try:
+            _, message = self._client.session.recv(socket, mode=zmq.NOBLOCK, content=True)
+            if message is None or message["parent_header"].get("msg_id") != request:
+                return None
+            if isinstance(message["msg_type"], str) and isinstance(message["content"], dict):
+                return message
+        except Exception:  # whatever the sandbox sends must not end the grader
+            pass
+        return {"msg_type": UNREADABLE, "content": {}}

@@ -1,0 +1,122 @@
+"""Proxies of what a notebook has defined: the kernel serves, the checks stay outside."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+from autograder.grade.errors import KernelDied
+from autograder.grade.kernel import GRACE, Kernel
+from autograder.remote.channel import Channel
+from autograder.remote.connection import Connection
+from autograder.remote.proxy import Proxy
+from course_pkg.checking.failure import Failure
+from course_pkg.checking.guard import SECONDS
+
+CONNECT_SECONDS = 20.0
+START_SECONDS = 60.0
+RESTARTS = 3  # of a fork that student code has ended
+
+
+class Served(Connection):
+    """A connection to a fork of a kernel."""
+
+    def __init__(self, kernel: Kernel, forbidden: tuple[str, ...]):
+        address = str(kernel.sockets / f"serve-{time.monotonic_ns():x}")
+        self._kernel = kernel
+        self._is_over = False
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(1)
+            self._request = kernel.submit(
+                "__import__('course_pkg.remote.server', fromlist=['serve'])"
+                f".serve({address!r}, globals(), {forbidden!r})"
+            )
+            self._socket = _accept(listener, kernel, self._request)
+        super().__init__(self._socket.fileno(), self._socket.fileno())
+
+    def end(self, seconds: float = 0.0) -> None:
+        """Let the fork end, or end it; the kernel goes on, or is killed if it does not."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._socket.close()
+        with contextlib.suppress(KernelDied):
+            if not self._kernel.settle(self._request, max(seconds, 0.5)):
+                self._kernel.interrupt()
+                if not self._kernel.settle(self._request, GRACE):
+                    self._kernel.kill()
+
+
+class Solutions:
+    """What a notebook has defined, for the checks of one graded cell.
+
+    Args:
+        kernel: gives the kernel, and a new one, with the same cells run, when the old one is gone.
+        forbidden: dotted names that raise when the student's code calls them.
+        seconds: the time that all calls together have.
+        call_seconds: the time of one call.
+    """
+
+    def __init__(
+        self,
+        kernel: Callable[[], Kernel],
+        forbidden: tuple[str, ...] = (),
+        *,
+        seconds: float,
+        call_seconds: float = SECONDS,
+        grace: float = 3.0,
+    ):
+        self._kernel = kernel
+        self._forbidden = forbidden
+        self._seconds = call_seconds
+        self._grace = grace
+        self._until = time.monotonic() + seconds
+        self._starts = 0
+        self._channel: Channel | None = None
+
+    def __enter__(self) -> "Solutions":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        if self._channel is not None:
+            self._channel.end("it was stopped", 0.5)
+
+    def get(self, name: str) -> Proxy:
+        """Stand in for the object of that name.
+
+        Raises:
+            Failure: there is none, or the notebook's code keeps it from being used.
+        """
+        proxy = self._alive().ask("get", name, object=name)
+        if not isinstance(proxy, Proxy):
+            raise Failure(f"{name} cannot be read.")
+        proxy._again = lambda: self.get(name)
+        return proxy
+
+    def _alive(self) -> Channel:
+        if self._channel is None or (self._channel.ended and self._starts <= RESTARTS):
+            if time.monotonic() > self._until:
+                raise Failure("The time for this exercise is over.")
+            self._starts += 1
+            try:
+                connection = Served(self._kernel(), self._forbidden)
+            except (KernelDied, OSError) as error:
+                raise Failure(f"The notebook cannot be used: {error}.") from None
+            channel = Channel(connection, self._seconds, self._grace, Proxy, until=self._until)
+            channel.ask("start", "The notebook", START_SECONDS)
+            self._channel = channel
+        return self._channel
+
+
+def _accept(listener: socket.socket, kernel: Kernel, request: str) -> socket.socket:
+    deadline = time.monotonic() + CONNECT_SECONDS
+    listener.settimeout(0.2)
+    while time.monotonic() < deadline:
+        try:
+            return listener.accept()[0]
+        except TimeoutError:
+            if kernel.settle(request, 0.05):
+                raise KernelDied("its code keeps the checks out") from None
+    kernel.kill()
+    raise KernelDied("its code keeps other processes from being started")

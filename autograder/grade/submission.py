@@ -1,0 +1,135 @@
+"""A student's submission of an assignment, and how it comes to its verdict."""
+
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from autograder.assignment import Assignment
+from autograder.grade.errors import KernelDied
+from autograder.grade.files import files_of
+from autograder.grade.judge import Judging
+from autograder.grade.mend import mend
+from autograder.grade.plan import Plan
+from autograder.grade.reading import Unreadable, read
+from autograder.grade.verdict import Step, Store, Verdict, key, steps
+
+
+@dataclass(frozen=True)
+class Course:
+    """Where the submissions of a course lie, and what is made of them."""
+
+    root: Path
+
+    @property
+    def work(self) -> Path:
+        return self.root / "autograder" / "course"
+
+    @property
+    def submitted(self) -> Path:
+        return self.work / "submitted"
+
+    @property
+    def aside(self) -> Path:
+        return self.work / "set_aside"
+
+    @property
+    def store(self) -> Store:
+        return Store(self.work / "verdicts")
+
+    def plan(self, assignment: str) -> Plan:
+        """Read the plan of an assignment."""
+        path = self.root / "solutions" / assignment / f"{assignment}.ipynb"
+        return _plan(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@functools.lru_cache(maxsize=16)
+def _plan(path: Path, changed: int) -> Plan:
+    return Plan.read(path)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a student has submitted of an assignment."""
+
+    course: Course
+    assignment: str
+    student: str
+
+    @property
+    def plan(self) -> Plan:
+        return self.course.plan(self.assignment)
+
+    @property
+    def folder(self) -> Path:
+        return self.course.submitted / self.student / self.assignment
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files beside the notebook; the assignment's own win over the student's."""
+        return files_of(self.folder, self.course.root / "solutions" / self.assignment)
+
+    def steps(self) -> list[Step]:
+        """The code cells of the mended notebook; none that students wrote if it is unreadable."""
+        try:
+            found = read(self.folder / f"{self.assignment}.ipynb")
+        except Unreadable:
+            found = []
+        return steps(mend(found, self.plan))
+
+    def key(self, found: list[Step]) -> str:
+        """The hash under which the verdict on those cells is kept."""
+        return key(found, self.plan, Assignment(self.assignment), self.files)
+
+
+def verdict_of(
+    submission: Submission,
+    nb: NotebookNode,
+    provisional: bool = False,
+    log: Callable[[str], None] = lambda text: None,
+) -> Verdict:
+    """Look up the verdict on a mended notebook, or judge it now and keep the verdict.
+
+    Args:
+        submission: where the notebook comes from.
+        nb: the mended notebook.
+        provisional: whether a verdict will do that says only why there is none yet.
+        log: is told what is judged.
+    """
+    found = steps(nb)
+    place = submission.key(found)
+    store = submission.course.store
+    verdict = store.load(submission.assignment, place)
+    if verdict is None or not (verdict.is_final or provisional):
+        log(f"judging {submission.assignment} of {submission.student}")
+        verdict = judge(submission.assignment, submission.plan, found, submission.files)
+        store.save(submission.assignment, place, verdict)
+    return verdict
+
+
+def judge(assignment: str, plan: Plan, found: list[Step], files: dict[str, Path]) -> Verdict:
+    """Judge code cells; a kernel that does not start is tried once more.
+
+    Args:
+        assignment: its name.
+        plan: its cells.
+        found: the code cells of a mended notebook.
+        files: what lies beside the notebook, by relative names.
+    Raises:
+        KernelDied: no kernel starts.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path in files.items():
+            copy = Path(folder, name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy, follow_symlinks=False)
+        for attempt in (1, 2):
+            try:
+                return Judging(Assignment(assignment), plan, Path(folder)).judge(found)
+            except KernelDied:
+                if attempt == 2:
+                    raise

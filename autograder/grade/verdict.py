@@ -1,0 +1,153 @@
+"""A verdict: what grading one submission found, kept under a hash of all that it depends on."""
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+
+from autograder.assignment import ROOT, Assignment
+from autograder.grade.kit import kit_hash
+from autograder.grade.plan import Plan
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """A code cell of a mended notebook: its planned name if it has one, and its source."""
+
+    name: str | None
+    source: str
+
+
+@dataclass
+class Verdict:
+    """What grading found.
+
+    Args:
+        outputs: the outputs of each code cell.
+        points: by graded cell.
+        notes: why a person should look, by graded cell; under "" for the whole submission.
+        seconds: where the time went.
+        is_final: whether judging again would find the same.
+    """
+
+    outputs: list[list[dict]]
+    points: dict[str, float]
+    notes: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    is_final: bool = True
+
+
+def steps(nb: NotebookNode) -> list[Step]:
+    """List the code cells of a mended notebook."""
+    return [
+        Step(cell.metadata.get("nbgrader", {}).get("grade_id"), cell.source)
+        for cell in nb.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def key(found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, Path]) -> str:
+    """Hash what a verdict depends on: the submission, the assignment, the checks, the versions."""
+    own = [
+        [step.name, "" if step.name in plan.cells and not _own(plan, step) else step.source]
+        for step in found
+    ]
+    digest = hashlib.sha256(json.dumps(own).encode())
+    digest.update(_trusted(assignment).encode())
+    digest.update(json.dumps([[p.name, p.source, p.points] for p in plan.cells.values()]).encode())
+    for name, path in sorted(files.items()):
+        digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _own(plan: Plan, step: Step) -> bool:
+    return plan.cells[step.name].is_written_by_students
+
+
+@functools.cache
+def _trusted(assignment: Assignment) -> str:
+    digest = hashlib.sha256(f"{_FORMAT} {sys.version} {kit_hash(assignment)}".encode())
+    package = ROOT / "autograder"
+    paths = [*package.glob("*.py"), *(package / "engine").glob("*.py")]
+    paths += (package / "hidden").glob(f"{assignment.topic}.py")
+    paths += (package / "hidden" / "data").glob(f"{assignment.name}.npz")
+    for path in sorted(paths):
+        digest.update(path.read_bytes())
+    for name in ("torch", "numpy", "ipykernel", "matplotlib"):
+        digest.update(importlib.metadata.version(name).encode())
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # some systems have none
+        digest.update(importlib.metadata.version("triton").encode())
+    return digest.hexdigest()
+
+
+class Store:
+    """Verdicts on the disk, one file each; a file is there whole or not at all.
+
+    Args:
+        folder: where they lie.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def path(self, assignment: str, key: str) -> Path:
+        """Say where a verdict lies."""
+        return self._folder / assignment / f"{key}.json"
+
+    def load(self, assignment: str, key: str) -> Verdict | None:
+        """Look up a verdict; None when there is none, or the file is damaged."""
+        try:
+            return Verdict(**json.loads(self.path(assignment, key).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def save(self, assignment: str, key: str, verdict: Verdict) -> None:
+        """Keep a verdict."""
+        write(self.path(assignment, key), json.dumps(asdict(verdict)))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all, whatever happens meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def insert(verdict: Verdict, nb: NotebookNode) -> None:
+    """Write the outputs of a verdict into the notebook that it is about.
+
+    To nbgrader, a graded cell without outputs is right: one without a verdict gets an error.
+    """
+    cells = [cell for cell in nb.cells if cell.cell_type == "code"]
+    for number, (cell, outputs) in enumerate(zip(cells, verdict.outputs, strict=True), 1):
+        cell.outputs = [nbformat.from_dict(output) for output in outputs]
+        cell.execution_count = number
+        meta = cell.metadata.get("nbgrader", {})
+        if meta.get("grade") and meta.get("grade_id") not in verdict.points:
+            reason = verdict.notes.get("", "there is no verdict")
+            cell.outputs = [
+                new_output("error", ename="NotGraded", evalue=reason, traceback=[reason])
+            ]
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = number

@@ -1,0 +1,260 @@
+"""Requests to one child process, and what their answers mean for autograd in this one."""
+
+import contextlib
+import math
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from autograder.remote.connection import Connection, Overdue
+from course_pkg.checking.failure import Failure, NotImplementedYet
+from course_pkg.checking.guard import PATIENCE
+from course_pkg.remote.leaves import Leaves
+from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
+
+_MALFORMED = (
+    WireError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+class Channel:
+    """A conversation with one child, which ends for good when the child does anything wrong.
+
+    Args:
+        process: the child.
+        seconds: the time limit of one call, kept by the child (see guard.deadline).
+        grace: how much longer the child may take before it is ended from outside.
+        proxy: makes the stand-in for an object, from this channel and the object's number, name,
+            kind and type.
+        until: when all calls must be over, by time.monotonic.
+    """
+
+    def __init__(
+        self,
+        process: Connection,
+        seconds: float,
+        grace: float,
+        proxy: Callable,
+        until: float = math.inf,
+    ):
+        self.ended: str | None = None  # why
+        self._process = process
+        self._seconds = seconds
+        self._grace = grace
+        self._proxy = proxy
+        self._until = until
+        self._leaves = Leaves()
+        self._released: list[tuple[str, int]] = []
+        self._random: Tensor | None = None  # the random state that the child knows
+
+    def ask(self, do: str, name: str, seconds: float | None = None, **fields) -> object:
+        """Send a request; return the value that the answer holds, if it holds one.
+
+        Args:
+            do: what the child should do.
+            name: what messages call the object.
+            seconds: the time limit, if not that of a call.
+            fields: what else the child has to know.
+        Raises:
+            Failure: the student's code is wrong, or the child did not answer as it should.
+        """
+        encoder = Encoder(self._refer)
+        answer = self._request({"do": do, "name": name, **fields}, encoder, seconds)
+        with self._reading(name):
+            return self._value(answer, encoder, [], name)
+
+    def call(self, target: int, name: str, args: tuple, kwargs: dict) -> object:
+        """Call an object of the child; autograd goes on through the call.
+
+        Raises:
+            Failure: as `ask`.
+            WireError: an argument cannot be sent.
+        """
+        encoder = Encoder(self._refer)
+        trees = {"args": encoder.value(args), "kwargs": encoder.value(kwargs)}
+        inputs = [n for n, tensor in enumerate(encoder.tensors) if tensor.requires_grad]
+        header = {"do": "call", "name": name, "target": target, "inputs": inputs, **trees}
+        answer = self._request(header, encoder)
+        with self._reading(name):
+            for generator, number in zip(
+                encoder.generators, answer.header["generators"], strict=True
+            ):
+                generator.set_state(answer.tensor(number))
+            for number, tree in answer.header["grads"]:
+                if number in inputs and encoder.tensors[number].is_leaf:
+                    encoder.tensors[number].grad = answer.value(tree)
+            return self._value(answer, encoder, inputs, name)
+
+    def backward(self, graph: "Graph", grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+        """Go back through a call.
+
+        Args:
+            graph: the call.
+            grads: the gradients of its outputs; None for those that nothing depends on.
+        Returns:
+            The gradients of its inputs; None for those that it does not depend on.
+        Raises:
+            Failure: as `ask`.
+            RuntimeError: autograd finds a gradient that cannot be computed.
+        """
+        encoder = Encoder()
+        trees = [encoder.value(grad) for grad in grads]
+        header = {"do": "backward", "name": graph.name, "target": graph.number, "grads": trees}
+        answer = self._request(header, encoder)
+        if isinstance(answer.header.get("error"), str):
+            raise RuntimeError(answer.header["error"][:MESSAGE])
+        with self._reading(graph.name):
+            results = [answer.value(tree) for tree in answer.header["grads"]]
+            for result, shape in zip(results, graph.shapes, strict=True):
+                if result is not None and result.shape != shape:
+                    raise WireError("a gradient of another shape than its tensor's")
+            return results
+
+    def release_with(self, owner: object, kind: str, number: int) -> None:
+        """Let the child forget an object or a graph when its owner here goes."""
+        weakref.finalize(owner, self._released.append, (kind, number)).atexit = False
+
+    def end(self, reason: str, seconds: float = 0.0) -> None:
+        """End the child; calls from now on fail with the reason."""
+        self.ended = self.ended or reason
+        self._process.end(seconds)
+
+    def _request(self, header: dict, encoder: Encoder, seconds: float | None = None) -> Decoder:
+        name = header["name"]
+        if self.ended:
+            raise Failure(f"{name} cannot run: {self.ended}.")
+        seconds = self._seconds if seconds is None else seconds
+        left = round(self._until - time.monotonic(), 1)
+        if left <= 0:
+            raise Failure(f"{name} cannot run: the time for all calls together is over.")
+        seconds = min(seconds, left)
+        random = torch.get_rng_state()
+        known = self._random is not None and torch.equal(random, self._random)
+        released = [self._released.pop() for _ in range(len(self._released))]
+        header = {
+            **header,
+            "seconds": seconds,
+            "grad": torch.is_grad_enabled(),
+            "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+            "released": released,
+            "random": None if known else encoder.tensor(random),
+            "leaves": self._leaves.changes(encoder),
+        }
+        message = encoder.message(header)
+        with self._reading(name, seconds):
+            self._process.deadline = time.monotonic() + PATIENCE * seconds + self._grace
+            self._process.write(message)
+            answer = read(self._process)
+            if answer is None:
+                raise EOFError
+            self._leaves.update(answer, answer.header["leaves"], new=True)
+            self._random = random
+            if answer.header["random"] is not None:
+                torch.set_rng_state(answer.tensor(answer.header["random"]))
+                self._random = torch.get_rng_state()
+            if "failure" in answer.header:
+                raise _failure(answer, answer.header["failure"])
+            return answer
+
+    @contextlib.contextmanager
+    def _reading(self, name: str, seconds: float = 0.0) -> Iterator[None]:
+        """Turn whatever the child does wrong into a Failure, and end it."""
+        try:
+            yield
+        except Overdue:
+            text = f"ran for more than {seconds:g} s"
+            self.end(f"an earlier call {text}")
+            raise Failure(f"{name} {text}.") from None
+        except (EOFError, OSError):
+            text = "ended its Python process"
+            self.end(f"an earlier call {text}", 1.0)
+            raise Failure(f"{name} {text}.") from None
+        except _MALFORMED as error:
+            self.end("an earlier call gave what cannot be read")
+            raise Failure(f"{name} gives what cannot be read: {error!s:.200}.") from None
+        except Failure:
+            raise
+        except BaseException:  # such as Ctrl-C: the next answer would be to this question
+            self.end("it was interrupted")
+            raise
+
+    def _value(self, answer: Decoder, encoder: Encoder, inputs: list[int], name: str) -> object:
+        """Rebuild the value of an answer; its tensors continue the graph of the inputs."""
+        header = answer.header
+        if header.get("graph") is not None:
+            leaves = [self._leaves.tensor(number) for number in header["uses"]]
+            tensors = [encoder.tensors[number] for number in inputs] + leaves
+            graph = Graph(self, header["graph"], name, [tensor.shape for tensor in tensors])
+            outputs = [answer.tensor(place).detach() for place in header["outputs"]]
+            with torch.enable_grad():
+                outputs = _Call.apply(graph, outputs, *tensors)
+            for place, output in zip(header["outputs"], outputs, strict=True):
+                answer.tensors[place] = output
+        return answer.value(header.get("value"), self._resolve)
+
+    def _refer(self, value: object) -> list | None:
+        if isinstance(value, Tensor) and (number := self._leaves.number(value)) is not None:
+            return ["leaf", number]
+        number = self._proxy.number_of(value, self)
+        return None if number is None else ["object", number]
+
+    def _resolve(self, tree: list) -> object:
+        match tree:
+            case ["leaf", number]:
+                return self._leaves.tensor(number)
+            case ["object", int(number), str(name), str(kind), str(type_name)]:
+                if all(0 < len(text) <= LABEL for text in (name, kind, type_name)):
+                    return self._proxy(self, number, name, kind, type_name)
+        raise WireError(f"an unknown kind of value: {tree!r:.40}")
+
+
+class Graph:
+    """A call whose history the child keeps for as long as this lives."""
+
+    def __init__(self, channel: Channel, number: int, name: str, shapes: list[torch.Size]):
+        self.channel = channel
+        self.number = number
+        self.name = name
+        self.shapes = shapes
+        channel.release_with(self, "graph", number)
+
+
+class _Call(torch.autograd.Function):
+    """The step of autograd that goes back through a call in the child."""
+
+    @staticmethod
+    def forward(ctx, graph: Graph, outputs: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.graph = graph
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads: Tensor | None):
+        if all(grad is None for grad in grads):
+            return None, None, *[None] * len(ctx.graph.shapes)
+        return None, None, *ctx.graph.channel.backward(ctx.graph, grads)
+
+
+def _failure(answer: Decoder, fields: dict) -> Failure:
+    message, what, kinds = fields["message"], fields["what"], fields["kinds"]
+    if not all(isinstance(text, str) for text in (message, what, *kinds)):
+        raise WireError("a malformed failure")
+    observed = answer.value(fields["observed"])
+    if not (observed is None or isinstance(observed, Tensor)):
+        raise WireError("a malformed failure")
+    kind = NotImplementedYet if fields["not_implemented"] is True else Failure
+    return kind(message[:MESSAGE], what=what, observed=observed, kinds=tuple(kinds))

@@ -1,0 +1,68 @@
+"""A stand-in for an object of a notebook that runs in another process.
+
+A Proxy offers what Guarded offers, so that checks run with either. Values cross as data (see
+course_pkg.remote.messages); nothing that the other side sends is executed, and whatever it does
+wrong, be it to end, to hang or to send garbage, is a Failure of the call that was under way.
+"""
+
+from collections.abc import Callable
+
+from autograder.remote.channel import Channel
+from course_pkg.remote.messages import WireError
+
+
+class Proxy:
+    """Stand in for an object of another process, as Guarded does for one of this.
+
+    Args:
+        again: finds the same object in a new process; None if there is no way.
+    Raises (when called or when an attribute is read):
+        Failure: as Guarded; and when the call ended the process, or made it hang or send garbage.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        number: int,
+        name: str,
+        kind: str,
+        type_name: str,
+        again: Callable[[], "Proxy"] | None = None,
+    ):
+        self._channel = channel
+        self._number = number
+        self._name = name
+        self._again = again
+        self.kind = kind
+        self.type_name = type_name
+        channel.release_with(self, "object", number)
+
+    def __call__(self, *args, **kwargs):
+        self._renew()
+        return self._channel.call(self._number, self._name, args, kwargs)
+
+    def __getattr__(self, name: str):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._renew()
+        return self._channel.ask("attribute", self._name, target=self._number, attribute=name)
+
+    @staticmethod
+    def number_of(value: object, channel: Channel) -> int | None:
+        """Look up by which number the other side of a channel knows a value; None if none.
+
+        Raises:
+            WireError: it stands in for an object of another process, or of one that has ended.
+        """
+        if not isinstance(value, Proxy):
+            return None
+        value._renew()
+        if value._channel is not channel:
+            raise WireError(f"{value._name} lives in another process")
+        return value._number
+
+    def _renew(self) -> None:
+        if self._channel.ended and self._again is not None:
+            new = self._again()
+            self._channel, self._number = new._channel, new._number
+            self._new = new  # the owner of the number

@@ -1,0 +1,1 @@
+"""What is given around the engine: models, requests, pictures of memory, serving without pages."""

@@ -1,0 +1,50 @@
+"""Attention for the engine of 11_paged_attention: on a GPU, the kernel of 12 decodes."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from course_pkg.checking.ready import is_stub
+
+
+def by_kernel(kernel: Callable, attention: Callable) -> Callable:
+    """Make a function like `paged_attention` in which a kernel takes what it can take.
+
+    Args:
+        kernel: like `triton_paged_decode`.
+        attention: like `paged_attention`; it takes steps of several new tokens for each sequence,
+            and float64.
+    """
+
+    def attend(
+        Q: Float[Tensor, "B T H D_h"],
+        K: Float[Tensor, "G N S D_h"],
+        V: Float[Tensor, "G N S D_h"],
+        tables: Int[Tensor, "B M"],
+        lengths: Int[Tensor, "B"],
+    ) -> Float[Tensor, "B T H D_h"]:
+        if Q.shape[1] > 1 or Q.dtype == torch.float64:
+            return attention(Q, K, V, tables, lengths)
+        return kernel(Q[:, 0], K, V, tables, lengths)[:, None]
+
+    return attend
+
+
+def with_kernel(attention: Callable, device: torch.device) -> Callable:
+    """Let `triton_paged_decode` decode on a GPU, if it is there and Triton is installed.
+
+    Returns:
+        The function for a cache on that device; `attention` itself where no kernel can run.
+    """
+    if device.type != "cuda":
+        return attention
+    try:
+        from course_pkg.flash_kernels import triton_paged_decode
+        from course_pkg.tools.launch import INTERPRETED, why_not
+    except ModuleNotFoundError:  # students of earlier assignments have no kernels yet
+        return attention
+    if INTERPRETED or why_not() or is_stub(triton_paged_decode):
+        return attention
+    return by_kernel(triton_paged_decode, attention)

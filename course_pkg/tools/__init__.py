@@ -1,0 +1,1 @@
+"""Tools of the notebooks: training, plots, threads, and launching kernels."""

@@ -1,0 +1,248 @@
+"""The builder: what it refuses, that it is deterministic, and that it notices what is stale."""
+
+import ast
+import shutil
+
+import nbformat
+import numpy as np
+import pytest
+
+from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.author import build, notebook
+from autograder.author.master import parts
+from autograder.author.mutants import mutants
+from autograder.handout import exercise
+from course_pkg.checking import naming
+from course_pkg.checking.registry import Exercise
+from course_pkg.lstm import cell_gradient
+
+LSTM = Assignment("02_lstm")
+GOOD = """# Title
+
+```python
+x = 1
+```
+
+```python exercise="lstm_step" points=4
+```
+
+```question name="why" points=2
+Why?
+---
+- because
+```
+"""
+
+
+@pytest.fixture
+def master(tmp_path):
+    def write(text: str):
+        path = tmp_path / "02_lstm.md"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_parts_of_a_master(master):
+    found = parts(master(GOOD))
+    assert [type(part).__name__ for part in found] == ["Text", "Code", "ExerciseFence", "Question"]
+    assert (found[2].name, found[2].points, found[2].line) == ("lstm_step", 4, 7)
+    assert (found[3].text, found[3].rubric, found[3].line) == ("Why?", "- because", 10)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (" points=4", "", r":7: points are missing: write points=4 in the fence"),
+        (" points=4", " points=many", r":7: not understood: .*points=many; write exercise="),
+        ("exercise=", "excercise=", r":7: not understood: excercise; write exercise="),
+        (" points=2", "", r":10: points are missing"),
+        ('name="why" ', "", r":10: a question needs a name"),
+        ("---\n- because\n", "", r":10: a question needs its rubric below a line with ---"),
+        ("points=4\n```", "points=4\npass\n```", r":7: the fence of 'lstm_step' must be empty"),
+        ('name="why"', 'name="lstm_step"', r":10: 'lstm_step' is there twice; rename one"),
+    ],
+)
+def test_a_broken_master_is_reported_with_its_line(master, old, new, message):
+    assert old in GOOD
+    with pytest.raises(CourseError, match="02_lstm.md" + message):
+        parts(master(GOOD.replace(old, new)))
+
+
+def test_an_exercise_twice_is_reported(master):
+    fence = '\n```python exercise="lstm_step" points=4\n```\n'
+    with pytest.raises(CourseError, match=r":\d+: 'lstm_step' is there twice"):
+        parts(master(GOOD + fence))
+
+
+@pytest.fixture
+def changed_master(monkeypatch, tmp_path):
+    """Let the builder read a changed copy of 02_lstm's master."""
+
+    def change(old: str, new: str) -> None:
+        text = LSTM.master.read_text(encoding="utf-8")
+        assert old in text
+        copy = tmp_path / "02_lstm.md"
+        copy.write_text(text.replace(old, new, 1), encoding="utf-8")
+        for picture in LSTM.master.parent.glob("*.svg"):
+            shutil.copy(picture, tmp_path)
+        monkeypatch.setattr(Assignment, "master", property(lambda self: copy))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            'exercise="gru_step"',
+            'exercise="gru_stop"',
+            r"there is no 'gru_stop' in course_pkg/lstm",
+        ),
+        (
+            '```python exercise="gru_step" points=4\n```\n',
+            "",
+            r":1: 'gru_step' of course_pkg/lstm.py has no fence; add ```python exercise=",
+        ),
+        ("(02_lstm.svg)", "(missing.svg)", r"there is no picture .*missing.svg"),
+    ],
+)
+def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, new, message):
+    changed_master(old, new)
+    with pytest.raises(CourseError, match=message):
+        notebook.notebook(LSTM)
+        notebook.pictures(LSTM)
+
+
+def test_an_unknown_assignment_is_reported():
+    with pytest.raises(CourseError, match=r"there is no solutions/99_none.md; masters: .*02_lstm"):
+        assignments(["99_none"])
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
+def test_committed_files_are_fresh(assignment):
+    assert build.check(assignment) == []
+
+
+def test_building_twice_changes_nothing():
+    before = {path: path.read_bytes() for path in (LSTM.solved, LSTM.student)}
+    assert build.build(LSTM) == []
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_changed_notebook_is_stale(monkeypatch, tmp_path):
+    for name in ("solved", "student"):
+        folder = shutil.copytree(getattr(LSTM, name).parent, tmp_path / name)
+        copy = folder / LSTM.student.name
+        monkeypatch.setattr(Assignment, name, property(lambda self, copy=copy: copy))
+    assert build.check(LSTM) == []
+    LSTM.student.write_text(LSTM.student.read_text().replace("# YOUR CODE HERE", "pass", 1))
+    assert build.check(LSTM) == [LSTM.student]
+    LSTM.solved.write_text(LSTM.solved.read_text().replace("lstm_step", "lstm_stop", 1))
+    assert LSTM.solved in build.check(LSTM)
+    nb = nbformat.read(LSTM.solved, as_version=4)
+    nb.metadata["course"]["outputs_depend_on"] = "something else"
+    nbformat.write(nb, LSTM.solved)
+    assert build.check(LSTM) == [LSTM.solved]
+
+
+def test_outputs_depend_on_the_data_that_the_code_names():
+    found = notebook._needed("from course_pkg import data\ndata.adding_problem(1, 2, 3)")
+    assert {path.name for path in found} == {"recall.py"}
+
+
+def test_ids_are_unique_and_say_what_a_cell_is():
+    ids = [cell.id for cell in nbformat.read(LSTM.student, as_version=4).cells]
+    assert len(set(ids)) == len(ids)
+    assert {"lstm_step", "check_lstm_step"} <= set(ids)
+
+
+def test_solution_markers_go_around_bodies_or_where_the_reference_has_them():
+    sources = exercise.exercises(ROOT / "course_pkg" / "lstm.py")
+    step = sources["lstm_step"]
+    assert step.index('"""\n    ### BEGIN SOLUTION') < step.index("torch.cat")
+    assert step.endswith("    ### END SOLUTION")
+    lstm = exercise.cleared(sources["LSTM"])
+    assert "self.W = nn.Parameter" in lstm and "torch.where" not in lstm
+
+
+def test_a_stub_keeps_signatures_and_docstrings_alone():
+    text = exercise.stub(ROOT / "course_pkg" / "lstm.py")
+    original = (ROOT / "course_pkg" / "lstm.py").read_text(encoding="utf-8")
+    for stubbed, node in zip(ast.parse(text).body, ast.parse(original).body, strict=True):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            assert ast.get_docstring(stubbed) == ast.get_docstring(node)
+    assert text.count("raise NotImplementedError()") == 8
+    assert "torch.sigmoid" not in text
+
+
+def test_an_exercise_without_docstring_is_reported(tmp_path):
+    module = tmp_path / "bare.py"
+    module.write_text("def bare(x):\n    return x\n")
+    with pytest.raises(ValueError, match=r"bare.py:1: bare has no docstring"):
+        exercise.exercises(module)
+
+
+def an_entry(observed: np.ndarray, dtype: str = "float64") -> naming.Entry:
+    return naming.Entry("step", "values", "f is forgotten", "c_t", dtype, observed)
+
+
+def test_fingerprints_survive_writing_and_reading(tmp_path):
+    path = tmp_path / "data" / "02_lstm.npz"
+    entry = an_entry(np.array([0.5, np.nan]))
+    naming.save(path, [entry])
+    (found,) = naming.load(path)
+    assert found[:-1] == entry[:-1]
+    assert np.array_equal(found.observed, entry.observed, equal_nan=True)
+    first = path.read_bytes()
+    naming.save(path, [entry])
+    assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 5.8, 1e9])
+def test_another_processor_changes_no_fingerprint(scale):
+    """Sums of the same numbers in another order, as another processor takes them."""
+    generator = np.random.default_rng(0)
+    x = scale * generator.standard_normal((200, 7, 5))
+    for dtype, coarse in (("float32", True), ("float64", False)):
+        numbers = x.astype(dtype)
+        there = an_entry(numbers[::-1].cumsum(axis=0, dtype=dtype)[-1], dtype)
+        here = an_entry(numbers.sum(axis=0), dtype)
+        assert not np.array_equal(here.observed, there.observed)
+        assert naming.same(here, there)
+        # What is wrong by a hundred-thousandth is another mistake, unless float32 hides it.
+        assert naming.same(here, an_entry(here.observed * (1 + 1e-5), dtype)) is coarse
+
+
+def test_fingerprints_differ_in_shape_kind_and_what_is_not_finite():
+    one = an_entry(np.array([1.5, np.inf, np.nan]))
+    assert naming.same(one, one)
+    for other in ([1.5, np.inf], [1.5, -np.inf, np.nan], [1.5, 3.0, np.nan], [1.5, np.inf, 0.0]):
+        assert not naming.same(one, an_entry(np.array(other)))
+    assert not naming.same(an_entry(np.array([1, 2])), an_entry(np.array([1, 3])))
+    assert not naming.same(an_entry(np.array([1, 2])), an_entry(np.array([1.0, 2.0])))
+
+
+@pytest.mark.parametrize(
+    ("values", "peculiar"),
+    [
+        (np.zeros(20), False),
+        (np.full((3, 4), np.nan), False),
+        (np.array([1.0, 0.0]), False),
+        (np.linspace(-1e-16, 1e-16, 12), False),
+        (np.array(0.25), True),
+        (np.tril(np.ones((4, 5))), True),
+    ],
+)
+def test_only_peculiar_values_name_a_bug(values, peculiar):
+    assert naming.identifies(values) is peculiar
+
+
+def test_mutants_change_one_thing_each():
+    found = list(mutants(Exercise.of(cell_gradient)))
+    names = [mutant.name for mutant in found]
+    assert "G[:, t - 1] = G[:, t] * f[:, t] → G[:, t - 1] = G[:, t] / f[:, t]" in names
+    assert "return G → (left out)" in names
+    assert len(names) >= 15
+    assert all(mutant.solution.__name__ == "cell_gradient" for mutant in found)

@@ -1,0 +1,83 @@
+"""Solved notebooks run in their time; in students' notebooks nothing fails but checks."""
+
+import os
+import re
+import resource
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from autograder.assignment import Assignment, assignments
+from autograder.author.execution import execute
+from tests import course as toolbox
+
+BUDGET = 90  # seconds of computing for a solved notebook, on one core
+PATIENCE = 4 * BUDGET  # seconds of waiting for it: others may use the machine too
+ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/|\b[A-Z]:\\")  # a path of somebody's machine
+BOUND = {"OMP_NUM_THREADS": "1", "COURSE_DEVICE": "cpu"}
+
+
+def name(assignment: Assignment) -> str:
+    return assignment.name
+
+
+def computed() -> float:
+    """Return the seconds that all ended child processes, and theirs, have computed."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=name)
+def test_solved_notebook(assignment, record_property):
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", "-p", "no:cacheprovider"]
+    command += [f"--nbval-cell-timeout={PATIENCE}", str(assignment.solved)]
+    before = computed()
+    done = subprocess.run(
+        command,
+        env={**os.environ, **BOUND},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    seconds = computed() - before
+    record_property("seconds", seconds)
+    print(f"{assignment.name}: {seconds:.0f} s of {BUDGET}")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    cells = sum(cell.cell_type == "code" for cell in nbformat.read(assignment.solved, 4).cells)
+    assert f"{cells} passed" in done.stdout  # every cell is a test of its own
+    assert seconds < BUDGET
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=name)
+def test_student_notebook_fails_in_checks_alone(assignment):
+    nb = nbformat.read(assignment.student, as_version=4)
+    execute(nb, allow_errors=True)
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            errors = [output for output in cell.outputs if output.output_type == "error"]
+            if cell.id.startswith("check_"):
+                exercise = cell.id.removeprefix("check_")
+                assert [error.ename for error in errors] == ["CheckFailed"]
+                (text,) = errors[0].traceback
+                toolbox.assert_unsolved(exercise, text)
+            else:
+                assert not errors, cell.source + "\n".join(errors[0].traceback)
+            assert not any(output.get("name") == "stderr" for output in cell.outputs), cell.source
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=name)
+def test_stored_outputs_are_fit_to_publish(assignment):
+    nb = nbformat.read(assignment.solved, as_version=4)
+    pictures = 0
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error" and output.get("name") != "stderr", cell.source
+            data = output.get("data", {})
+            picture = data.get("image/png", data.get("image/svg+xml", ""))
+            assert len(picture) * 3 / 4 < 200_000, cell.source
+            pictures += bool(picture)
+            text = "".join(output.get("text", ""))
+            assert not ABSOLUTE.search(text), cell.source
+    assert pictures >= 2

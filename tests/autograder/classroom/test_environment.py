@@ -1,0 +1,215 @@
+"""`make env`: what it refuses, what it reuses, and that versions are stated once."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from autograder.classroom import environment
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PROJECT = tomllib.loads(PYPROJECT)["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A folder with pyproject.toml that the script takes for the repository, and a fake pip."""
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment.venv, "create", create_nothing)
+    monkeypatch.setattr(environment.subprocess, "call", lambda command: 0)
+    return tmp_path
+
+
+def create_nothing(folder, **options):
+    """Stand in for venv.create: make only the file that marks an environment."""
+    python = Path(folder) / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+
+
+@pytest.mark.parametrize("version", [(3, 6), (3, 10), (3, 14)])
+def test_another_python_is_refused_with_a_message(monkeypatch, capsys, version):
+    monkeypatch.setattr(sys, "version_info", (*version, 0))
+    assert environment.main() == 1
+    message = capsys.readouterr().err
+    assert "needs Python 3.11 to 3.13" in message
+    assert f"this is Python {version[0]}.{version[1]}" in message
+    assert "make env PYTHON=python3.12" in message
+
+
+def test_the_script_parses_on_old_pythons():
+    ast.parse(Path(environment.__file__).read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+def test_a_python_without_ensurepip_is_refused(monkeypatch):
+    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(environment.EnvironmentProblem, match="apt install python3-venv"):
+        environment.check_python(PYPROJECT)
+
+
+def test_a_full_disk_is_refused_before_anything_is_written(checkout, monkeypatch, capsys):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(environment.shutil, "disk_usage", lambda path: usage(9e9, 8e9, 1e9))
+    assert environment.main() == 1
+    message = capsys.readouterr().err
+    assert "needs 3 GB of free disk" in message
+    assert "has 1.0 GB" in message
+    assert not (checkout / ".venv").exists()
+
+
+def test_an_environment_is_built_once_and_reused_in_silence(checkout, capsys):
+    assert environment.main() == 0
+    assert "Creating .venv" in capsys.readouterr().out
+    assert environment.main() == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_changed_pyproject_updates_the_environment(checkout, capsys):
+    environment.main()
+    (checkout / "pyproject.toml").write_text(PYPROJECT + "\n# changed\n", encoding="utf-8")
+    capsys.readouterr()
+    assert environment.main() == 0
+    assert "pyproject.toml has changed: updating .venv" in capsys.readouterr().out
+
+
+def test_an_environment_that_was_moved_is_built_anew(checkout, capsys):
+    environment.main()
+    stamp = checkout / ".venv" / environment.STAMP_NAME
+    stamp.write_text(stamp.read_text().replace(str(checkout), "/elsewhere"))
+    capsys.readouterr()
+    assert environment.main() == 0
+    assert "Creating .venv" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("first_time", [True, False])
+def test_an_interrupted_build_leaves_no_stamp(checkout, monkeypatch, capsys, first_time):
+    if not first_time:
+        environment.main()
+        (checkout / "pyproject.toml").write_text(PYPROJECT + "\n", encoding="utf-8")
+
+    def interrupt(command):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(environment.subprocess, "call", interrupt)
+    assert environment.main() == 130
+    assert "Run the same command again" in capsys.readouterr().err
+    assert environment.read_stamp(checkout / ".venv") == ""
+
+
+def test_a_failing_pip_is_reported(checkout, monkeypatch, capsys):
+    monkeypatch.setattr(environment.subprocess, "call", lambda command: 1)
+    assert environment.main() == 1
+    assert "pip could not install the packages" in capsys.readouterr().err
+
+
+def test_make_says_when_python_is_too_old(tmp_path):
+    old = tmp_path / "python3"
+    old.write_text(
+        f"#!{sys.executable}\n"
+        "import runpy, sys\n"
+        "sys.version_info = (3, 9, 0)\n"
+        "runpy.run_path(sys.argv[1], run_name='__main__')\n"
+    )
+    old.chmod(0o755)
+    made = subprocess.run(
+        ["make", "env", f"PYTHON={old}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert made.returncode != 0
+    assert "this is Python 3.9" in made.stderr
+
+
+def test_conda_installs_our_package_and_nothing_else():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())
+    (pip_part,) = [entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict)]
+    (package,) = pip_part
+    extras = re.fullmatch(r"-e \.\[([a-z,]+)\]", package).group(1).split(",")
+    assert set(extras) == set(EXTRAS)
+    assert ",".join(extras) == environment.EXTRAS
+
+
+def test_conda_installs_a_python_that_the_course_supports():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())
+    entries = [entry for entry in conda["dependencies"] if isinstance(entry, str)]
+    assert {entry.partition("=")[0] for entry in entries} == {"python", "pip", "make"}
+    (version,) = [entry.partition("=")[2] for entry in entries if entry.startswith("python")]
+    assert version in SpecifierSet(PROJECT["requires-python"])
+
+
+def test_continuous_integration_runs_every_supported_python():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    tested = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    supported = SpecifierSet(PROJECT["requires-python"])
+    assert tested == [f"3.{minor}" for minor in range(30) if f"3.{minor}" in supported]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".ci/run",
+        ".github/workflows/ci.yml",
+        "CONTRIBUTING.md",
+        "Makefile",
+        "README.md",
+        "environment.yml",
+    ],
+)
+def test_package_versions_are_stated_in_pyproject_only(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    pinned = [Requirement(line) for group in EXTRAS.values() for line in group]
+    pinned += [Requirement(line) for line in PROJECT["dependencies"]]
+    for requirement in pinned:
+        (version,) = [specifier.version for specifier in requirement.specifier]
+        assert not re.search(rf"{requirement.name}\S{{0,3}} ?{re.escape(version)}", text)
+
+
+def test_one_package_has_one_version():
+    pinned = {}
+    for line in [*PROJECT["dependencies"], *(line for group in EXTRAS.values() for line in group)]:
+        requirement = Requirement(line)
+        pinned.setdefault(requirement.name, set()).add(str(requirement.specifier))
+    assert all(len(versions) == 1 for versions in pinned.values()), pinned
+
+
+def test_the_continuous_integration_script_only_runs_make_test():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().splitlines()[-1] == "make test"
+
+
+@pytest.mark.xdist_group("kept")
+def test_workers_keep_groups_together(request):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert request.node.nodeid.endswith("@kept")
+
+
+def test_wheels_bring_what_the_gpu_tests_need_but_torch():
+    listed = subprocess.run(
+        [sys.executable, "-m", "autograder.classroom.wheels", "--list"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = {line.partition("==")[0] for line in listed.stdout.splitlines()}
+    wanted = {Requirement(line).name for line in EXTRAS["notebooks"] + PROJECT["dependencies"]}
+    assert wanted - {"torch"} <= names
+    assert {"nbformat", "jupyter-client", "pyzmq"} <= names  # what those need
+    assert not {n for n in names if n.startswith(("torch", "nvidia", "triton", "jupyterlab"))}
+
+
+def test_the_gpu_workflow_runs_make_on_its_runner():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "gpu.yml").read_text())
+    job = workflow["jobs"]["test"]
+    assert job["runs-on"] == ["self-hosted", "gpu"]
+    assert "make test-gpu" in [step.get("run") for step in job["steps"]]

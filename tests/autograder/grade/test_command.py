@@ -1,0 +1,259 @@
+"""What the grade command does when something is not as it should be; no submission is run here."""
+
+import errno
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import nbformat
+import pytest
+from tqdm import tqdm
+
+from autograder.assignment import Assignment
+from autograder.grade import command as batch
+from autograder.grade import sandbox, submission
+from autograder.grade.gradebook import Recorder
+from autograder.grade.submission import Course, Submission, verdict_of
+from autograder.grade.verdict import Store, Verdict
+from tests import course as toolbox
+from tests.course import WORK, needs_sandbox
+
+LSTM = Assignment("02_lstm")
+CHECK = "check_init_forget_bias"
+pytestmark = [pytest.mark.xdist_group("command"), needs_sandbox]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory) -> Path:
+    """A course in which two students have submitted."""
+    root = tmp_path_factory.mktemp("template")
+    toolbox.new_course(root, LSTM, trim=toolbox.one_exercise)
+    released = root / "notebooks" / LSTM.name / f"{LSTM.name}.ipynb"
+    for student in ("ada", "alan"):
+        nb = nbformat.read(released, as_version=4)
+        nb.cells.append(nbformat.v4.new_code_cell(f"# by {student}"))
+        toolbox.submit(root, student, LSTM, nb)
+    return root
+
+
+@pytest.fixture
+def course(template, tmp_path, monkeypatch) -> Path:
+    """A copy of it, in which judging takes no time and gives 1.5 points."""
+    root = shutil.copytree(template, tmp_path / "course")
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(submission.Judging, "judge", lambda self, found: fixed(found))
+    return root
+
+
+def fixed(found) -> Verdict:
+    outputs = [[] for _ in found]
+    outputs[-2] = [nbformat.v4.new_output("execute_result", data={"text/plain": "1.5"})]
+    return Verdict(outputs, {CHECK: 1.5})
+
+
+@pytest.fixture
+def grade(course, capsys):
+    """Run the command in this process; return its status, what it says of each, and stderr."""
+
+    def run(*options: str) -> tuple[int, dict[str, dict], str]:
+        parser = ArgumentParser()
+        batch.add_arguments(parser)
+        status = batch.main(parser.parse_args([LSTM.name, *options, "--workers", "1", "--json"]))
+        out, err = capsys.readouterr()
+        lines = map(json.loads, out.splitlines())
+        return status, {line["student"]: line for line in lines}, err
+
+    return run
+
+
+def states(lines: dict[str, dict]) -> dict[str, str]:
+    return {student: line["state"] for student, line in lines.items()}
+
+
+def test_force_judges_again(grade, monkeypatch):
+    status, lines, err = grade()
+    assert status == 0 and states(lines) == {"ada": "graded", "alan": "graded"}
+    assert {line["score"] for line in lines.values()} == {1.5}
+    assert "2 graded" in err
+    assert states(grade()[1]) == {"ada": "unchanged", "alan": "unchanged"}
+
+    def better(self, found):
+        verdict = fixed(found)
+        verdict.outputs[-2][0]["data"]["text/plain"] = "2.0"
+        return verdict
+
+    monkeypatch.setattr(submission.Judging, "judge", better)
+    assert states(grade()[1]) == {"ada": "unchanged", "alan": "unchanged"}
+    _, lines, _ = grade("ada", "--force")
+    assert {s: line["score"] for s, line in lines.items()} == {"ada": 2.0}
+
+
+def test_a_verdict_that_the_gradebook_does_not_hold_is_written(grade, course):
+    """As after a kill between the two."""
+    grade()
+    ada = Submission(Course(course), LSTM.name, "ada")
+    found = ada.steps()
+    verdict = fixed(found)
+    verdict.outputs[-2][0]["data"]["text/plain"] = "0.5"
+    ada.course.store.save(LSTM.name, ada.key(found), verdict)
+    _, lines, _ = grade()
+    assert states(lines) == {"ada": "graded", "alan": "unchanged"}
+    assert lines["ada"]["score"] == 0.5
+
+
+def test_a_change_is_graded_again(grade, course):
+    grade()
+    path = course / WORK / "submitted" / "ada" / LSTM.name / f"{LSTM.name}.ipynb"
+    nb = nbformat.read(path, as_version=4)
+    nb.cells.append(nbformat.v4.new_code_cell("# and one more"))
+    nbformat.write(nb, path)
+    assert states(grade()[1]) == {"ada": "graded", "alan": "unchanged"}
+
+
+def test_unknown_students_are_an_error(grade):
+    status, lines, err = grade("nobody")
+    assert status == 1 and lines == {} and "nobody has not submitted 02_lstm" in err
+
+
+def test_the_log_has_a_line_for_each(grade, course):
+    grade()
+    lines = (course / WORK / f"grade_{LSTM.name}.log").read_text().splitlines()
+    assert [line.split()[2] for line in lines] == ["ada", "alan"]
+    assert all('"state": "graded"' in line for line in lines)
+
+
+def test_progress_on_a_terminal(grade, monkeypatch):
+    monkeypatch.setattr(batch, "tqdm", lambda **options: tqdm(**options | {"disable": False}))
+    _, _, err = grade()
+    assert "2/2" in err and "graded=2" in err and "running=1" in err
+
+
+def test_a_full_disk(grade, monkeypatch):
+    save = Store.save
+
+    def full(self, assignment, key, verdict):
+        monkeypatch.setattr(Store, "save", save)  # for the second student there is room again
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Store, "save", full)
+    status, lines, _ = grade()
+    assert status == 1 and states(lines) == {"ada": "failed", "alan": "graded"}
+    assert "the verdict cannot be kept" in lines["ada"]["reason"]
+    assert "No space left on device" in lines["ada"]["reason"]
+    status, lines, _ = grade()
+    assert status == 0 and states(lines) == {"ada": "graded", "alan": "unchanged"}
+
+
+def test_a_locked_gradebook_fails_one_and_says_so(course):
+    root = Course(course)
+    submission = Submission(root, LSTM.name, "ada")
+    key = submission.key(submission.steps())
+    points = {CHECK: 1.0}
+    root.store.save(LSTM.name, key, Verdict([[] for _ in submission.steps()], points))
+    recorder = Recorder(root, LSTM.name)
+    with sqlite3.connect(course / WORK / "gradebook.db", isolation_level=None) as book:
+        book.execute("begin exclusive")
+        assert recorder.record(submission, key) == "the gradebook is locked by another program"
+        assert not recorder.holds(submission, key)
+        book.execute("rollback")
+    assert recorder.record(submission, key) is None
+    assert recorder.holds(submission, key)
+
+
+def test_a_gradebook_that_is_gone(grade, course):
+    book = course / WORK / "gradebook.db"
+    book.rename(book.with_suffix(".away"))
+    book.mkdir()
+    status, lines, err = grade()
+    assert status == 1 and lines == {}
+    assert err.startswith("Grading stops: ") and "unable to open database file" in err
+    book.rmdir()
+    book.with_suffix(".away").rename(book)
+    assert states(grade()[1]) == {"ada": "graded", "alan": "graded"}
+
+
+def test_an_assignment_that_the_gradebook_does_not_know(grade, course):
+    (course / WORK / "gradebook.db").unlink()
+    status, lines, _ = grade()
+    assert status == 1 and states(lines) == {"ada": "failed", "alan": "failed"}
+    assert "run nbgrader generate_assignment first" in lines["ada"]["reason"]
+
+
+def test_a_gradebook_that_goes_meanwhile(grade, course, monkeypatch):
+    def judge(self, found):
+        book = course / WORK / "gradebook.db"
+        if book.is_file():
+            book.rename(book.with_suffix(".away"))
+            book.mkdir()
+        return fixed(found)
+
+    monkeypatch.setattr(submission.Judging, "judge", judge)
+    status, lines, _ = grade()
+    assert status == 1 and states(lines) == {"ada": "failed", "alan": "failed"}
+    assert lines["ada"]["reason"] == "the gradebook cannot be opened"
+
+
+def test_a_submission_without_a_verdict_waits_for_a_person(grade, course, monkeypatch):
+    def judge(self, found):
+        if "# by ada" in found[-1].source:
+            raise RuntimeError("two workers have died")
+        return fixed(found)
+
+    monkeypatch.setattr(submission.Judging, "judge", judge)
+    status, lines, _ = grade()
+    assert status == 0 and states(lines) == {"ada": "person", "alan": "graded"}
+    assert "two workers have died" in lines["ada"]["reason"]
+    assert lines["ada"]["score"] == 0 and lines["ada"]["needs_person"]
+    with toolbox.gradebook(course) as book:
+        notebook = book.find_submission_notebook(LSTM.name, LSTM.name, "ada")
+        assert any("two workers have died" in str(c.auto_comment) for c in notebook.comments)
+    # It is no verdict: neither the formgrader's button nor the next run takes it for one.
+    ada = Submission(Course(course), LSTM.name, "ada")
+    nb = submission.mend(submission.read(ada.folder / f"{LSTM.name}.ipynb"), ada.plan)
+    monkeypatch.setattr(submission.Judging, "judge", lambda self, found: fixed(found))
+    assert verdict_of(ada, nb).is_final
+    _, lines, _ = grade()
+    assert states(lines) == {"ada": "graded", "alan": "unchanged"}
+    assert lines["ada"]["score"] == 1.5 and not lines["ada"]["needs_person"]
+
+
+def test_without_bubblewrap_nothing_is_graded(course):
+    environment = os.environ | {"PATH": str(Path(sys.executable).parent)}
+    for command in (["autograder", "grade", LSTM.name], ["nbgrader", "autograde", LSTM.name]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=course,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 1
+        assert "bubblewrap (bwrap) is not installed" in done.stderr
+        assert "sudo apt-get install bubblewrap" in done.stderr
+    assert set(toolbox.scores(course, "ada", LSTM).values()) == {None}
+
+
+def test_switched_off_it_says_so_loudly(grade, monkeypatch):
+    monkeypatch.setenv(sandbox.SWITCH, "off")
+    monkeypatch.setattr(sandbox, "problem", lambda: "bubblewrap needs Linux")
+    recorded = []
+    monkeypatch.setattr(Recorder, "record", lambda self, *what: recorded.append(what))
+    monkeypatch.setattr(Recorder, "scores", lambda self, student: (1.0, 2.0, False))
+    status, lines, err = grade()
+    assert status == 0 and states(lines) == {"ada": "graded", "alan": "graded"}
+    assert "!! AUTOGRADER_SANDBOX=off" in err
+    assert [key for _, key in recorded] == [None, None]
+
+
+def test_a_missing_notebook_has_a_row_by_either_command(grade, course):
+    (course / WORK / "submitted" / "ada" / LSTM.name / f"{LSTM.name}.ipynb").unlink()
+    toolbox.nbgrader(course, "autograde", LSTM.name)
+    assert toolbox.scores(course, "ada", LSTM) == {"init_forget_bias": 0}
+    _, lines, _ = grade()
+    assert lines["ada"]["needs_person"] and lines["ada"]["score"] == 0

@@ -1,0 +1,93 @@
+"""Submitted notebooks are put in order, and say nothing about themselves but the student's text."""
+
+import copy
+import json
+
+import nbformat
+import pytest
+
+from autograder.assignment import Assignment
+from autograder.grade.files import clean
+from autograder.grade.mend import mend
+from autograder.grade.plan import Plan
+from autograder.grade.reading import Unreadable, read
+from tests import course as toolbox
+from tests.hostile.accidents import ACCIDENTS, UNREADABLE
+from tests.hostile.course import as_json
+
+LSTM = Assignment("02_lstm")
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return Plan.read(LSTM.solved)
+
+
+@pytest.fixture(scope="module")
+def stub():
+    return nbformat.read(LSTM.student, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def solved(stub):
+    nb = copy.deepcopy(stub)
+    toolbox.solve(nb, LSTM)
+    return nb
+
+
+def submitted(name: str, solved, stub, path):
+    nb = as_json(solved, stub)
+    result = ACCIDENTS[name](nb)
+    path.write_bytes(result if isinstance(result, bytes) else json.dumps(nb).encode())
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(set(ACCIDENTS) - UNREADABLE))
+def test_planned_cells_are_as_planned(name, plan, solved, stub, tmp_path):
+    nb = mend(read(submitted(name, solved, stub, tmp_path / "nb.ipynb")), plan)
+    nbformat.validate(nb)
+    found = [c.metadata.nbgrader.grade_id for c in nb.cells if "nbgrader" in c.metadata]
+    if name != "two solutions merged":  # there, a check waits for its solution
+        assert found == [n for n in plan.cells if n in found]
+    missing = set(plan.cells) - set(found)
+    assert all(plan.cells[n].is_written_by_students for n in missing)
+    for cell in nb.cells:
+        if meta := cell.metadata.get("nbgrader"):
+            planned = plan.cells[meta.grade_id]
+            assert meta == planned.nbgrader and cell.cell_type == planned.cell_type
+            if not planned.is_written_by_students:
+                assert cell.source == planned.source
+        else:
+            assert cell.metadata == {}
+
+
+def test_a_released_notebook_stays_as_it_is(plan, stub, tmp_path):
+    nbformat.write(stub, tmp_path / "nb.ipynb")
+    nb = mend(read(tmp_path / "nb.ipynb"), plan)
+    assert [c.cell_type for c in nb.cells] == [c.cell_type for c in stub.cells]
+    for cell, released in zip(nb.cells, stub.cells, strict=True):
+        if cell.metadata.get("nbgrader", {"solution": True})["solution"]:
+            assert cell.source == released.source
+
+
+@pytest.mark.parametrize("name", sorted(UNREADABLE))
+def test_unreadable(name, solved, stub, tmp_path):
+    with pytest.raises(Unreadable):
+        read(submitted(name, solved, stub, tmp_path / "nb.ipynb"))
+
+
+def test_cleaning_a_folder(tmp_path, plan, solved):
+    folder, aside = tmp_path / "submission", tmp_path / "aside"
+    folder.mkdir()
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (folder / "data.txt").symlink_to(secret)
+    (folder / "table.csv").write_text("1, 2")
+    (folder / "timestamp.txt").write_text("yesterday, I think")
+    nbformat.write(solved, folder / "Untitled.ipynb")
+    done = clean(folder, "02_lstm", aside, set(plan.cells))
+    assert len(done) == 3 and len(list(aside.iterdir())) == 2
+    names = {"02_lstm.ipynb", "Untitled.ipynb", "table.csv", "timestamp.txt"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert secret.read_text() == "secret"
+    assert clean(folder, "02_lstm", aside, set(plan.cells)) == []

@@ -1,0 +1,109 @@
+"""What an exercise forbids is found in the text of a submission; what only mentions it is not."""
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from autograder.assignment import ROOT, assignments
+from autograder.grade.rules import breach
+from autograder.handout.exercise import exercises
+from autograder.hidden import forbidden
+from course_pkg.checking.registry import CHECKS, find
+from course_pkg.remote import serve
+from tests.alternatives import ALTERNATIVES
+from tests.hostile.empty_solutions import ALLOWED, FORBIDDEN
+
+for assignment in assignments():
+    importlib.import_module(f"autograder.hidden.{assignment.topic}")
+    importlib.import_module(f"tests.alternatives.{assignment.topic}")
+GRU = find("gru_step")
+GIVEN = ["import math\n\nimport torch\nfrom torch import Tensor, nn\n"]
+RIGHT = "def gru_step(x, h, W_x, W_h, b_x, b_h):\n    return h\n"
+AT_RUN_TIME = "a name made at run time"
+
+
+@pytest.mark.parametrize("name", [name for name in FORBIDDEN if name != AT_RUN_TIME])
+def test_forbidden(name):
+    message = breach(GRU, [FORBIDDEN[name]], GIVEN)
+    assert message.startswith("✗ gru_step uses torch.nn.GRUCell")
+    assert "\n  In line " in message and "Cell" in message.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_allowed(name):
+    assert breach(GRU, [ALLOWED[name] + RIGHT], GIVEN) is None
+
+
+def test_only_the_last_definition_counts():
+    assert breach(GRU, [FORBIDDEN["the class"], RIGHT], GIVEN) is None
+    assert breach(GRU, [FORBIDDEN["the class"], "old = gru_step", _wrap("old")], GIVEN)
+
+
+def test_the_line_is_named():
+    source = "# first\n\ndef gru_step(*inputs):\n    return nn.GRUCell(3, 4)(*inputs)\n"
+    line = breach(GRU, ["x = 1", source], GIVEN).splitlines()[-1]
+    assert line == "  In line 4 of its cell: return nn.GRUCell(3, 4)(*inputs)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "gru_step = nn.GRUCell",
+        "from torch.nn import GRUCell as gru_step",
+        "class Step(nn.GRUCell):\n    pass\n\ngru_step = Step(3, 4)",
+        "def gru_step(*a): return a\n\ngru_step.cell = nn.GRUCell",
+        "%time cell = nn.GRUCell(2, 2)\ncell = nn.GRUCell(2, 2)\ngru_step = lambda x: cell(x)",
+    ],
+)
+def test_other_ways_to_bind_a_name(source):
+    assert breach(GRU, [source], GIVEN)
+
+
+def test_what_is_not_python_breaks_nothing():
+    assert breach(GRU, ["def gru_step(:", "(" * 100_000, "%%bash\nls", RIGHT], GIVEN) is None
+
+
+WITH_RULES = [exercise for exercise in CHECKS if forbidden(exercise)]
+
+
+@pytest.mark.parametrize("exercise", WITH_RULES, ids=lambda exercise: exercise.name)
+def test_right_solutions_keep_the_rules(exercise):
+    package = ROOT / "course_pkg" / f"{exercise.module}.py"
+    given = [package.read_text(encoding="utf-8")]
+    assert breach(exercise, [exercises(package)[exercise.name]], given) is None
+    for solution in ALTERNATIVES[exercise]:
+        source = f"{inspect.getsource(solution)}\n{exercise.name} = {solution.__name__}"
+        given = [Path(inspect.getsourcefile(solution)).read_text(encoding="utf-8")]
+        assert breach(exercise, [source], given) is None
+
+
+@pytest.mark.parametrize("exercise", WITH_RULES, ids=lambda exercise: exercise.name)
+def test_every_name_of_a_rule_is_found(exercise):
+    for name in forbidden(exercise):
+        source = f"import {name.partition('.')[0]}\n{exercise.name} = {name}"
+        assert f"uses {name}," in breach(exercise, [source])
+
+
+def test_attention_must_not_be_torchs():
+    attend = find("scaled_dot_attention")
+    source = "def scaled_dot_attention(q, X):\n    return F.scaled_dot_product_attention(q, X, X)"
+    for line in ("import torch.nn.functional as F", "from torch.nn import functional as F"):
+        message = breach(attend, [source], [line])
+        assert "uses torch.nn.functional.scaled_dot_product_attention" in message
+        assert "In line 2 of its cell" in message
+
+
+def _wrap(name: str) -> str:
+    return f"def gru_step(*inputs):\n    return {name}(*inputs)"
+
+
+def test_a_name_outside_of_torch_is_stubbed_too(monkeypatch):
+    monkeypatch.setattr(LogisticRegression, "__init__", LogisticRegression.__init__)  # put back
+    monkeypatch.setattr(LogisticRegression, "forward", None, raising=False)
+    (name,) = forbidden(find("linear_probe"))
+    serve._forbid(name)
+    with pytest.raises(RuntimeError, match=rf"{name} must not be used"):
+        LogisticRegression()

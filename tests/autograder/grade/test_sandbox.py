@@ -1,0 +1,209 @@
+"""The sandbox, its limits, and what happens where there is none."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from autograder.assignment import ROOT, Assignment, assignments
+from autograder.grade import sandbox
+from autograder.grade.errors import KernelDied, SandboxMissing
+from autograder.grade.kernel import Kernel
+from autograder.grade.kit import kit
+from autograder.grade.provisioner import sweep
+from autograder.grade.sandbox import Limits
+from autograder.grade.watch import Watch
+from tests.course import command_lines, needs_sandbox
+
+LSTM = Assignment("02_lstm")
+pytestmark = pytest.mark.xdist_group("sandbox")
+
+
+def test_a_missing_sandbox_is_an_error_that_helps(monkeypatch):
+    monkeypatch.setattr(sandbox, "problem", lambda: "bubblewrap (bwrap) is not installed")
+    with pytest.raises(SandboxMissing) as caught:
+        sandbox.demand()
+    assert "apt-get install bubblewrap" in str(caught.value)
+    assert "AUTOGRADER_SANDBOX=off" in str(caught.value)
+
+
+def test_the_sandbox_is_switched_off_only_in_words(monkeypatch):
+    for text, is_off in (("off", True), ("OFF", True), ("", False), ("yes", False)):
+        monkeypatch.setenv(sandbox.SWITCH, text)
+        assert sandbox.is_off() is is_off
+
+
+def test_the_kit_is_what_students_have():
+    folder = kit(LSTM)
+    assert "raise NotImplementedError" in (folder / "site/course_pkg/lstm.py").read_text()
+    later = [other.topic for other in assignments() if other.name > LSTM.name]
+    assert later and not any((folder / f"site/course_pkg/{name}.py").exists() for name in later)
+    assert not (folder / "site/autograder").exists()
+    assert kit(LSTM) == folder
+
+
+@pytest.fixture
+def inside(tmp_path):
+    """Run Python in a sandbox and return what it printed."""
+
+    def run(code: str, limits: Limits | None = None) -> str:
+        sockets = tmp_path / "s"
+        sockets.mkdir(exist_ok=True)
+        argv = [sys.executable, "-c", code]
+        limits = limits or Limits()
+        command = sandbox.command(argv, kit=kit(LSTM), sockets=sockets, limits=limits)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return done.stdout + done.stderr
+
+    return run
+
+
+@needs_sandbox
+@pytest.mark.parametrize("parent", ["/tmp", "/home"])
+def test_an_environment_may_lie_in_a_folder_that_is_hidden(monkeypatch, tmp_path, parent):
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        Path(folder, "environment").mkdir()
+        Path(folder, "environment", "found").touch()
+        Path(folder, "secret").touch()
+        monkeypatch.setattr(sandbox.sys, "prefix", f"{folder}/environment")
+        argv = ["/usr/bin/find", folder, "-type", "f"]
+        command = sandbox.command(argv, kit=kit(LSTM), sockets=tmp_path)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.stdout == f"{folder}/environment/found\n", done.stderr
+
+
+@needs_sandbox
+def test_only_what_belongs_is_there(inside):
+    code = f"""
+import os, socket, course_pkg, course_pkg.checks.lstm
+print(course_pkg.__file__, os.getcwd(), len(os.listdir("/proc")) < 60)
+print(sorted(os.listdir({str(ROOT)!r})), sorted(os.environ))
+print([i for _, i in socket.if_nameindex()], os.getuid())
+for path in ("/usr/x", "/opt/course/x", "/etc/x", "/x", "/dev/x", {str(ROOT)!r} + "/.venv/x"):
+    try: open(path, "w"); print("wrote", path)
+    except OSError: pass
+for path in ("/tmp/x", "/home/student/x", "/dev/shm/x", "x"):
+    open(path, "w").close()
+for name in ("autograder", "sacrebleu", "tokenizers", "transformers"):
+    try: __import__(name + ".__init__")
+    except ImportError: print("no", name)
+"""
+    text = inside(code)
+    assert "/opt/course/course_pkg/__init__.py /home/student/work True" in text, text
+    assert "['.venv']" in text
+    assert "no autograder\nno sacrebleu\nno tokenizers\nno transformers\n" in text
+    assert "['lo'] 1000" in text and "wrote" not in text and "Traceback" not in text
+    assert "SSH" not in text and "TOKEN" not in text
+
+
+@needs_sandbox
+def test_limits(inside):
+    assert "MemoryError" in inside("b = bytearray(8 << 30)")
+    assert "File too large" in inside("open('/tmp/x', 'wb').write(bytes(300 << 20))")
+    assert "No space left" in inside(
+        "for n in range(9): open(f'/tmp/{n}', 'wb').write(bytes(200 << 20))"
+    )
+    assert inside("print('begun', flush=True)\nwhile True: pass", Limits(cpu=1)) == "begun\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "words"),
+    [
+        (
+            "import os, time\nfor _ in range(9):\n  if not os.fork(): break\ntime.sleep(60)",
+            Limits(processes=5),
+            "more than 5 processes",
+        ),
+        (
+            "import time\nhog = bytearray(300 << 20)\ntime.sleep(60)",
+            Limits(memory=200 << 20),
+            "more than 200 MB",
+        ),
+        (
+            "import os, time\nopen('x', 'wb').write(bytes(2 << 20))\ntime.sleep(60)",
+            Limits(),
+            "only the grader's sockets",
+        ),
+    ],
+)
+@needs_sandbox
+def test_the_watch_ends_what_uses_too_much(code, limits, words, tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, start_new_session=True)
+    watch = Watch(process.pid, tmp_path, limits, lambda: os.killpg(process.pid, signal.SIGKILL))
+    watch.start()
+    assert process.wait(60) == -signal.SIGKILL
+    watch.join(60)
+    assert words in watch.reason
+
+
+@needs_sandbox
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_kernel_runs_cells_and_cuts_output(is_warm):
+    with Kernel("02_lstm", is_warm=is_warm) as kernel:
+        outputs, in_time = kernel.run("print('hello'); 1 + 1", 60)
+        assert in_time and [o.output_type for o in outputs] == ["stream", "execute_result"]
+        outputs, _ = kernel.run("for n in range(300): print('x' * 10_000)", 120)
+        assert "was cut here" in outputs[-1].text
+        assert sum(len(o.text) for o in outputs) < 120_000
+        outputs, in_time = kernel.run("import time; time.sleep(100)", 1)
+        assert not in_time and outputs[-1].ename == "KeyboardInterrupt"
+        loop = "while True:\n try:\n  time.sleep(60)\n except BaseException: pass"
+        with pytest.raises(KernelDied, match="could not be interrupted"):
+            kernel.run(loop, 1)
+        assert not kernel.is_alive
+
+
+@needs_sandbox
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_kernel_sees_its_own_processes_and_files_only(is_warm):
+    see = """
+import os
+print(sum(name.isdigit() for name in os.listdir("/proc")) <= 2)
+places = [p for top in ("/home", "/tmp", "/dev/shm", "/run") for p, _, _ in os.walk(top)]
+print([place for place in places if os.path.exists(place + "/left")])
+try: open("/proc/sys/kernel/hostname", "w")
+except OSError: print("read-only")
+for place in places:
+    try: open(place + "/left", "w").close()
+    except OSError: pass
+"""
+    for _ in range(2):
+        with Kernel("02_lstm", is_warm=is_warm) as kernel:
+            outputs, _ = kernel.run(see, 60)
+            assert outputs[0].text == "True\n[]\nread-only\n"
+
+
+@needs_sandbox
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_nothing_is_left_of_a_kernel(is_warm):
+    kernel = Kernel("02_lstm", is_warm=is_warm)
+    folder = kernel.sockets
+    kernel.run("import subprocess; subprocess.Popen(['sleep', '3601'], start_new_session=True)", 60)
+    kernel.kill()
+    time.sleep(0.5)
+    assert not folder.exists()
+    assert "sleep 3601" not in command_lines()
+
+
+def test_what_killed_graders_leave_is_swept_but_not_what_is_not_ours():
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    mine, others, used = (
+        Path(tempfile.mkdtemp(prefix=f"kernel-{pid}-", dir="/tmp"))
+        for pid in (ended.pid, ended.pid, os.getpid())
+    )
+    try:
+        if os.geteuid() == 0:
+            os.chown(others, 61_999, 61_999)  # a user whom this machine does not know
+        sweep()
+        assert not mine.exists() and used.exists()
+        assert others.exists() == (os.geteuid() == 0)
+    finally:
+        for folder in (others, used):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,159 @@
+"""Nothing that students receive holds a solution, a hidden check, a bug or a rubric."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from autograder.assignment import ROOT, Assignment, assignments
+from autograder.author.master import Question, parts
+from autograder.handout.exercise import BEGIN, END, exercises
+from autograder.handout.wheel import wheel
+
+SHORTEST = 12  # characters; "return c" may stand anywhere
+
+
+def code_lines(source: str) -> Iterator[str]:
+    """The statements of some code, one by one and without their white space."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and not isinstance(node, (ast.Import, ast.ImportFrom)):
+            first = ast.unparse(node).splitlines()[0]
+            if not first.startswith(("'", '"', "def ", "class ", "@")):
+                yield squeeze(first)
+
+
+def squeeze(text: str) -> str:
+    return "".join(text.split()).replace('"', "'")
+
+
+def solution_lines(source: str) -> list[str]:
+    """What stands between the solution markers of an exercise."""
+    inside, lines = False, []
+    for line in source.splitlines():
+        if BEGIN in line or END in line:
+            inside = BEGIN in line
+        elif inside:
+            lines.append(squeeze(line.partition("#")[0]))
+    return lines
+
+
+def secrets(assignment: Assignment) -> dict[str, set[str]]:
+    """Lines that students must not see, by where they come from."""
+    topic = assignment.topic
+    solutions = exercises(ROOT / "course_pkg" / f"{topic}.py").values()
+    questions = [part for part in parts(assignment.master) if isinstance(part, Question)]
+    folder = ROOT / "autograder"
+    found = {
+        "solution": {line for source in solutions for line in solution_lines(source)},
+        "hidden check": set(code_lines((folder / "hidden" / f"{topic}.py").read_text())),
+        "bug": set(code_lines((folder / "bugs" / f"{topic}.py").read_text())),
+        "rubric": {squeeze(line) for part in questions for line in part.rubric.splitlines()},
+    }
+    # What students may read elsewhere is no secret: visible checks, earlier references, training.
+    later = {other.topic for other in assignments() if other.name >= assignment.name}
+    public = {
+        line
+        for path in (ROOT / "course_pkg").rglob("*.py")
+        if (path.name == f"{topic}.py" and path.parent.name == "checks") or path.stem not in later
+        for line in code_lines(path.read_text(encoding="utf-8"))
+    }
+    return {
+        kind: {line for line in lines if len(line) >= SHORTEST and line not in public}
+        for kind, lines in found.items()
+    }
+
+
+@pytest.fixture(scope="module", params=assignments(), ids=lambda assignment: assignment.name)
+def assignment(request) -> Assignment:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def artefacts(assignment, tmp_path_factory) -> dict[str, str]:
+    """The text of everything that students of an assignment receive."""
+    nb = nbformat.read(assignment.student, as_version=4)
+    found = {"notebook": assignment.student.read_text(encoding="utf-8")}
+    found |= {f"cell {cell.id}": cell.source for cell in nb.cells}
+    path = wheel(assignment, tmp_path_factory.mktemp("wheel"))
+    with zipfile.ZipFile(path) as files:
+        for name in files.namelist():
+            found[name] = files.read(name).decode("utf-8", errors="replace")
+    return found
+
+
+def test_no_secret_line_reaches_a_student(assignment, artefacts):
+    squeezed = {name: squeeze(text) for name, text in artefacts.items()}
+    leaks = [
+        f"{kind} in {name}: {line}"
+        for kind, lines in secrets(assignment).items()
+        for line in lines
+        for name, text in squeezed.items()
+        if line in text
+    ]
+    assert not leaks, "\n".join(leaks)
+
+
+def test_there_are_secrets_to_look_for(assignment):
+    assert all(len(lines) >= 3 for lines in secrets(assignment).values())
+
+
+def test_the_search_finds_what_a_careless_builder_would_leak(assignment):
+    solved = nbformat.read(assignment.solved, as_version=4)
+    text = squeeze("\n".join(cell.source for cell in solved.cells))
+    found = secrets(assignment)
+    assert all(line in text for line in found["solution"])
+    assert all(line in text for line in found["rubric"])
+
+
+def test_the_wheel_holds_no_part_of_the_graders(assignment, artefacts):
+    names = [Path(name) for name in artefacts if name.endswith((".py", ".npz"))]
+    assert {path.parts[0] for path in names} == {"course_pkg"}
+    later = [other for other in assignments() if other.name > assignment.name]
+    assert not [path for path in names if path.stem in {other.topic for other in later}]
+    hidden = ROOT / "autograder" / "hidden" / "data" / f"{assignment.name}.npz"
+    assert hidden.exists()
+    assert not any("hidden" in path.parts for path in names)
+
+
+def test_the_notebook_says_nothing_of_hidden_tests(artefacts):
+    for word in ("BEGIN SOLUTION", "HIDDEN TESTS", "MARK SCHEME", "Rubric", "autograder"):
+        assert word not in artefacts["notebook"]
+
+
+def test_the_wheel_checks_solutions_on_its_own(tmp_path):
+    path = wheel(Assignment("02_lstm"), tmp_path)
+    program = f"""
+import sys
+sys.path.insert(0, "")
+sys.modules["autograder"] = None  # students do not have it
+import zipfile
+zipfile.ZipFile({str(path)!r}).extractall({str(tmp_path / "site")!r})
+sys.path[0] = {str(tmp_path / "site")!r}
+import course_pkg.lstm
+from course_pkg import check
+assert course_pkg.__file__.startswith(sys.path[0]), course_pkg.__file__
+try:
+    check(course_pkg.lstm.lstm_step)
+except AssertionError as error:
+    print(error)
+
+def init_forget_bias(b, value=1.0):
+    b = b.clone()
+    b[: len(b) // 4] = value
+    return b
+
+try:
+    check(init_forget_bias)
+except AssertionError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "lstm_step is not implemented yet" in done.stdout
+    words = " ".join(done.stdout.split())
+    assert "the input gates' biases are set instead of the forget gates'." in words

@@ -1,0 +1,66 @@
+"""Submissions on Dask: a worker that dies takes nobody else's verdict with it."""
+
+import os
+
+import pytest
+from distributed import Client, LocalCluster, Security
+
+from autograder.assignment import Assignment
+from autograder.grade.errors import GradingError
+from autograder.grade.plan import Plan
+from autograder.grade.verdict import Verdict
+from autograder.grade.workers import Task, _client, on_dask
+
+pytestmark = pytest.mark.xdist_group("dask")
+LSTM = Assignment("02_lstm")
+
+
+def task(student: str) -> Task:
+    return Task(student, LSTM.name, Plan.read(LSTM.solved), [], {})
+
+
+def work(task: Task) -> Verdict:
+    """Judge, except that one student's submission kills whoever judges it."""
+    if task.student == "killer":
+        os._exit(1)
+    if task.student == "broken":
+        raise RuntimeError("no kernel")
+    return Verdict([], {"check": 2.0})
+
+
+def test_a_submission_that_kills_workers_costs_only_itself():
+    tasks = [task(name) for name in ("ada", "killer", "alan", "broken", "grace")]
+    found = {task.student: result for task, result in on_dask(tasks, 1, None, {}, work)}
+    assert type(found.pop("killer")).__name__ == "KilledWorker"
+    assert str(found.pop("broken")) == "no kernel"
+    assert sorted(found) == ["ada", "alan", "grace"]
+    assert all(verdict.points == {"check": 2.0} for verdict in found.values())
+
+
+def test_nobody_else_can_send_work():
+    """Dask's messages are pickles: whoever may send them may run anything."""
+    with _client(1, None, {}) as client:
+        address = client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        with pytest.raises(OSError):
+            Client(address, security=Security.temporary(), timeout=3)
+        with pytest.raises(OSError):
+            Client(address.replace("tls", "tcp"), timeout=3)
+
+
+def test_a_running_cluster_and_its_resources():
+    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": False}
+    with LocalCluster(n_workers=1, resources={"GPU": 1}, **options) as cluster:
+        address = cluster.scheduler_address
+        [(_, verdict)] = on_dask([task("ada")], 1, address, {"GPU": 1}, work)
+        assert verdict.points == {"check": 2.0}
+        with Client(address) as client:
+            waiting = client.submit(work, task("alan"), resources={"GPU": 2}, pure=False)
+            client.gather(client.submit(work, task("ada"), resources={"GPU": 1}, pure=False))
+            assert waiting.status == "pending"
+
+
+def test_a_cluster_that_is_not_there(monkeypatch):
+    monkeypatch.setattr("autograder.grade.workers.CONNECT_SECONDS", 1)
+    with pytest.raises(GradingError, match="there is no Dask scheduler"):
+        next(on_dask([task("ada")], 1, "tcp://127.0.0.1:9", {}, work))

@@ -1,0 +1,165 @@
+"""Student code that hangs, ends its process or lies costs its own calls, and nothing else."""
+
+import os
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from autograder.grade.solutions import RESTARTS
+from course_pkg.checking.failure import Failure
+from course_pkg.remote.messages import WireError
+from tests.plain_kernel import Notebook
+
+SOURCE = Path(__file__).with_name("student.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    torch.set_num_threads(1)
+    with Notebook(SOURCE) as notebook:
+        yield notebook
+
+
+def message_of(call, *args, **kwargs) -> str:
+    with pytest.raises(Failure) as caught:
+        call(*args, **kwargs)
+    return caught.value.message
+
+
+def test_a_gradient_that_fails(notebook):
+    y = notebook.get("broken_gradient")(torch.ones(3, requires_grad=True))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_what_cannot_be_read(notebook):
+    assert message_of(notebook.get("huge")) == (
+        "huge gives what cannot be read: more than 256 MB of tensors cannot be sent."
+    )
+    assert "more than 40 containers within each other" in message_of(notebook.get("deep"))
+    assert message_of(notebook.get("interrupts")) == "interrupts raised KeyboardInterrupt."
+    assert message_of(notebook.get, "nothing") == "nothing is not defined."
+    assert notebook.get("scale")(torch.ones(1), 2.0) == 2
+
+
+def test_prints_and_input_go_nowhere(notebook, capfd):
+    assert notebook.get("prints")() == "no input"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_endless_loops():
+    with Notebook(SOURCE, 0.2, grace=0.3) as notebook:
+        assert message_of(notebook.get("loops")) == "loops ran for more than 0.2 s."
+        assert notebook.get("scale")(torch.ones(1), 2.0) == 2
+        start = time.monotonic()
+        assert message_of(notebook.get("loops_on")) == "loops_on ran for more than 0.2 s."
+        assert time.monotonic() - start < 5
+        assert notebook.get("scale")(torch.ones(1), 2.0) == 2  # in a new fork
+
+
+def test_a_fork_that_ends():
+    with Notebook(SOURCE, 1.0) as notebook:
+        leave, layer, scale = map(notebook.get, ("leaves_at_once", "Layer", "scale"))
+        layer = layer(2, 2)
+        y = layer(torch.ones(1, 2))
+        assert message_of(leave, 3) == "leaves_at_once ended its Python process."
+        reason = "an earlier call ended its Python process."
+        assert message_of(layer, torch.ones(1, 2)) == f"Layer cannot run: {reason}"
+        assert message_of(y.sum().backward) == f"Layer cannot run: {reason}"
+        assert scale(torch.ones(1), 2.0) == 2
+        assert message_of(notebook.get("crashes")) == "crashes ended its Python process."
+        for _ in range(RESTARTS - 1):
+            assert message_of(leave, 0) == "leaves_at_once ended its Python process."
+        assert message_of(scale, 1, 2) == f"scale cannot run: {reason}"
+
+
+def test_nothing_is_left_running():
+    with Notebook(SOURCE, 1.0) as notebook:
+        pids = [notebook.get("pid")(), notebook.get("starts_process")()]
+        assert all(map(_runs, pids))
+    deadline = time.monotonic() + 3
+    while any(map(_runs, pids[:1])) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _runs(pids[0])
+
+
+def test_objects_are_released(notebook):
+    count = notebook.get("count")
+    before = count()
+    for _ in range(3):
+        layer = notebook.get("Layer")(3, 3)
+        layer(torch.ones(1, 3)).sum().backward()
+    del layer
+    assert count() == count() <= before + 1
+
+
+def test_objects_of_another_process(notebook):
+    with Notebook(SOURCE) as other:
+        with pytest.raises(WireError, match="lives in another process"):
+            notebook.get("echo")(other.get("scale"))
+
+
+HOSTILE = {
+    "garbage": "os.write(1, os.urandom(5000))",
+    "huge": "os.write(1, struct.pack('!IQ', 10, 1 << 60))",
+    "cut": "os.write(1, struct.pack('!IQ', 10, 10) + b'{}')",
+    "silent": "time.sleep(60)",
+    "slow": "[(os.write(1, b'\\0'), time.sleep(0.05)) for _ in range(1000)]",
+    "empty": "send({})",
+    "no object": "send({'value': None})",
+    "false object": "send({'value': ['object', 1, '', '', '']})",
+    "false leaf": "send({'value': ['leaf', 1]})",
+    "false graph": "send({'value': None, 'graph': 1, 'uses': [7], 'outputs': [9]})",
+    "many leaves": "send({'leaves': [[n, 0] for n in range(100)]}, bytes(5056))",
+    "false random": "send({'random': 0}, b'x' * 5056)",
+    "false failure": "send({'failure': [1]})",
+    "flood": "[os.write(1, bytes(1 << 16)) for _ in range(10000)]",
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_answers(answer):
+    spec = {"dtype": "uint8", "shape": [5056], "requires_grad": False, "leaf": True}
+    instead = f"""
+    import json, struct, sys, time, types
+
+    def serve(address, namespace, forbidden):
+        import os as system, socket
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+        def write(descriptor, data):
+            connection.sendall(data)
+        os = types.SimpleNamespace(write=write, urandom=system.urandom)
+        def send(header, body=b""):
+            spec = {spec | {"parameter": False, "grad": None}}
+            header = {{"random": None, "leaves": [], "tensors": [spec] if body else []}} | header
+            text = json.dumps(header).encode()
+            os.write(1, struct.pack("!IQ", len(text), len(body)) + text + body)
+        send({{}})
+        {answer}
+        time.sleep(60)
+
+    sys.modules["course_pkg.remote.server"] = types.SimpleNamespace(serve=serve)
+    """
+    with Notebook(textwrap.dedent(instead), 0.2, grace=0.2) as notebook:
+        start = time.monotonic()
+        message = message_of(notebook.get, "step")
+        assert "cannot be read" in message or "ran for more than 0.2 s" in message
+        assert time.monotonic() - start < 3
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        if os.path.exists("/proc/self"):
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,393 @@
+"""Checks answer every wrong solution in words: no stack trace of their own, no guesses."""
+
+import contextlib
+import importlib
+import io
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from autograder.assignment import ROOT, assignments
+from autograder.author.score import score_exercise
+from autograder.bugs import BUGS
+from autograder.grade.cell import graded
+from autograder.handout.exercise import stub as exercise_stub
+from autograder.hidden import load_hidden
+from course_pkg import check, ready
+from course_pkg.checking import CheckFailed
+from course_pkg.checking.case import Case
+from course_pkg.checking.failure import Failure
+from course_pkg.checking.guard import Guarded
+from course_pkg.checking.registry import CHECKS, Exercise, find
+from course_pkg.checking.runner import run
+from course_pkg.lstm import LSTM, cell_gradient, init_forget_bias, lstm_step
+from tests import course as toolbox
+
+for assignment in assignments():
+    importlib.import_module(f"course_pkg.checks.{assignment.topic}")
+    importlib.import_module(f"autograder.bugs.{assignment.topic}")
+for exercise in list(CHECKS):
+    load_hidden(exercise)
+
+EXERCISES = sorted(CHECKS, key=lambda exercise: (exercise.module, exercise.name))
+LSTM_STEP = Exercise.of(lstm_step)
+
+
+def name(exercise: Exercise) -> str:
+    return f"{exercise.module}.{exercise.name}"
+
+
+def report(exercise: Exercise, solution: object, seconds: float = 5.0):
+    with contextlib.redirect_stdout(io.StringIO()):
+        return run(exercise, Guarded(solution, exercise.name, seconds), hidden=True)
+
+
+def stub(*args, **kwargs):
+    raise NotImplementedError()
+
+
+ODD_RESULTS = {
+    "nothing": None,
+    "a number": 3.5,
+    "a string": "done",
+    "an empty tuple": (),
+    "three tensors": (torch.zeros(2),) * 3,
+    "two strings": ("h", "c"),
+    "two empty tensors": (torch.zeros(0), torch.zeros(0)),
+    "whole numbers": (torch.zeros(2, 3, dtype=torch.int64),) * 2,
+    "truth values": torch.ones(4, 5, dtype=torch.bool),
+    "complex numbers": torch.ones(4, 5, dtype=torch.complex128),
+    "a scalar": torch.tensor(1.0),
+    "NaN": (torch.full((3, 4), torch.nan), torch.full((3, 4), torch.nan)),
+    "an array": np.zeros((3, 4)),
+    "a dict": {"W": None, "b": "text"},
+    "a nested tuple": (torch.zeros(3), (torch.zeros(3), None)),
+    "a module": torch.nn.Linear(2, 3),
+    "a class": dict,
+    "a sparse tensor": torch.eye(3).to_sparse(),
+    "a meta tensor": torch.empty(2, 3, device="meta"),
+}
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=name)
+@pytest.mark.parametrize("what", ODD_RESULTS)
+def test_odd_results_are_failures_in_words(exercise, what):
+    class Odd(torch.nn.Module):
+        def __init__(self, *args):
+            super().__init__()
+
+        def forward(self, *args, **kwargs):
+            return ODD_RESULTS[what]
+
+    solution = Odd if exercise.is_class else lambda *args, **kwargs: ODD_RESULTS[what]
+    result = report(exercise, solution)
+    assert result.share < 0.5
+    assert "Traceback" not in result.text
+    assert all(len(line) <= 80 for line in result.text.splitlines())
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=name)
+def test_stub_scores_nothing_and_says_so_once(exercise):
+    module = importlib.import_module(f"course_pkg.{exercise.module}")
+    namespace = {"__name__": "student"}
+    exec(exercise_stub(Path(module.__file__)), namespace)
+    result = report(exercise, namespace[exercise.name])
+    assert result.share == 0
+    toolbox.assert_unsolved(exercise.name, result.text)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=name)
+def test_messages_fit_80_columns_and_name_the_bug(exercise):
+    for bug in BUGS[exercise]:
+        text = report(exercise, bug.solution).text
+        assert all(len(line) <= 80 for line in text.splitlines())
+        expected = bug.told_by or f"equals what you get when {bug.sentence}."
+        assert expected in " ".join(text.split())
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=name)
+def test_exercise_has_enough_bugs_and_both_kinds_of_checks(exercise):
+    assert len(BUGS[exercise]) >= 8
+    assert {check.hidden for check in CHECKS[exercise].values()} == {True, False}
+    assert all(check.title for check in CHECKS[exercise].values())
+
+
+def test_class_instead_of_function_and_the_reverse():
+    assert "lstm_step should be a function, yours is class" in report(LSTM_STEP, LSTM).text
+    assert "LSTM should be a class, yours is function" in report(Exercise.of(LSTM), stub).text
+
+
+def test_anything_instead_of_a_function():
+    assert "should be a function, yours is the value 3" in report(LSTM_STEP, 3).text
+
+
+def test_exception_shows_the_students_line():
+    def wrong(x, h, c, W, b):
+        return x @ W  # the line that fails
+
+    text = report(LSTM_STEP, wrong).text
+    assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in text
+    assert "return x @ W  # the line that fails" in text
+
+
+def test_long_exceptions_are_cut():
+    def wrong(*args):
+        raise ValueError("long " * 10_000)
+
+    assert len(report(LSTM_STEP, wrong).text) < 20_000
+
+
+def test_exit_is_a_failure():
+    assert "raised SystemExit" in report(LSTM_STEP, lambda *args: exit()).text
+
+
+def test_endless_loop_is_stopped_even_if_it_catches_exceptions():
+    def endless(b, value=1.0):
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pass
+
+    start = time.perf_counter()
+    assert "ran for more than 0.2 s" in report(Exercise.of(init_forget_bias), endless, 0.2).text
+    assert time.perf_counter() - start < 5
+
+
+def test_unknown_mistake_gets_numbers_but_no_guess():
+    text = report(LSTM_STEP, lambda x, h, c, W, b: (0.3 * h + 0.1, 0.7 * c)).text
+    assert "c_t[0, 0] should be" in text
+    assert "Your output equals" not in text
+
+
+def test_float32_result_is_accepted():
+    def solution(f):
+        return cell_gradient(f.float())
+
+    assert report(Exercise.of(cell_gradient), solution).passed
+
+
+def test_missing_method_and_wrong_constructor():
+    class Bare:
+        def __init__(self, D, H):
+            pass
+
+    assert "LSTM has no attribute or method 'double'" in report(Exercise.of(LSTM), Bare).text
+
+    class NoArguments(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+
+    text = report(Exercise.of(LSTM), NoArguments).text
+    assert "takes 1 positional argument but 3 were given" in " ".join(text.split())
+
+
+def test_random_state_and_threads_are_the_students_own():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    threads = torch.get_num_threads()
+    torch.manual_seed(5)
+    report(LSTM_STEP, lstm_step)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_nothing_reaches_stderr(capfd):
+    def noisy(b, value=1.0):
+        print("looking at b", file=sys.stderr)
+        return init_forget_bias(b, value)
+
+    run(Exercise.of(init_forget_bias), Guarded(noisy, "init_forget_bias"))
+    captured = capfd.readouterr()
+    assert captured.err == ""
+    assert "looking at b" in captured.out
+
+
+def test_check_prints_what_holds(capsys):
+    assert check(lstm_step) is None
+    assert "✓ lstm_step · values: agrees with torch.nn.LSTMCell" in capsys.readouterr().out
+
+
+def test_check_shows_no_hidden_check(capsys):
+    check(lstm_step)
+    hidden = [check.name for check in CHECKS[LSTM_STEP].values() if check.hidden]
+    text = capsys.readouterr().out
+    assert hidden and not any(name in text for name in hidden)
+
+
+def test_check_raises_one_exception_with_the_report():
+    def lstm_step(x, h, c, W, b):
+        return h
+
+    with pytest.raises(CheckFailed, match="should return") as caught:
+        check(lstm_step)
+    assert str(caught.value) == "\n".join(caught.value._render_traceback_())
+
+
+def test_the_readme_shows_what_a_check_says():
+    def lstm_step(x, h, c, W, b):
+        i, f, g, o = (torch.cat([h, x], dim=1) @ W.T + b).chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+    with pytest.raises(CheckFailed) as caught:
+        check(lstm_step)
+    shown = "\n".join(str(caught.value).splitlines()[:6])
+    assert textwrap.indent(shown, " " * 7) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_check_of_an_unknown_name_or_of_no_function():
+    with pytest.raises(LookupError, match=r"no exercise is called 'stub'; there are .*LSTM"):
+        check(stub)
+    with pytest.raises(TypeError, match="takes a function or a class itself, got a Linear"):
+        check(torch.nn.Linear(2, 3))
+
+
+def test_grade_gives_points_by_weight(capsys):
+    assert graded(points=5)(lstm_step) == 5
+
+    def lstm_step_without_o(x, h, c, W, b):
+        H = h.shape[1]
+        b = torch.cat([b[: 2 * H], b[2 * H : 3 * H] + 1000, b[3 * H :]])
+        return lstm_step(x, h, c, W, b)
+
+    lstm_step_without_o.__name__ = "lstm_step"
+    passed = CHECKS[LSTM_STEP]["remembers"].weight
+    total = sum(check.weight for check in CHECKS[LSTM_STEP].values())
+    assert graded(points=5)(lstm_step_without_o) == round(5 * passed / total, 2)
+    capsys.readouterr()
+
+
+def test_a_check_that_cannot_run_says_so_and_is_not_counted(monkeypatch, capsys):
+    own = CHECKS[LSTM_STEP]
+    unable = replace(own["remembers"], why_not=lambda: "there is no GPU")
+    monkeypatch.setitem(CHECKS, LSTM_STEP, own | {"remembers": unable})
+    check(lstm_step)
+    text = "○ lstm_step · remembers is not checked, and not counted: there is no GPU."
+    assert text in capsys.readouterr().out
+    assert graded(points=5)(lstm_step) == 5
+    found = report(LSTM_STEP, lambda *args: None)
+    assert found.share == 0 and not found.passed
+
+
+def test_an_exercise_that_cannot_be_checked_earns_nothing_and_fails_nothing(monkeypatch, capsys):
+    own = CHECKS[LSTM_STEP]
+    unable = {n: replace(c, why_not=lambda: "there is no GPU") for n, c in own.items()}
+    monkeypatch.setitem(CHECKS, LSTM_STEP, unable)
+    check(lstm_step)
+    text = "○ lstm_step is not checked, and not counted: there is no GPU."
+    assert capsys.readouterr().out.strip() == text
+    assert graded(points=5)(lstm_step) == 0
+    assert score_exercise(LSTM_STEP).why_not == "there is no GPU"
+
+
+def test_a_broken_part_is_named(monkeypatch):
+    def lstm_step(x, h, c, W, b):
+        return h, c
+
+    module = importlib.import_module("course_pkg.lstm")
+    monkeypatch.setattr(module, "lstm_step", lstm_step)
+    with pytest.raises(CheckFailed, match="It uses your lstm_step, whose checks fail: begin there"):
+        check(LSTM)
+    monkeypatch.undo()
+    check(LSTM)
+
+
+def test_a_broken_base_is_named():
+    namespace = {}
+    source = """
+import torch
+from course_pkg.kv_cache import CachedGPT as Right, Writer
+
+class CachedGPT(Right):
+    def forward(self, tokens, caches=None):
+        return 2 * super().forward(tokens, caches)
+
+class CachedWriter(CachedGPT, Writer):
+    @torch.no_grad()
+    def generate_with_cache(self, tokens, count, *args, **options):
+        return tokens
+"""
+    exec(source, namespace)
+    with pytest.raises(CheckFailed, match="It uses your CachedGPT, whose checks fail: begin there"):
+        check(namespace["CachedWriter"])
+
+
+def test_checks_are_found_by_name():
+    assert find("lstm_step") == LSTM_STEP
+    assert find("LSTM").is_class
+
+
+def test_ready_waits_for_stubs(capsys, monkeypatch):
+    monkeypatch.delenv("NBGRADER_EXECUTION", raising=False)
+
+    class Half:
+        def __init__(self):
+            pass
+
+        def forward(self):
+            raise NotImplementedError()
+
+    assert ready(lstm_step, LSTM)
+    assert not ready(stub, LSTM, Half)
+    assert capsys.readouterr().out.startswith("First implement stub and Half above")
+
+
+@pytest.mark.parametrize("execution", ["autograde", "validate"])
+def test_experiments_do_not_run_in_grading(execution, capsys, monkeypatch):
+    monkeypatch.setenv("NBGRADER_EXECUTION", execution)
+    assert not ready(lstm_step)
+    assert "do not run" in capsys.readouterr().out
+
+
+class TestCase:
+    def test_sizes_differ_and_repeat_by_seed(self):
+        sizes = Case("a").sizes(5)
+        assert len(set(sizes)) == 5 and min(sizes) >= 2
+        assert sizes == Case("a").sizes(5)
+        assert any(sizes != Case(other).sizes(5) for other in "bcdef")
+
+    def test_lengths_have_both_extremes(self):
+        lengths = Case("a").lengths(6, 9)
+        assert lengths.min() == 1 and lengths.max() == 9 and len(lengths) == 6
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            (None, "E should be a tensor of shape (2, 2), yours is None. Does it return"),
+            ([1, 2], "yours is a list of 2"),
+            (torch.ones(2, 3), "E should have shape (2, 2), yours has (2, 3)."),
+            (torch.ones(2, 2, dtype=torch.int64), "should hold real numbers, yours holds whole"),
+            (
+                torch.tensor([[1.0, 1], [torch.nan, 1]]),
+                "E[1, 0] should be 1, yours is nan (1 of 4 entries differ).",
+            ),
+            (torch.tensor([[1, 1], [1, 2.0]]), "E[1, 1] should be 1, yours is 2"),
+            (torch.tensor([[1, 1], [1, 1.00004]]), "E[1, 1] should be 1, yours is 1.00004"),
+        ],
+    )
+    def test_equal_says_what_differs(self, given, words):
+        with pytest.raises(Failure) as caught:
+            Case("a").equal(given, torch.ones(2, 2), "E")
+        assert words in caught.value.message
+
+    def test_equal_accepts_rounding_arrays_and_equal_nan(self):
+        case = Case("a")
+        case.equal(torch.ones(2) * (1 + 1e-7), torch.ones(2, dtype=torch.float64), "E")
+        case.equal(np.ones(2), torch.ones(2), "E")
+        case.equal(torch.tensor([torch.nan]), torch.tensor([torch.nan]), "E")
+        case.equal(2.0, torch.tensor(2.0, dtype=torch.float64), "E")
+
+    def test_raises_wants_the_right_kind(self):
+        case, guarded = Case("a"), Guarded(int, "int")
+        case.raises(ValueError, lambda: guarded("three"), "there is no number")
+        with pytest.raises(Failure, match=r"should raise KeyError when .*: int raised ValueError"):
+            case.raises(KeyError, lambda: guarded("three"), "there is no number")
+        with pytest.raises(Failure, match=r"should raise ValueError when .*, yours returns"):
+            case.raises(ValueError, lambda: guarded("3"), "there is a number")

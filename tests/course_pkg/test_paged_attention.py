@@ -1,0 +1,447 @@
+"""The references of 11_paged_attention agree with torch, transformers and plain generation."""
+
+import math
+import random
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from course_pkg.checking.models import SmallServed
+from course_pkg.data import requests
+from course_pkg.gpt import GPT
+from course_pkg.inference import block_map
+from course_pkg.inference.contiguous import (
+    ContiguousEngine,
+    contiguous_attention,
+    paged_reservations,
+    reservations,
+)
+from course_pkg.inference.models import Llama, ServedGPT, attend_to_all, generate_uncached
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.paged_attention import (
+    BlockAllocator,
+    BlockManager,
+    BlockTable,
+    Engine,
+    PagedKVCache,
+    PrefixCache,
+    Scheduler,
+    copy_on_write,
+    fragmentation,
+    online_softmax_merge,
+    paged_attention,
+    prefix_hash,
+)
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+@pytest.fixture(params=range(5))
+def rng(request) -> random.Random:
+    torch.manual_seed(request.param)
+    return random.Random(request.param)
+
+
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    torch.manual_seed(0)
+    return Llama(V=61, D=24, H=6, G=2, L=2).double()
+
+
+def prompts_of(rng: random.Random, count: int, longest: int = 40) -> list[list[int]]:
+    return [[rng.randrange(61) for _ in range(rng.randrange(1, longest))] for _ in range(count)]
+
+
+def test_fragmentation_accounts_for_every_slot(rng):
+    memory, need = 200, rng.randrange(1, 30)
+    slots, regions, start = ["hole"] * memory, [], 0
+    while (start := start + rng.randrange(20)) + 30 <= memory:
+        size = rng.randrange(1, 30)
+        final = rng.randrange(1, size + 1)
+        now = rng.randrange(1, final + 1)
+        regions.append((start, size, now, final))
+        slots[start : start + size] = (
+            ["tokens"] * now + ["reserved"] * (final - now) + ["internal"] * (size - final)
+        )
+        start += size
+    text = "".join("." if slot == "hole" else "x" for slot in slots)
+    for hole in text.split("x"):
+        place = text.find(hole) if hole else 0
+        kind = "external" if len(hole) < need else "free"
+        slots[place : place + len(hole)] = [kind] * len(hole)
+        text = text[:place] + "x" * len(hole) + text[place + len(hole) :]
+    rng.shuffle(regions)
+    expected = {
+        kind: slots.count(kind) for kind in ("tokens", "reserved", "internal", "external", "free")
+    }
+    assert fragmentation(regions, memory, need) == expected
+
+
+def test_merging_parts_is_attention_over_the_whole(rng):
+    B, H, N, D_h = rng.sample(range(2, 12), 4)
+    q, K, V = randn(B, H, 1, D_h), 20 * randn(B, H, N, D_h), randn(B, H, N, D_h)
+    cuts = sorted(rng.choices(range(N + 1), k=3))
+    Y, s = torch.zeros(B, H, 1, D_h).double(), torch.full((B, H, 1), -math.inf).double()
+    for start, stop in zip([0, *cuts], [*cuts, N], strict=True):  # some parts are empty
+        E = q @ K[:, :, start:stop].mT
+        part = torch.softmax(E, dim=-1) @ V[:, :, start:stop]
+        Y, s = online_softmax_merge(Y, s, part, torch.logsumexp(E, dim=-1))
+    expected = functional.scaled_dot_product_attention(q, K, V, scale=1.0)
+    torch.testing.assert_close(Y, expected, **CLOSE)
+    torch.testing.assert_close(s, torch.logsumexp(q @ K.mT, dim=-1), **CLOSE)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_paged_attention_is_torchs(rng, at_once):
+    B, T, G, D_h, S = rng.sample(range(2, 9), 5)
+    H = G * rng.randrange(1, 4)
+    lengths = [T + rng.randrange(30) for _ in range(B)]
+    N = sum(-(-length // S) for length in lengths) + 3
+    order = rng.sample(range(N), N)
+    K, V, Q = randn(G, N, S, D_h), randn(G, N, S, D_h), randn(B, T, H, D_h)
+    tables = [[order.pop() for _ in range(-(-length // S))] for length in lengths]
+    width = max(map(len, tables))
+    padded = torch.tensor([table + [0] * (width - len(table)) for table in tables])
+    Y = paged_attention(Q, K, V, padded, torch.tensor(lengths), at_once)
+    for b, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+        keys, values = (X[:, table].flatten(1, 2)[:, :length] for X in (K, V))
+        mask = torch.ones(T, length, dtype=torch.bool).tril(length - T)
+        expected = functional.scaled_dot_product_attention(
+            Q[b].transpose(0, 1)[None], keys[None], values[None], mask, enable_gqa=True
+        )[0].transpose(0, 1)
+        torch.testing.assert_close(Y[b], expected, **CLOSE)
+
+
+def test_what_is_written_is_gathered(rng):
+    L, N, S, G, D_h = rng.sample(range(2, 9), 5)
+    cache, table = PagedKVCache(L, N, S, G, D_h, torch.float64), BlockTable(S)
+    count = rng.randrange(1, N * S + 1)
+    slots = table.append(count, rng.sample(range(N), table.missing(count)))
+    K, V = randn(count, G, D_h), randn(count, G, D_h)
+    cache.write(1, torch.tensor(slots), K, V)
+    for given, expected in zip(cache.gather(1, table.blocks, count), (K, V), strict=True):
+        assert torch.equal(given, expected)
+    assert not cache.K[0].any()
+
+
+def test_a_block_is_handed_out_once():
+    allocator = BlockAllocator(3)
+    assert {allocator.allocate() for _ in range(3)} == {0, 1, 2}
+    with pytest.raises(OutOfBlocks, match="all 3 blocks are in use"):
+        allocator.allocate()
+    allocator.share(1)
+    allocator.free(1)
+    assert allocator.available == 0
+    allocator.free(1)
+    assert allocator.allocate() == 1
+    allocator.free(2)
+    for call in (allocator.free, allocator.share):
+        with pytest.raises(ValueError, match="block 2 is not in use"):
+            call(2)
+
+
+def test_a_border_is_no_reason_to_copy():
+    assert copy_on_write([5, 3], 8, 9, 4, [0, 0, 0, 2, 0, 2]) == []
+    assert copy_on_write([5, 3], 7, 9, 4, [0, 0, 0, 2, 0, 2]) == [1]
+    assert copy_on_write([5, 3], 0, 8, 4, [0, 0, 0, 1, 0, 2]) == [0]
+
+
+def test_names_stand_for_whole_prefixes(rng):
+    S = rng.randrange(1, 6)
+    texts = [[rng.randrange(2) for _ in range(rng.randrange(5 * S))] for _ in range(60)]
+    named = {}
+    for text in texts:
+        names = prefix_hash(text, S)
+        assert len(names) == len(text) // S
+        for n, name in enumerate(names, start=1):
+            assert named.setdefault(name, text[: n * S]) == text[: n * S]
+    assert len(named) == len({tuple(prefix) for prefix in named.values()})
+
+
+def test_the_block_freed_first_is_forgotten_first():
+    cache = PrefixCache(3)
+    for name in "abc":
+        cache.register(cache.allocate(), name)
+    for block in (1, 0, 2):
+        cache.free(block)
+    assert cache.find("b") == 1 and cache.available == 2
+    cache.free(1)
+    assert cache.allocate() == 0
+    assert [cache.find(name) for name in "abc"] == [None, 1, 2]
+
+
+def test_an_exhausted_manager_changes_nothing():
+    manager = BlockManager(4, 2)
+    manager.open(0, [1] * 9)
+    manager.grow(0, 5)
+    manager.fork(0, 1)
+    before = list(manager.tables[1].blocks), list(manager.allocator.references)
+    with pytest.raises(OutOfBlocks):
+        manager.grow(1, 2)  # a copy and a new block, but one is left
+    assert (manager.tables[1].blocks, manager.allocator.references) == before
+    assert manager.grow(1, 1) == [(before[0][2], manager.tables[1].blocks[2])]
+
+
+def test_the_last_to_come_is_the_first_to_go():
+    scheduler = Scheduler(blocks=4, block_size=2)
+    for number in range(3):
+        scheduler.add(number, [number, 7])
+    assert [number for number, _, _ in scheduler.schedule()[0]] == [0, 1, 2]
+    for number in range(3):
+        scheduler.computed(number)
+        scheduler.append(number, 5)
+    work, _ = scheduler.schedule()
+    assert work == [(0, 2, 3), (1, 2, 3)]
+    assert scheduler.running == [0, 1] and list(scheduler.waiting) == [2]
+
+
+@pytest.mark.parametrize("rng", [0, 1], indirect=True)
+@pytest.mark.parametrize("block_size", [1, 3, 16, 64])
+@pytest.mark.parametrize("budget", [None, 5])
+def test_the_engine_says_what_plain_generation_says(model, rng, block_size, budget):
+    prompts = prompts_of(rng, 6)
+    prompts.append(prompts[0] + [1, 2, 3])
+    engine = Engine(model, max(64 // block_size, 1), block_size, budget=budget)
+    outputs = engine.generate(prompts, Sampling(count=14))
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.tokens == [generate_uncached(model, prompt, 14)]
+        assert output.reasons == ["length"]
+    assert engine.scheduler.manager.allocator.available == max(64 // block_size, 1)
+    assert not engine.sequences
+
+
+@pytest.mark.parametrize("rng", [0, 1], indirect=True)
+def test_samples_share_the_prompt_and_repeat(model, rng):
+    prompt = prompts_of(rng, 1)[0]
+    sampling = Sampling(count=9, samples=3, temperature=1.0, top_k=20, seed=4)
+    together = Engine(model, 60, 4).generate([prompt], sampling)[0].tokens
+    for k, tokens in enumerate(together):
+        alone = Sampling(count=9, temperature=1.0, top_k=20, seed=4 + k)
+        assert Engine(model, 60, 4).generate([prompt], alone)[0].tokens == [tokens]
+    cramped = Engine(model, -(-(len(prompt) + 9) // 4) + 1, 4)
+    assert cramped.generate([prompt], sampling)[0].tokens == together
+
+
+@pytest.mark.parametrize("rng", [0, 1], indirect=True)
+def test_stop_stream_and_abort(model, rng):
+    prompts = prompts_of(rng, 3)
+    plain = [generate_uncached(model, prompt, 12) for prompt in prompts]
+    stop = plain[1][4]
+    outputs = Engine(model, 80, 4).generate(prompts, Sampling(count=12, stop=stop))
+    for output, prompt in zip(outputs, prompts, strict=True):
+        assert output.tokens == [generate_uncached(model, prompt, 12, stop)]
+    engine = Engine(model, 80, 4)
+    streamed = [[], [], []]
+    for place, sample, token in engine.stream(prompts, Sampling(count=12)):
+        assert sample == 0
+        streamed[place].append(token)
+    assert streamed == plain
+    stream = engine.stream(prompts, Sampling(count=12))
+    next(stream)
+    stream.close()
+    assert not engine.sequences and engine.scheduler.manager.allocator.available == 80
+
+
+def test_what_can_never_fit_is_refused_at_once(model):
+    engine = Engine(model, blocks=5, block_size=4)
+    assert len(engine.generate([[1] * 13], Sampling(count=8))[0].tokens[0]) == 8
+    with pytest.raises(NeverFits, match="21 tokens to keep, but the cache has 20 slots"):
+        engine.generate([[1], [1] * 14], Sampling(count=8))
+    assert not engine.sequences and not engine.scheduler.waiting
+    with pytest.raises(NeverFits, match="exceed the model's context"):
+        Engine(model, 10_000, 4).add([1] * 2000, Sampling(count=49))
+    for prompt, wrong in [([], {}), ([1], {"count": 0}), ([1], {"samples": 0})]:
+        with pytest.raises(ValueError, match="a request needs"):
+            engine.add(prompt, Sampling(**wrong))
+
+
+def test_llama_is_transformers(model):
+    config = LlamaConfig(
+        vocab_size=61, hidden_size=24, intermediate_size=72, num_hidden_layers=2,
+        num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    theirs = LlamaForCausalLM(config).double()
+    state = {"token.weight": "embed_tokens", "norm.weight": "norm"}
+    names = {
+        "norm_1": "input_layernorm", "norm_2": "post_attention_layernorm",
+        "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj",
+        "out": "self_attn.o_proj", "gate": "mlp.gate_proj", "up": "mlp.up_proj",
+        "down": "mlp.down_proj",
+    }  # fmt: skip
+    for layer in range(2):
+        for ours, name in names.items():
+            state[f"blocks.{layer}.{ours}.weight"] = f"layers.{layer}.{name}"
+    weights = theirs.state_dict()
+    ours = Llama(V=61, D=24, H=6, G=2, L=2).double()
+    ours.load_state_dict(
+        {name: weights[f"model.{other}.weight"] for name, other in state.items()}
+        | {"head.weight": weights["lm_head.weight"]}
+    )
+    tokens = torch.randint(61, (30,))
+    with torch.no_grad():
+        expected = theirs(tokens[None]).logits[0]
+        given = ours(tokens, torch.arange(30), attend_to_all, torch.arange(30))
+    torch.testing.assert_close(given, expected, rtol=1e-6, atol=1e-6)  # float32 angles
+
+
+@pytest.mark.parametrize("rng", [0, 1], indirect=True)
+def test_the_engine_serves_the_gpt_of_08(rng):
+    torch.manual_seed(1)
+    gpt = GPT(V=61, context=64, D=24, H=4, L=2).double()
+    tokens = torch.randint(61, (1, 20))
+    with torch.no_grad():
+        given = ServedGPT(gpt)(tokens[0], torch.arange(20), attend_to_all, torch.arange(20))
+        torch.testing.assert_close(given, gpt(tokens)[0], **CLOSE)
+    prompts = prompts_of(rng, 4)
+    outputs = Engine(ServedGPT(gpt), 30, 4).generate(prompts, Sampling(count=8))
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.tokens == [generate_uncached(ServedGPT(gpt), prompt, 8)]
+
+
+@pytest.mark.parametrize("rng", [0, 1], indirect=True)
+@pytest.mark.parametrize("continuous", [True, False])
+def test_the_contiguous_engine_says_the_same(model, rng, continuous):
+    prompts = prompts_of(rng, 7)
+    counts = [rng.randrange(1, 15) for _ in prompts]
+    engine = ContiguousEngine(model, memory=3 * 60, longest=60, continuous=continuous)
+    expected = [generate_uncached(model, p, n) for p, n in zip(prompts, counts, strict=True)]
+    assert engine.generate(prompts, counts) == expected
+
+
+def test_reservations_never_overlap():
+    drawn = requests.trace(60, 0, prompt=(20, 1.0), output=(30, 0.8), longest=128)
+    seen = 0
+    for regions, need in reservations(drawn, 600, lambda request: 128):
+        ends = [(start, start + size) for start, size, _, _ in sorted(regions)]
+        assert all(a[1] <= b[0] for a, b in pairwise(ends))
+        assert ends[-1][1] <= 600 and need == 128
+        assert all(now <= final <= size for _, size, now, final in regions)
+        seen += 1
+    assert seen > 100
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 100])
+def test_paged_reservations_are_whole_blocks(block_size):
+    drawn = requests.trace(60, 0, prompt=(20, 1.0), output=(30, 0.8), longest=128)
+    memory, seen = 600 // block_size * block_size, 0
+    for regions, need in paged_reservations(drawn, memory, block_size):
+        assert need == block_size and {size for _, size, _, _ in regions} == {block_size}
+        starts = [start for start, _, _, _ in regions]
+        assert len(set(starts)) == len(starts) and max(starts) + block_size <= memory
+        assert all(start % block_size == 0 for start in starts)
+        assert all(1 <= now <= final <= block_size for _, _, now, final in regions)
+        assert fragmentation(regions, memory, need)["external"] == 0
+        seen += 1
+    assert seen > 20
+
+
+def test_a_trace_is_what_it_says():
+    drawn = requests.trace(20_000, 0, rate=0.5, longest=100_000)
+    assert drawn == requests.trace(
+        20_000, torch.Generator().manual_seed(0), rate=0.5, longest=10**5
+    )
+    prompts = torch.tensor([request.prompt for request in drawn]).double()
+    outputs = torch.tensor([request.output for request in drawn]).double()
+    assert prompts.mean().item() == pytest.approx(160, rel=0.05)
+    assert outputs.mean().item() == pytest.approx(340, rel=0.05)
+    assert prompts.log().std().item() == pytest.approx(1.0, rel=0.05)
+    assert outputs.log().std().item() == pytest.approx(0.8, rel=0.05)
+    counts = torch.bincount(torch.tensor([request.arrival for request in drawn])).double()
+    assert counts.mean().item() == pytest.approx(0.5, rel=0.05)
+    assert counts.var().item() == pytest.approx(0.5, rel=0.08)  # as the mean: Poisson
+    cut = requests.trace(2_000, 1, longest=300)
+    assert max(request.prompt + request.output for request in cut) == 300
+    assert min(min(request[1:]) for request in cut) >= 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"count": 0}, {"longest": 1}, {"rate": 0.0}, {"prompt": (0, 1.0)}], ids=str
+)
+def test_a_trace_refuses_what_makes_no_sense(wrong):
+    with pytest.raises(ValueError, match="a trace needs"):
+        requests.trace(**{"count": 3, "generator": 0, **wrong})
+
+
+def test_the_checks_model_reads_positions():
+    weights = [
+        randn(*shape) for shape in [(7, 6), (20, 6), (2, 6, 4, 3), (2, 6, 2, 3), (2, 6, 2, 3)]
+    ]
+    model = SmallServed((*weights, randn(2, 4, 3, 6), [1]))
+    assert model.shape == (2, 2, 3) and model.context == 20
+    tokens, all_rows = torch.tensor([1, 1, 1]), torch.arange(3)
+    logits = model(tokens, torch.tensor([0, 5, 9]), attend_to_all, all_rows)
+    assert logits.shape == (3, 7) and not torch.allclose(logits[0], logits[1])
+    with pytest.raises(RuntimeError, match="called too often"):
+        model(tokens, torch.tensor([0, 5, 9]), attend_to_all, all_rows)
+
+
+def test_contiguous_attention_is_torchs(rng):
+    B, T, G, D_h, N = 3, 2, 2, 5, 9
+    Q, K, V = randn(B, T, 2 * G, D_h), randn(B, N, G, D_h), randn(B, N, G, D_h)
+    Y = contiguous_attention(Q, K, V, torch.tensor([N, 4, 2]))
+    expected = functional.scaled_dot_product_attention(
+        Q[1:2].transpose(1, 2), K[1:2, :4].transpose(1, 2), V[1:2, :4].transpose(1, 2),
+        torch.ones(T, 4, dtype=torch.bool).tril(2), enable_gqa=True,
+    )  # fmt: skip
+    torch.testing.assert_close(Y[1:2], expected.transpose(1, 2), **CLOSE)
+
+
+@pytest.fixture
+def frames(model) -> list[block_map.Frame]:
+    engine = Engine(model, blocks=20, block_size=4)
+    engine.add([1] * 10, Sampling(count=3, samples=2, temperature=1.0))
+    found = [block_map.snapshot(engine, "at first")]
+    while engine.scheduler.running or engine.scheduler.waiting:
+        engine.step()
+        found.append(block_map.snapshot(engine, f"step {len(found)}"))
+    return found
+
+
+def colours_of(frame: block_map.Frame) -> list[tuple]:
+    ax = block_map.draw(frame)
+    return [patch.get_facecolor() for patch in ax.patches if patch.get_fill()]
+
+
+def test_a_map_shows_owners_shared_blocks_and_what_is_cached(frames):
+    assert len(colours_of(frames[0])) == 20 == colours_of(frames[0]).count((1, 1, 1, 1))
+    table, other = frames[1].tables.values()
+    assert table == other and len(table) == 3
+    assert len(colours_of(frames[1])) == 20 + 2 * 3  # a stripe for each of both in three blocks
+    borders = [patch for patch in block_map.draw(frames[1]).patches if not patch.get_fill()]
+    assert len(borders) == 3
+    assert len(set(frames[2].tables[0]) & set(frames[2].tables[1])) == 2  # copied on write
+    last = frames[-1]
+    assert not last.tables and len(last.cached) == 4  # two full ones of the prompt, one of each
+    assert colours_of(last).count((1, 1, 1, 1)) == 16
+    plt.close("all")
+
+
+def test_where_no_widgets_run_there_is_a_strip(frames, monkeypatch):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    block_map.explore(frames, "A title", [0, 1, 3])
+    figure = plt.gcf()
+    assert figure.get_suptitle() == "A title"
+    assert [ax.get_title() for ax in figure.axes[:3]] == ["at first", "step 1", "step 3"]
+    plt.close("all")
+
+
+def test_where_widgets_run_there_is_a_slider(frames, monkeypatch):
+    shown = []
+    monkeypatch.setenv("JPY_SESSION_NAME", "11_paged_attention.ipynb")
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf().axes[0].get_title()))
+    block_map.explore(frames, "A title", [0, 1])
+    (box,) = [each for each in shown if not isinstance(each, str)]
+    play, slider = box.children[0].children
+    assert (slider.min, slider.max, play.max) == (0, len(frames) - 1, len(frames) - 1)
+    slider.value = 2
+    assert shown[-1] == "A title\nstep 2"
+    plt.close("all")

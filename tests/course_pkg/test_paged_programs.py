@@ -1,0 +1,302 @@
+"""A thousand random programs of allocator, block manager and engine, against plain models."""
+
+import random
+
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from course_pkg.inference.models import Llama, attend_to_all
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.paged_attention import BlockManager, Engine, PrefixCache
+from course_pkg.tools.threads import one_thread
+
+BLOCKS = 7
+COMMON = {
+    "deadline": None,
+    "derandomize": True,
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+class Allocation(RuleBasedStateMachine):
+    """PrefixCache against a list of users and the order in which blocks became idle."""
+
+    def __init__(self):
+        super().__init__()
+        self.cache = PrefixCache(BLOCKS)
+        self.users = [0] * BLOCKS
+        self.names: dict[int, str] = {}
+        self.idle: list[int] = []
+
+    @rule()
+    def allocate(self):
+        unnamed = [n for n in range(BLOCKS) if not self.users[n] and n not in self.names]
+        try:
+            block = self.cache.allocate()
+        except OutOfBlocks:
+            assert not unnamed and not self.idle
+            return
+        assert block in unnamed if unnamed else block == self.idle.pop(0)
+        self.names.pop(block, None)
+        self.users[block] = 1
+
+    @precondition(lambda self: any(self.users))
+    @rule(data=st.data())
+    def free(self, data):
+        block = data.draw(st.sampled_from([n for n in range(BLOCKS) if self.users[n]]))
+        self.cache.free(block)
+        self.users[block] -= 1
+        if not self.users[block] and block in self.names:
+            self.idle.append(block)
+
+    @precondition(lambda self: any(self.users))
+    @rule(data=st.data(), name=st.sampled_from("abcdefghij"))
+    def register(self, data, name):
+        block = data.draw(st.sampled_from([n for n in range(BLOCKS) if self.users[n]]))
+        self.cache.register(block, name)
+        if name not in self.names.values():
+            self.names.setdefault(block, name)
+
+    @rule(name=st.sampled_from("abcdefghij"))
+    def find(self, name):
+        block = self.cache.find(name)
+        assert block == next((n for n, known in self.names.items() if known == name), None)
+        if block is not None:
+            self.users[block] += 1
+            if block in self.idle:
+                self.idle.remove(block)
+
+    @rule(block=st.integers(0, BLOCKS - 1))
+    def refuse(self, block):
+        if not self.users[block]:
+            for call in (self.cache.free, self.cache.share):
+                try:
+                    call(block)
+                except ValueError:
+                    continue
+                raise AssertionError(f"{call.__name__} of an unused block is not refused")
+
+    @invariant()
+    def counts(self):
+        assert self.cache.references == self.users
+        assert self.cache.available == self.users.count(0)
+
+
+def blocks_are_in_order(manager: BlockManager) -> None:
+    """Every block has as many users as tables that hold it, and is in one place only."""
+    allocator = manager.allocator
+    held = [block for table in manager.tables.values() for block in table.blocks]
+    assert allocator.references == [held.count(n) for n in range(len(allocator.references))]
+    places = [*allocator.unused, *allocator.idle, *set(held)]
+    assert sorted(places) == list(range(len(allocator.references)))
+    assert all(len(set(t.blocks)) == len(t.blocks) for t in manager.tables.values())
+    assert all(0 <= table.waste < manager.block_size for table in manager.tables.values())
+
+
+class Management(RuleBasedStateMachine):
+    """BlockManager, with a memory in which every slot holds the whole prefix that it stands for.
+
+    Keys and values of a position depend on all tokens up to it. So a slot is right if and only if
+    it holds the prefix of each sequence that reads it.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.manager = BlockManager(BLOCKS, 2)
+        self.memory: dict[int, tuple[int, ...]] = {}
+        self.texts: dict[int, list[int]] = {}
+        self.count = 0
+
+    @rule(text=st.lists(st.integers(0, 1), min_size=1, max_size=8))
+    def open(self, text):
+        found = self.manager.open(self.count, text)
+        assert found < len(text)
+        self.texts[self.count] = text
+        self.count += 1
+
+    @precondition(lambda self: self.texts)
+    @rule(data=st.data(), count=st.integers(1, 5), token=st.integers(0, 1))
+    def write(self, data, count, token):
+        number = data.draw(st.sampled_from(sorted(self.texts)))
+        text, table = self.texts[number], self.manager.tables[number]
+        start = table.length
+        before = list(table.blocks), list(self.manager.allocator.references)
+        try:
+            copies = self.manager.grow(number, count)
+        except OutOfBlocks:
+            assert (table.blocks, self.manager.allocator.references) == before
+            return
+        for source, target in copies:
+            for offset in range(2):
+                self.memory[2 * target + offset] = self.memory.get(2 * source + offset)
+        text += [token] * max(0, start + count - len(text))
+        for position, slot in enumerate(table.slots(start, start + count), start=start):
+            assert self.manager.allocator.references[slot // 2] == 1, "written while shared"
+            self.memory[slot] = tuple(text[: position + 1])
+        self.manager.commit(number, text)
+
+    @precondition(lambda self: self.texts)
+    @rule(data=st.data())
+    def fork(self, data):
+        number = data.draw(st.sampled_from(sorted(self.texts)))
+        self.manager.fork(number, self.count)
+        self.texts[self.count] = list(self.texts[number])
+        self.count += 1
+
+    @precondition(lambda self: self.texts)
+    @rule(data=st.data())
+    def close(self, data):
+        number = data.draw(st.sampled_from(sorted(self.texts)))
+        self.manager.close(number)
+        del self.texts[number]
+
+    @invariant()
+    def every_slot_is_right(self):
+        blocks_are_in_order(self.manager)
+        for number, table in self.manager.tables.items():
+            for position, slot in enumerate(table.slots(0, table.length)):
+                assert self.memory[slot] == tuple(self.texts[number][: position + 1])
+
+
+torch.manual_seed(0)
+MODEL = Llama(V=7, D=16, H=4, G=2, L=2, context=64).double()
+KNOWN: dict[tuple[int, ...], torch.Tensor] = {}
+
+
+@torch.no_grad()
+def plain_logits(tokens: tuple[int, ...]) -> torch.Tensor:
+    """Compute the logits after a text without any cache."""
+    if tokens not in KNOWN:
+        positions = torch.arange(len(tokens))
+        KNOWN[tokens] = MODEL(torch.tensor(tokens), positions, attend_to_all, positions[-1:])[0]
+    return KNOWN[tokens]
+
+
+class Serving(RuleBasedStateMachine):
+    """The engine against plain generation, while requests come, fork, end and lose their blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.engine = None
+        self.prompts: dict[int, list[int]] = {}
+
+    @precondition(lambda self: self.engine is None)
+    @rule(
+        shape=st.sampled_from([(18, 1), (10, 2), (6, 3), (4, 5)]),
+        most=st.sampled_from([2, 64]),
+        budget=st.sampled_from([None, 1, 4]),
+    )
+    def begin(self, shape, most, budget):
+        self.engine = Engine(MODEL, *shape, most, budget)
+        write, forward = self.engine.cache.write, self.engine.forward
+        S, users = shape[1], self.engine.scheduler.manager.allocator.references
+
+        def checked_write(layer, slots, K, V):
+            assert len(set(slots.tolist())) == len(slots), "two tokens in one slot"
+            assert all(users[slot // S] == 1 for slot in slots.tolist()), "written while shared"
+            write(layer, slots, K, V)
+
+        def checked_forward(work):
+            logits = forward(work)
+            for (number, _, stop), row in zip(work, logits, strict=True):
+                text = tuple(self.engine.scheduler.tokens[number][:stop])
+                torch.testing.assert_close(row, plain_logits(text), rtol=1e-10, atol=1e-10)
+            return logits
+
+        self.engine.cache.write, self.engine.forward = checked_write, checked_forward
+
+    @precondition(lambda self: self.engine is not None)
+    @rule(
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=12),
+        count=st.integers(1, 8),
+        samples=st.integers(1, 3),
+    )
+    def add(self, prompt, count, samples):
+        fits = len(prompt) + count - 1 <= self.engine.cache.K[0, 0, ..., 0].numel()
+        try:
+            number = self.engine.add(prompt, Sampling(count=count, samples=samples))
+        except NeverFits:
+            assert not fits
+            return
+        assert fits
+        self.prompts[number] = prompt
+
+    @precondition(lambda self: self.engine is not None)
+    @rule(times=st.integers(1, 4))
+    def step(self, times):
+        for _ in range(times):
+            self.engine.step()
+
+    def alive(self) -> list[int]:
+        return sorted(n for n, each in self.engine.sequences.items() if each.reason is None)
+
+    @precondition(lambda self: self.engine is not None and self.alive())
+    @rule(data=st.data())
+    def fork(self, data):
+        self.engine.fork(data.draw(st.sampled_from(self.alive())))
+
+    @precondition(lambda self: self.engine is not None and self.alive())
+    @rule(data=st.data())
+    def abort(self, data):
+        self.engine.abort(data.draw(st.sampled_from(self.alive())))
+
+    @precondition(lambda self: self.engine is not None and self.engine.scheduler.running)
+    @rule(data=st.data())
+    def preempt(self, data):
+        running = self.engine.scheduler.running
+        self.engine.scheduler.preempt(data.draw(st.sampled_from(running)))
+
+    @invariant()
+    def nothing_is_lost(self):
+        if self.engine is None:
+            return
+        scheduler = self.engine.scheduler
+        blocks_are_in_order(scheduler.manager)
+        assert sorted(scheduler.manager.tables) == sorted(scheduler.running)
+        assert sorted([*scheduler.running, *scheduler.waiting]) == self.alive()
+        for sequence in self.engine.sequences.values():
+            text = list(self.prompts[sequence.samples[0]])
+            for token in sequence.tokens:
+                assert token == int(plain_logits(tuple(text)).argmax())
+                text.append(token)
+
+    def teardown(self):
+        if self.engine is None:
+            return
+        for _ in range(2000):
+            if not self.alive():
+                break
+            self.engine.step()
+            self.nothing_is_lost()
+        allocator = self.engine.scheduler.manager.allocator
+        assert not self.alive() and allocator.available == len(allocator.references)
+        for sequence in self.engine.sequences.values():
+            assert sequence.reason == "abort" or len(sequence.tokens) == sequence.sampling.count
+
+
+def programs(machine: type, count: int, steps: int):
+    case = machine.TestCase
+    case.settings = settings(max_examples=count, stateful_step_count=steps, **COMMON)
+    return case
+
+
+TestAllocation = programs(Allocation, 400, 40)
+TestManagement = programs(Management, 400, 30)
+TestServing = programs(Serving, 200, 20)
+
+
+def test_where_blocks_lie_changes_no_bit():
+    prompts = [[1, 2, 3, 4, 5, 6, 0, 1], [2, 2], [1, 2, 3, 4, 5]]
+    seen = []
+    with one_thread():
+        for shuffle in (None, 1, 2):
+            engine = Engine(MODEL, blocks=20, block_size=4)
+            if shuffle is not None:
+                random.Random(shuffle).shuffle(engine.scheduler.manager.allocator.unused)
+            forward, logits = engine.forward, []
+            engine.forward = lambda work, f=forward, kept=logits: kept.append(f(work)) or kept[-1]
+            engine.generate(prompts, Sampling(count=6, samples=2))
+            seen.append(torch.cat(logits))
+    assert torch.equal(seen[0], seen[1]) and torch.equal(seen[0], seen[2])
