@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PORT ?= 8888
 RUN := .venv/bin/python -m
+LOCK := $(RUN) uv pip compile --quiet --universal --no-header --no-annotate
 
 # One thread per process: faster for small models, and the same results on every machine.
 export OMP_NUM_THREADS := 1
@@ -13,7 +14,7 @@ WHEELS ?=
 PIP ?=
 SEEDS ?= 0 1 2 3 4
 
-.PHONY: help env lab test test-browser test-gpu wheels build fresh score seeds anywhere clean
+.PHONY: help env lab test test-browser test-gpu wheels lock build fresh score seeds anywhere clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
@@ -21,6 +22,7 @@ help:
 	@echo "make test-browser    run the tests in a browser only (pictures: build/screenshots)"
 	@echo "make test-gpu  run the GPU tests and the notebooks on a GPU (WHEELS=wheels: no network)"
 	@echo "make wheels  download what test-gpu needs besides torch where there is no network"
+	@echo "make lock    choose the versions of all packages anew, for pyproject.toml"
 	@echo "make build   make the notebooks from their masters"
 	@echo "make score   test the graders against known mistakes"
 	@echo "make seeds   run the solved notebooks at other seeds (SEEDS=\"0 1 2\")"
@@ -56,7 +58,12 @@ test-gpu:
 endif
 
 wheels: env
-	@$(RUN) autograder.classroom.wheels $(PIP)
+	@$(RUN) pip download --no-deps --only-binary=:all: --dest wheels --requirement locks/gpu.txt $(PIP)
+
+lock: env
+	@$(LOCK) --all-extras pyproject.toml --output-file locks/everything.txt
+	@$(LOCK) --extra notebooks --excludes locks/not_on_a_gpu_machine.txt \
+		--constraint locks/everything.txt pyproject.toml --output-file locks/gpu.txt
 
 build: env
 	@$(RUN) autograder build

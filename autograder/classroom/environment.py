@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = "student,grading,notebooks,test"
+LOCK = "locks/everything.txt"
 GIGABYTES_NEEDED = 3
 STAMP_NAME = "course-stamp.txt"
 
@@ -69,14 +70,14 @@ def check_disk():
         )
 
 
-def expected_stamp(pyproject):
+def expected_stamp(packages):
     """Return the text that a finished environment of this Python and these packages holds.
 
     The folder is part of it, because a moved environment still points to its old place.
     """
     version = ".".join(str(number) for number in sys.version_info[:3])
-    content = hashlib.sha256(pyproject.encode()).hexdigest()
-    return f"python {version} in {ROOT}\npyproject.toml {content}\n"
+    content = hashlib.sha256(packages.encode()).hexdigest()
+    return f"python {version} in {ROOT}\npackages {content}\n"
 
 
 def read_stamp(folder):
@@ -91,7 +92,7 @@ def build(folder, stamp):
     """Create or update the environment; the stamp comes last, so an interrupted build has none."""
     started = time.time()
     if read_stamp(folder).partition("\n")[0] == stamp.partition("\n")[0]:
-        print(f"pyproject.toml has changed: updating {folder.name}.")
+        print(f"The packages have changed: updating {folder.name}.")
         (folder / STAMP_NAME).unlink()
     else:
         print(f"Creating {folder.name} with Python {sys.version.split()[0]}.")
@@ -99,8 +100,9 @@ def build(folder, stamp):
         venv.create(str(folder), symlinks=True, with_pip=True)
 
     print("Installing the packages, one to five minutes if they are new.", flush=True)
-    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--editable"]
-    status = subprocess.call([*command, f"{ROOT}[{EXTRAS}]"])
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install"]
+    command += ["--constraint", str(ROOT / LOCK), "--editable", f"{ROOT}[{EXTRAS}]"]
+    status = subprocess.call(command)
     if status != 0:
         raise EnvironmentProblem(
             f"pip could not install the packages; its message is above. The disk has "
@@ -116,7 +118,7 @@ def main(folder=".venv"):
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     try:
         check_python(pyproject)
-        stamp = expected_stamp(pyproject)
+        stamp = expected_stamp(pyproject + (ROOT / LOCK).read_text(encoding="utf-8"))
         if read_stamp(folder) != stamp:
             check_disk()
             build(folder, stamp)

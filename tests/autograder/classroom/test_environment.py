@@ -1,22 +1,27 @@
 """`make env`: what it refuses, what it reuses, and that versions are stated once."""
 
 import ast
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from collections import namedtuple
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+from autograder.assignment import ROOT
 from autograder.classroom import environment
 
-ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PROJECT = tomllib.loads(PYPROJECT)["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -26,6 +31,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 def checkout(tmp_path, monkeypatch):
     """A folder with pyproject.toml that the script takes for the repository, and a fake pip."""
     (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (tmp_path / "locks").mkdir()
+    (tmp_path / environment.LOCK).write_text("torch==2\n", encoding="utf-8")
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     monkeypatch.setattr(environment.venv, "create", create_nothing)
     monkeypatch.setattr(environment.subprocess, "call", lambda command: 0)
@@ -76,12 +83,13 @@ def test_an_environment_is_built_once_and_reused_in_silence(checkout, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_changed_pyproject_updates_the_environment(checkout, capsys):
+@pytest.mark.parametrize("file", ["pyproject.toml", environment.LOCK])
+def test_a_changed_list_of_packages_updates_the_environment(checkout, capsys, file):
     environment.main()
-    (checkout / "pyproject.toml").write_text(PYPROJECT + "\n# changed\n", encoding="utf-8")
+    (checkout / file).write_text(PYPROJECT + "\n# changed\n", encoding="utf-8")
     capsys.readouterr()
     assert environment.main() == 0
-    assert "pyproject.toml has changed: updating .venv" in capsys.readouterr().out
+    assert "The packages have changed: updating .venv" in capsys.readouterr().out
 
 
 def test_an_environment_that_was_moved_is_built_anew(checkout, capsys):
@@ -133,7 +141,8 @@ def test_make_says_when_python_is_too_old(tmp_path):
 def test_conda_installs_our_package_and_nothing_else():
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())
     (pip_part,) = [entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict)]
-    (package,) = pip_part
+    lock, package = pip_part
+    assert lock == f"--constraint {environment.LOCK}"
     extras = re.fullmatch(r"-e \.\[([a-z,]+)\]", package).group(1).split(",")
     assert set(extras) == set(EXTRAS)
     assert ",".join(extras) == environment.EXTRAS
@@ -194,18 +203,36 @@ def test_workers_keep_groups_together(request):
         assert request.node.nodeid.endswith("@kept")
 
 
+def locked(name: str) -> dict[str, set[str]]:
+    """Read the versions of a lock that this machine's Python would get."""
+    found = {}
+    for line in (ROOT / "locks" / name).read_text(encoding="utf-8").splitlines():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate():
+            versions = {specifier.version for specifier in requirement.specifier}
+            found.setdefault(canonicalize_name(requirement.name), set()).update(versions)
+    return found
+
+
+def test_the_lock_has_what_pyproject_states_and_what_is_installed_here():
+    lock = locked("everything.txt")
+    for line in [*PROJECT["dependencies"], *(line for group in EXTRAS.values() for line in group)]:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate():
+            (version,) = [specifier.version for specifier in requirement.specifier]
+            assert lock[canonicalize_name(requirement.name)] == {version}, "run make lock"
+    for name, versions in lock.items():
+        with contextlib.suppress(PackageNotFoundError):  # it is for another system
+            assert versions == {Version(version_of(name)).public}, name
+
+
 def test_wheels_bring_what_the_gpu_tests_need_but_torch():
-    listed = subprocess.run(
-        [sys.executable, "-m", "autograder.classroom.wheels", "--list"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    names = {line.partition("==")[0] for line in listed.stdout.splitlines()}
+    everything, lock = locked("everything.txt"), locked("gpu.txt")
     wanted = {Requirement(line).name for line in EXTRAS["notebooks"] + PROJECT["dependencies"]}
-    assert wanted - {"torch"} <= names
-    assert {"nbformat", "jupyter-client", "pyzmq"} <= names  # what those need
-    assert not {n for n in names if n.startswith(("torch", "nvidia", "triton", "jupyterlab"))}
+    assert wanted - {"torch"} <= set(lock)
+    assert {"nbformat", "jupyter-client", "pyzmq"} <= set(lock)  # what those need
+    assert not {n for n in lock if n.startswith(("torch", "nvidia", "triton", "jupyterlab"))}
+    assert lock == {name: everything[name] for name in lock}
 
 
 def test_the_gpu_workflow_runs_make_on_its_runner():

@@ -6,16 +6,14 @@ import shutil
 import socket
 import time
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from autograder.assignment import ROOT
 from autograder.classroom import lab
 from tests.server import serving
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
