@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 from copydetect import CodeFingerprint, compare_files
 from copydetect.utils import get_token_coverage
+from markupsafe import Markup, escape
 
 from autograder.assignment import assignments, course_folder
-from autograder.classroom.similar_page import page
+from autograder.classroom.reports.templates import template
 from autograder.grade import syntax
 from autograder.grade.errors import GradingError
 from autograder.grade.plan import Plan
@@ -52,12 +53,32 @@ def main(arguments: argparse.Namespace) -> int:
         return 1
     found = pairs(works)
     path = course.work / f"similar_{arguments.assignment}.html"
-    path.write_text(page(arguments.assignment, len(works), found[:SHOWN], LISTED), encoding="utf-8")
+    text = page(arguments.assignment, len(works), found[:SHOWN])
+    path.write_text(text, encoding="utf-8")
     print(f"{len(works)} submissions, {len(found)} pairs with {LISTED:.0%} or more in common")
     for pair in found[:PRINTED]:
         print(f"{pair.share:5.0%}  {pair.left.student} and {pair.right.student}: {pair.where}")
     print(path)
     return 0
+
+
+def page(assignment: str, count: int, pairs: list["Pair"]) -> str:
+    """Make a page, which needs no other file, of the most similar pairs among `count` works."""
+    found = template("similar.html.j2", marked=_marked)
+    return found.render(assignment=assignment, count=count, pairs=pairs, listed=LISTED)
+
+
+def _marked(text: str, marks: Marks) -> Markup:
+    """Mark what is in common, line by line and without the white space around it."""
+    parts, position = [], 0
+    for begin, end in marks:
+        parts.append(escape(text[position:begin]))
+        for line in text[begin:end].splitlines(keepends=True):
+            left = line[: len(line) - len(line.lstrip())]
+            core, right = line.strip(), line[len(line.rstrip()) :]
+            parts.append(Markup("{}<mark>{}</mark>{}").format(left, core, right) if core else line)
+        position = end
+    return Markup().join([*parts, text[position:]])
 
 
 class Work:
@@ -113,6 +134,17 @@ class Pair:
         most = sorted(self.shares.items(), key=lambda item: -item[1])
         parts = [f"{share:.0%} of {name}" for name, share in most if share >= LISTED]
         return ", ".join([f"{self.everything:.0%} of all code", *parts])
+
+    @property
+    def sides(self) -> list[tuple[Work, dict[str, Marks]]]:
+        return list(zip((self.left, self.right), self.marks, strict=True))
+
+    @property
+    def shown(self) -> list[str]:
+        """Name the cells in which something is in common; those of both works come first."""
+        names = [name for name in self.left.cells if name in self.right.cells]
+        names += [n for work, _ in self.sides for n in work.cells if n not in names]
+        return [name for name in names if any(marks.get(name) for marks in self.marks)]
 
 
 def pairs(works: list[Work]) -> list[Pair]:

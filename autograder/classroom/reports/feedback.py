@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
@@ -11,8 +10,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets.config import Config
 
 from autograder.classroom.reports.diagnosis import NOTE, Finding, findings, text_of
-
-TEMPLATES = Path(__file__).with_name("templates")
+from autograder.classroom.reports.templates import FOLDER
 
 
 class FeedbackExporter(HTMLExporter):
@@ -23,7 +21,7 @@ class FeedbackExporter(HTMLExporter):
         config = config.copy()
         theirs, ours = config.HTMLExporter, config.FeedbackExporter
         ours.template_name = "course_feedback"
-        ours.extra_template_basedirs = [str(TEMPLATES), *theirs.extra_template_basedirs]
+        ours.extra_template_basedirs = [str(FOLDER), *theirs.extra_template_basedirs]
         ours.extra_template_paths = [*theirs.extra_template_paths, *theirs.extra_template_basedirs]
         super().__init__(config=config, **kwargs)
 

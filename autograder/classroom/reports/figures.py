@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from autograder.classroom.reports.classroom import Classroom
+from autograder.classroom.reports.results import Classroom
 from autograder.classroom.reports.statistics import Statistics
 from course_pkg import plot
 

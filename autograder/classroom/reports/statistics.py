@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autograder.classroom.reports.classroom import Classroom, Graded, Item
+from autograder.classroom.reports.results import Classroom, Graded, Item
 
 FEWEST = 10  # submissions: with fewer, a correlation says nothing
 

@@ -18,13 +18,13 @@ from nbgrader.server_extensions.formgrader import handlers
 
 from autograder.assignment import CourseError
 from autograder.classroom.reports import classroom, report
-from autograder.classroom.reports.classroom import Classroom, Graded, Item
 from autograder.classroom.reports.errors import (
     ForeignGradebook,
     NothingCollected,
     NothingGraded,
     UnknownAssignment,
 )
+from autograder.classroom.reports.results import Classroom, Graded, Item
 from autograder.classroom.reports.statistics import FEWEST, statistics, stuck
 from autograder.grade.submission import Course
 from tests import course as toolbox

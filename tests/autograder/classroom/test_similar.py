@@ -121,7 +121,7 @@ def test_the_page_stands_alone_and_marks_both_sides(report):
     page = report[1]
     assert set(re.findall(r'href="(.)', page)) == {"#"}
     assert "src=" not in page and "<script" not in page and "@import" not in page
-    assert "&#x27;&lt;/pre&gt; &amp; so on&#x27;" in page
+    assert "&#39;&lt;/pre&gt; &amp; so on&#39;" in page
     assert page.count("<details") == 3 and page.count("<pre>") == page.count("</pre>")
     details = page[page.index("<h2>alan and edsger</h2>") :].partition("</details>")[0]
     left, right = re.findall(r"<h3>LSTM.*?<pre>(.*?)</pre>.*?<pre>(.*?)</pre>", details, re.S)[0]
