@@ -17,7 +17,7 @@ from nbgrader import api
 from nbgrader.server_extensions.formgrader import handlers
 
 from autograder.assignment import CourseError
-from autograder.classroom.reports import classroom, report
+from autograder.classroom.reports import report, results
 from autograder.classroom.reports.errors import (
     ForeignGradebook,
     NothingCollected,
@@ -78,7 +78,7 @@ def change(root: Path, statement: str) -> None:
 
 
 def reading(root: Path) -> Classroom:
-    return classroom.read(root, NAME, {})
+    return results.read(root, NAME, {})
 
 
 def test_what_it_says_of_graded_submissions(course, capsys):
@@ -263,7 +263,7 @@ def test_unknown_assignment(course, capsys):
     assert said.startswith("There is no report: there is no assignment '02_lsmt'")
     assert "only 02_lstm: give one of these" in said
     with pytest.raises(UnknownAssignment):
-        classroom.read(course, "02_lsmt", {})
+        results.read(course, "02_lsmt", {})
 
 
 def test_a_folder_that_is_no_course(tmp_path):
