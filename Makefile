@@ -40,8 +40,8 @@ test: env
 	@echo "== Style"
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check
-	@echo "== Generated files are fresh, and graders"
-	@$(MAKE) --no-print-directory --jobs 2 fresh score
+	@echo "== Graders, and generated files"
+	@$(RUN) autograder score --fresh --jobs 2
 	@echo "== Tests"
 	@$(RUN) pytest -n logical --dist loadgroup --no-loadscope-reorder
 

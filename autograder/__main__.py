@@ -1,25 +1,21 @@
-"""`python -m autograder COMMAND`: build and release, grade and report, score and lab."""
+"""`python -m autograder COMMAND`: what maintainers and teaching assistants do."""
 
 import argparse
 import importlib
 import sys
 
-from autograder.assignment import CourseError
+from autograder.assignment import CourseError, use_this_checkout
 
 COMMANDS = {
     "build": ("author.build", "make notebooks and fingerprints from the masters, or check them"),
     "score": ("author.score", "run bugs, mutants and alternatives through the graders"),
     "seeds": ("author.seeds", "run solved notebooks at other seeds and tell which claims hold"),
+    "new-exercise": ("author.new_exercise", "write stubs of all that an exercise needs"),
+    "new-assignment": ("author.new_assignment", "write the files of an assignment, as stubs"),
     "release": ("classroom.release", "make the bundle of an assignment that students receive"),
     "grade": ("grade.command", "grade submissions, in parallel and in a sandbox"),
-    "similar": (
-        "classroom.similar",
-        "list submissions that look alike",
-    ),
-    "gradescope": (
-        "classroom.gradescope",
-        "make the archive with which Gradescope grades",
-    ),
+    "similar": ("classroom.similar", "list submissions that look alike"),
+    "gradescope": ("classroom.gradescope", "make the archive with which Gradescope grades"),
     "report": ("classroom.reports.report", "show how a class did in an assignment"),
     "lab": ("classroom.lab", "open JupyterLab on the course, as a student or as a TA"),
 }
@@ -27,6 +23,7 @@ COMMANDS = {
 
 def main() -> int:
     """Run one command; an error that its user can mend is one clear message."""
+    use_this_checkout()
     parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__)
     subparsers = parser.add_subparsers(dest="command", required=True)
     chosen = None

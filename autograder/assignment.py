@@ -1,10 +1,19 @@
 """The assignments of this course: which there are, and where their files lie."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def use_this_checkout() -> None:
+    """Let processes that this one starts import this checkout, whatever is installed."""
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = [str(ROOT), *(path for path in others if path not in ("", str(ROOT)))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(found)
 
 
 class CourseError(Exception):
@@ -54,6 +63,6 @@ def assignments(names: Iterable[str] = ()) -> list[Assignment]:
     """
     found = {path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.md")}
     if unknown := sorted(set(names) - found):
-        known = ", ".join(sorted(found)) or "none"
-        raise CourseError(f"there is no solutions/{unknown[0]}.md; masters: {known}")
+        alike = get_close_matches(unknown[0], found, n=3, cutoff=0.4) or sorted(found)[:3]
+        raise CourseError(f"there is no solutions/{unknown[0]}.md; there is {', '.join(alike)}")
     return [Assignment(name) for name in sorted(set(names) or found)]

@@ -12,11 +12,12 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from autograder.assignment import Assignment
+from autograder.assignment import Assignment, use_this_checkout
 from tests import course as toolbox
 from tests import untested
 
 pytest_plugins = ("pytester",)
+use_this_checkout()
 
 SLOW = (
     "test_notebooks.py",

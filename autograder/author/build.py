@@ -17,7 +17,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author.execution import claims, execute
-from autograder.author.fingerprints import files, is_fresh
+from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
 from course_pkg.checking import naming
 
@@ -30,18 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Build assignments, or check that what is committed is what would be built."""
-    stale = []
+    found = []
     for assignment in assignments(arguments.assignments):
         start = time.perf_counter()
         if arguments.check:
-            stale += [is_stale(path, assignment) for path in check(assignment)]
+            found += [is_stale(path, assignment) for path in check(assignment)]
         else:
             for path in build(assignment, execute=arguments.execute):
                 print(f"wrote {path.relative_to(ROOT)}")
         print(f"{assignment.name}: {time.perf_counter() - start:.1f} s")
-    for line in stale:
+    for line in found:
         print(line, file=sys.stderr)
-    return 1 if stale else 0
+    return 1 if found else 0
 
 
 def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
@@ -70,14 +70,14 @@ def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
 
 def check(assignment: Assignment) -> list[Path]:
     """List the files of an assignment that are missing or not what `build` would write."""
-    stale = [path for path, entries in files(assignment).items() if not is_fresh(path, entries)]
+    found = stale(assignment)
     nb = notebook(assignment)
     stored = _read(assignment.solved)
     if not _same_code(stored, nb):
-        return [*stale, assignment.solved]
+        return [*found, assignment.solved]
     _keep_outputs(stored, nb)
     expected = _solved(assignment, nb) | _released(assignment)
-    return stale + [path for path, content in expected.items() if not _holds(path, content)]
+    return found + [path for path, content in expected.items() if not _holds(path, content)]
 
 
 def is_stale(path: Path, assignment: Assignment) -> str:

@@ -6,6 +6,8 @@ import tempfile
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from autograder.assignment import use_this_checkout
+
 CELL_SECONDS = 1200  # a limit for what hangs, also on a busy machine
 
 
@@ -20,6 +22,7 @@ def execute(nb: NotebookNode, *, allow_errors: bool = False) -> None:
     Raises:
         CellExecutionError: a cell fails.
     """
+    use_this_checkout()
     # Under pytest a claim that does not hold is an exception; here it is found in the outputs.
     outside = {name: value for name, value in os.environ.items() if name != "PYTEST_VERSION"}
     language = nb.metadata.get("language_info")

@@ -1,18 +1,12 @@
-"""Make the files by which checks recognise known bugs: what each bug gives in each check."""
+"""The files by which checks recognise known mistakes: what each gives in each check."""
 
-import contextlib
-import importlib
-import io
 from pathlib import Path
 
 from autograder.assignment import ROOT, Assignment
-from autograder.bugs import BUGS
-from autograder.hidden import load_hidden
+from autograder.author.trials import exercises, trials
 from course_pkg.checking import naming
-from course_pkg.checking.guard import Guarded
 from course_pkg.checking.naming import Entry
 from course_pkg.checking.registry import CHECKS
-from course_pkg.checking.runner import run
 
 
 def files(assignment: Assignment) -> dict[Path, list[Entry]]:
@@ -23,24 +17,17 @@ def files(assignment: Assignment) -> dict[Path, list[Entry]]:
     Returns:
         For each of its two files, of visible and of hidden checks, the entries that belong in it.
     """
-    topic = assignment.topic
-    for package in ("course_pkg.checks", "autograder.bugs"):
-        importlib.import_module(f"{package}.{topic}")
-    exercises = [exercise for exercise in CHECKS if exercise.module == topic]
-    load_hidden(exercises[0])
     visible = ROOT / "course_pkg" / "checks" / "data" / f"{assignment.name}.npz"
     hidden = ROOT / "autograder" / "hidden" / "data" / f"{assignment.name}.npz"
     entries = {visible: [], hidden: []}
-    for exercise in exercises:
+    for exercise in exercises(assignment.topic):
         if all(check.why_not() for check in CHECKS[exercise].values()):
             for path, kept in entries.items():
-                kept += [entry for entry in naming.load(path) if entry[0] == exercise.name]
+                kept += [entry for entry in naming.load(path) if entry.exercise == exercise.name]
             continue
-        for bug in BUGS.get(exercise, []):
+        for bug, report in trials(exercise):
             if bug.told_by:
                 continue
-            with contextlib.redirect_stdout(io.StringIO()):
-                report = run(exercise, Guarded(bug.solution, exercise.name), hidden=True)
             for outcome in report.outcomes:
                 failure = outcome.failure
                 if failure is None or failure.observed is None:
@@ -49,6 +36,11 @@ def files(assignment: Assignment) -> dict[Path, list[Entry]]:
                 if naming.identifies(entry.observed):
                     entries[hidden if outcome.check.hidden else visible].append(entry)
     return entries
+
+
+def stale(assignment: Assignment) -> list[Path]:
+    """List the files that are missing or hold other fingerprints, rounding aside."""
+    return [path for path, entries in files(assignment).items() if not is_fresh(path, entries)]
 
 
 def is_fresh(path: Path, entries: list[Entry]) -> bool:

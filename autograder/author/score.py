@@ -1,24 +1,25 @@
 """The scoreboard: do the graders catch what is wrong, name it, and accept what is right?"""
 
 import argparse
-import contextlib
+import functools
 import importlib
-import io
 import json
+import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 
-from autograder.assignment import assignments
+from autograder.assignment import Assignment, assignments
+from autograder.author.build import check, is_stale
 from autograder.author.mutants import mutants
-from autograder.bugs import BUGS, EQUIVALENT
-from autograder.hidden import load_hidden
-from course_pkg.checking.guard import Guarded
+from autograder.author.trials import examine, exercises, trials
+from autograder.bugs import EQUIVALENT
 from course_pkg.checking.registry import CHECKS, Exercise
-from course_pkg.checking.report import Report
-from course_pkg.checking.runner import run
+from course_pkg.checking.report import WIDTH
+from tests.alternatives import ALTERNATIVES
 
 MUTANTS_KILLED = 0.95  # the least share; bugs and alternatives must be at 1
-SECONDS = 5.0  # the time limit of one call of a wrong solution
+BUGS_NEEDED, ALTERNATIVES_NEEDED = 8, 2
 
 
 @dataclass
@@ -44,12 +45,23 @@ class Row:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignments", nargs="*", metavar="NN_topic", help="default: all")
     parser.add_argument("--json", metavar="FILE", help="write the figures to a file as well")
+    parser.add_argument("--jobs", type=int, default=1, help="assignments at a time (default: 1)")
+    parser.add_argument(
+        "--fresh", action="store_true", help="fail as well if a generated file is out of date"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Score the graders of the assignments; print a table; return 1 if one is not good enough."""
-    topics = [assignment.topic for assignment in assignments(arguments.assignments)]
-    rows = [row for topic in topics for row in score(topic)]
+    found = assignments(arguments.assignments)
+    work = functools.partial(_score_and_check, with_files=arguments.fresh)
+    if arguments.jobs == 1:
+        results = [work(assignment) for assignment in found]
+    else:
+        # The first ones are the shortest: the long ones must not come last.
+        with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+            results = list(pool.map(work, reversed(found)))[::-1]
+    rows = [row for rows, _ in results for row in rows]
     print(table(rows))
     for row in rows:
         if row.why_not:
@@ -57,21 +69,25 @@ def main(arguments: argparse.Namespace) -> int:
         for name in row.survivors:
             print(f"survives: {row.exercise}: {name}")
     problems = [f"{row.exercise}: {problem}" for row in rows for problem in row.problems]
+    problems += [line for _, stale in results for line in stale]
     if arguments.json:
-        with open(arguments.json, "w") as file:
+        with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump([asdict(row) for row in rows], file, indent=1)
     if problems:
         print("\nNot good enough:\n" + "\n".join(problems))
     return 1 if problems else 0
 
 
+def _score_and_check(assignment: Assignment, with_files: bool) -> tuple[list[Row], list[str]]:
+    """Score an assignment; list its files that are out of date, if that is asked for."""
+    rows = score(assignment.topic)
+    return rows, [is_stale(path, assignment) for path in check(assignment)] if with_files else []
+
+
 def score(topic: str) -> list[Row]:
     """Run every bug, mutant and alternative of an assignment through its graders."""
-    for package in ("course_pkg.checks", "autograder.bugs", "tests.alternatives"):
-        importlib.import_module(f"{package}.{topic}")
-    exercises = [exercise for exercise in CHECKS if exercise.module == topic]
-    load_hidden(exercises[0])
-    return [score_exercise(exercise) for exercise in exercises]
+    importlib.import_module(f"tests.alternatives.{topic}")
+    return [score_exercise(exercise) for exercise in exercises(topic)]
 
 
 def score_exercise(exercise: Exercise) -> Row:
@@ -81,6 +97,7 @@ def score_exercise(exercise: Exercise) -> Row:
     _score_reference(exercise, row)
     if row.why_not:
         return row
+    _score_checks(exercise, row)
     _score_bugs(exercise, row)
     _score_mutants(exercise, row)
     _score_alternatives(exercise, row)
@@ -90,27 +107,45 @@ def score_exercise(exercise: Exercise) -> Row:
 
 def _score_reference(exercise: Exercise, row: Row) -> None:
     module = importlib.import_module(f"course_pkg.{exercise.module}")
-    report = _run(exercise, getattr(module, exercise.name))
+    report = examine(exercise, getattr(module, exercise.name))
     row.why_not = report.why_not
     if not report.passed:
         row.problems.append(f"the reference fails\n{report.text}")
 
 
+def _score_checks(exercise: Exercise, row: Row) -> None:
+    kinds = {check.hidden for check in CHECKS[exercise].values()}
+    if False not in kinds:
+        row.problems.append(f"no check that students run: course_pkg/checks/{exercise.module}.py")
+    if True not in kinds:
+        row.problems.append(f"no hidden check: autograder/hidden/{exercise.module}.py")
+    untitled = [check.name for check in CHECKS[exercise].values() if not check.title]
+    row.problems += [f"the check {name} says in no docstring what holds" for name in untitled]
+
+
 def _score_bugs(exercise: Exercise, row: Row) -> None:
-    for bug in BUGS.get(exercise, []):
+    for bug, report in trials(exercise):
         row.bugs += 1
-        report = _run(exercise, bug.solution)
         row.caught += not report.passed
         causes = {outcome.cause for outcome in report.outcomes if outcome.cause}
+        said = " ".join(report.text.split())
         if bug.told_by:
-            named = bug.told_by in " ".join(report.text.split()) and not causes
+            named = bug.told_by in said and not causes
         else:
-            named = causes == {bug.sentence}
+            named = causes == {bug.sentence} and f"equals what you get when {bug.sentence}." in said
         row.named += named
         if report.passed:
             row.problems.append(f"bug {bug.name} passes all checks")
         elif not named:
-            row.problems.append(f"bug {bug.name} is not named, or not rightly\n{report.text}")
+            row.problems.append(
+                f"bug {bug.name} is not named, or not rightly; if it is new or a check has changed,"
+                f" build its assignment first\n{report.text}"
+            )
+        if any(len(line) > WIDTH for line in report.text.splitlines()):
+            row.problems.append(f"bug {bug.name} gets a line wider than {WIDTH}\n{report.text}")
+    if row.bugs < BUGS_NEEDED:
+        place = f"autograder/bugs/{exercise.module}.py"
+        row.problems.append(f"{row.bugs} known mistakes: write {BUGS_NEEDED} in {place}")
 
 
 def _score_mutants(exercise: Exercise, row: Row) -> None:
@@ -118,7 +153,7 @@ def _score_mutants(exercise: Exercise, row: Row) -> None:
     survivors = []
     for mutant in mutants(exercise):
         row.mutants += 1
-        if not _run(exercise, mutant.solution, until_failure=True).passed:
+        if not examine(exercise, mutant.solution, until_failure=True).passed:
             row.killed += 1
         elif excuses.pop(mutant.name, None):
             row.mutants -= 1
@@ -132,20 +167,17 @@ def _score_mutants(exercise: Exercise, row: Row) -> None:
 
 
 def _score_alternatives(exercise: Exercise, row: Row) -> None:
-    from tests.alternatives import ALTERNATIVES
-
     for solution in ALTERNATIVES.get(exercise, []):
         row.alternatives += 1
-        report = _run(exercise, solution)
+        report = examine(exercise, solution)
         row.accepted += report.passed
         if not report.passed:
             row.problems.append(f"alternative {solution.__name__} is rejected\n{report.text}")
-
-
-def _run(exercise: Exercise, solution: object, until_failure: bool = False) -> Report:
-    with contextlib.redirect_stdout(io.StringIO()):
-        student = Guarded(solution, exercise.name, SECONDS)
-        return run(exercise, student, hidden=True, until_failure=until_failure)
+    if row.alternatives < ALTERNATIVES_NEEDED:
+        place = f"tests/alternatives/{exercise.module}.py"
+        row.problems.append(
+            f"{row.alternatives} alternatives: write {ALTERNATIVES_NEEDED} in {place}"
+        )
 
 
 def table(rows: list[Row]) -> str:

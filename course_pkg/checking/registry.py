@@ -1,5 +1,6 @@
 """The registry of checks: `@check(exercise)` makes a function a property of that exercise."""
 
+import difflib
 import importlib
 import inspect
 import pkgutil
@@ -86,5 +87,6 @@ def find(name: str) -> Exercise:
         for exercise in CHECKS:
             if exercise.name == name:
                 return exercise
-    known = ", ".join(sorted(exercise.name for exercise in CHECKS))
-    raise LookupError(f"no exercise is called {name!r}; there are {known}")
+    known = [exercise.name for exercise in CHECKS]
+    alike = difflib.get_close_matches(name, known, n=3) or ["none that is alike"]
+    raise LookupError(f"no exercise is called {name!r}; there is {', '.join(alike)}")

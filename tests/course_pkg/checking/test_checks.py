@@ -15,7 +15,6 @@ import torch
 
 from autograder.assignment import ROOT, assignments
 from autograder.author.score import score_exercise
-from autograder.bugs import BUGS
 from autograder.grade.cell import graded
 from autograder.handout.exercise import stub as exercise_stub
 from autograder.hidden import load_hidden
@@ -100,22 +99,6 @@ def test_stub_scores_nothing_and_says_so_once(exercise):
     result = report(exercise, namespace[exercise.name])
     assert result.share == 0
     toolbox.assert_unsolved(exercise.name, result.text)
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=name)
-def test_messages_fit_80_columns_and_name_the_bug(exercise):
-    for bug in BUGS[exercise]:
-        text = report(exercise, bug.solution).text
-        assert all(len(line) <= 80 for line in text.splitlines())
-        expected = bug.told_by or f"equals what you get when {bug.sentence}."
-        assert expected in " ".join(text.split())
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=name)
-def test_exercise_has_enough_bugs_and_both_kinds_of_checks(exercise):
-    assert len(BUGS[exercise]) >= 8
-    assert {check.hidden for check in CHECKS[exercise].values()} == {True, False}
-    assert all(check.title for check in CHECKS[exercise].values())
 
 
 def test_class_instead_of_function_and_the_reverse():
@@ -243,7 +226,10 @@ def test_the_readme_shows_what_a_check_says():
 
 
 def test_check_of_an_unknown_name_or_of_no_function():
-    with pytest.raises(LookupError, match=r"no exercise is called 'stub'; there are .*LSTM"):
+    with pytest.raises(LookupError, match=r"no exercise is called 'stub'; there is none that"):
+        check(stub)
+    stub.__name__ = "lstm_stap"
+    with pytest.raises(LookupError, match=r"there is lstm_step(, \w+){0,2}$"):
         check(stub)
     with pytest.raises(TypeError, match="takes a function or a class itself, got a Linear"):
         check(torch.nn.Linear(2, 3))

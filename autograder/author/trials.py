@@ -1,0 +1,46 @@
+"""Run the known mistakes of an exercise through its graders, once for all who want to know."""
+
+import contextlib
+import functools
+import importlib
+import io
+from typing import NamedTuple
+
+from autograder.bugs import BUGS, Bug
+from autograder.hidden import load_hidden
+from course_pkg.checking.guard import Guarded
+from course_pkg.checking.registry import CHECKS, Exercise
+from course_pkg.checking.report import Report
+from course_pkg.checking.runner import run
+
+SECONDS = 5.0  # the time limit of one call of a wrong solution
+
+
+class Trial(NamedTuple):
+    """A known mistake, and what all checks, visible and hidden, say about it."""
+
+    bug: Bug
+    report: Report
+
+
+def exercises(topic: str) -> list[Exercise]:
+    """List the exercises of an assignment, with its checks and known mistakes registered."""
+    for package in ("course_pkg.checks", "autograder.bugs"):
+        importlib.import_module(f"{package}.{topic}")
+    found = [exercise for exercise in CHECKS if exercise.module == topic]
+    if found:
+        load_hidden(found[0])
+    return found
+
+
+@functools.cache
+def trials(exercise: Exercise) -> list[Trial]:
+    """Run the checks of an exercise on each of its known mistakes."""
+    return [Trial(bug, examine(exercise, bug.solution)) for bug in BUGS.get(exercise, [])]
+
+
+def examine(exercise: Exercise, solution: object, *, until_failure: bool = False) -> Report:
+    """Run all checks of an exercise on a solution, in silence."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        student = Guarded(solution, exercise.name, SECONDS)
+        return run(exercise, student, hidden=True, until_failure=until_failure)
