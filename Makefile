@@ -13,12 +13,14 @@ WHEELS ?=
 # Options for pip, such as --python-version 3.12 for a machine with another Python.
 PIP ?=
 SEEDS ?= 0 1 2 3 4
+SINCE ?= HEAD
 
-.PHONY: help env lab test test-browser test-gpu wheels lock build fresh score seeds anywhere clean
+.PHONY: help env lab test quick test-browser test-gpu wheels lock build fresh score seeds anywhere clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
 	@echo "make test    run every check and test"
+	@echo "make quick   test what you have changed (SINCE=HEAD)"
 	@echo "make test-browser    run the tests in a browser only (pictures: build/screenshots)"
 	@echo "make test-gpu  run the GPU tests and the notebooks on a GPU (WHEELS=wheels: no network)"
 	@echo "make wheels  download what test-gpu needs besides torch where there is no network"
@@ -44,6 +46,9 @@ test: env
 	@$(RUN) autograder score --fresh --jobs 2
 	@echo "== Tests"
 	@$(RUN) pytest -n logical --dist loadgroup --no-loadscope-reorder
+
+quick: env
+	@$(RUN) tests.quick $(SINCE)
 
 test-browser: env
 	@$(RUN) pytest -m browser -n logical --dist loadgroup

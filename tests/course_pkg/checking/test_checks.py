@@ -222,7 +222,7 @@ def test_the_readme_shows_what_a_check_says():
     with pytest.raises(CheckFailed) as caught:
         check(lstm_step)
     shown = "\n".join(str(caught.value).splitlines()[:6])
-    assert textwrap.indent(shown, " " * 7) in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert textwrap.indent(shown, " " * 4) in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_check_of_an_unknown_name_or_of_no_function():

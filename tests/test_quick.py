@@ -1,0 +1,30 @@
+"""`make quick` chooses what a change touches."""
+
+from pathlib import Path
+
+from autograder.assignment import assignments
+from tests.quick import tests, topics
+
+
+def test_a_module_brings_its_own_tests_or_its_folders():
+    assert tests([Path("autograder/grade/mend.py")]) == ["tests/autograder/grade/test_mend.py"]
+    assert tests([Path("course_pkg/lstm.py")]) == ["tests/course_pkg/test_lstm.py"]
+    found = tests([Path("course_pkg/checking/guard.py")])
+    assert "tests/course_pkg/checking/test_checks.py" in found
+    assert not any("test_nbgrader" in name for name in tests([Path("autograder/grade/plan.py")]))
+    assert tests([Path("tests/browser/test_day.py")]) == ["tests/browser/test_day.py"]
+    assert tests([Path("README.md"), Path("solutions/02_lstm.md"), Path("gone/test_x.py")]) == []
+
+
+def test_every_file_of_an_assignment_brings_its_scoreboard():
+    (lstm,) = [a.name for a in assignments() if a.topic == "lstm"]
+    for name in (
+        "course_pkg/lstm.py",
+        "course_pkg/checks/lstm.py",
+        "autograder/hidden/lstm.py",
+        "autograder/bugs/lstm.py",
+        "tests/alternatives/lstm.py",
+        f"solutions/{lstm}.md",
+    ):
+        assert topics([Path(name)]) == [lstm]
+    assert topics([Path("autograder/grade/mend.py"), Path("README.md")]) == []
