@@ -32,7 +32,7 @@ def topics(files: list[Path]) -> list[str]:
     return [a.name for a in assignments() if a.topic in names]
 
 
-def tests(files: list[Path]) -> list[str]:
+def modules(files: list[Path]) -> list[str]:
     """Name the test files and folders that belong to changed files."""
     found = set()
     for file in files:
@@ -56,7 +56,7 @@ def main() -> int:
     commands = [["ruff", "check"], ["ruff", "format", "--check"]]
     if names := topics(files):
         commands.append(["autograder", "score", "--fresh", *names])
-    commands.append(["pytest", "-n", "logical", "tests/test_layout.py", *tests(files)])
+    commands.append(["pytest", "-n", "logical", "tests/test_layout.py", *modules(files)])
     for command in commands:
         print("==", *command, flush=True)
         if status := subprocess.call([sys.executable, "-m", *command], cwd=ROOT):

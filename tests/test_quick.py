@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from autograder.assignment import assignments
-from tests.quick import tests, topics
+from tests.quick import modules, topics
 
 
 def test_a_module_brings_its_own_tests_or_its_folders():
-    assert tests([Path("autograder/grade/mend.py")]) == ["tests/autograder/grade/test_mend.py"]
-    assert tests([Path("course_pkg/lstm.py")]) == ["tests/course_pkg/test_lstm.py"]
-    found = tests([Path("course_pkg/checking/guard.py")])
+    assert modules([Path("autograder/grade/mend.py")]) == ["tests/autograder/grade/test_mend.py"]
+    assert modules([Path("course_pkg/lstm.py")]) == ["tests/course_pkg/test_lstm.py"]
+    found = modules([Path("course_pkg/checking/guard.py")])
     assert "tests/course_pkg/checking/test_checks.py" in found
-    assert not any("test_nbgrader" in name for name in tests([Path("autograder/grade/plan.py")]))
-    assert tests([Path("tests/browser/test_day.py")]) == ["tests/browser/test_day.py"]
-    assert tests([Path("README.md"), Path("solutions/02_lstm.md"), Path("gone/test_x.py")]) == []
+    assert not any("test_nbgrader" in name for name in modules([Path("autograder/grade/plan.py")]))
+    assert modules([Path("tests/browser/test_day.py")]) == ["tests/browser/test_day.py"]
+    assert modules([Path("README.md"), Path("solutions/02_lstm.md"), Path("gone/test_x.py")]) == []
 
 
 def test_every_file_of_an_assignment_brings_its_scoreboard():
