@@ -5,18 +5,22 @@ import hashlib
 import importlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.assignment import ROOT, Assignment, CourseError
+from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author.experiments import mark_experiments
 from autograder.author.master import Code, ExerciseFence, Part, Question, Text, parts
 from autograder.handout.exercise import exercises
 from autograder.hidden import load_hidden
 from course_pkg.checking.registry import CHECKS
 
+_TOPIC = re.compile(r"\[\[([a-z][a-z_0-9]*)\]\]")
+_BY_HAND = re.compile(r"\bAssignments? \d\d?\b|\b\d\d_[a-z]\w*")
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 
 
@@ -28,7 +32,7 @@ def notebook(assignment: Assignment) -> NotebookNode:
     Raises:
         CourseError: the master and course_pkg do not fit together.
     """
-    found = parts(assignment.master)
+    found = [_with_numbers(assignment, part) for part in parts(assignment.master)]
     sources = _exercises(assignment)
     _demand_same_exercises(assignment, found, sources)
     _demand_headings(assignment, found)
@@ -55,6 +59,40 @@ def pictures(assignment: Assignment) -> list[Path]:
         if not path.exists():
             raise CourseError(f"{assignment.master}:1: there is no picture {path}")
     return found
+
+
+def _with_numbers(assignment: Assignment, part: Part) -> Part:
+    """Put numbers in the place of topics, `[[lstm]]`, and the own one into the title."""
+    known = {other.topic: other.name[:2] for other in assignments()}
+
+    def number(match: re.Match) -> str:
+        if match[1] not in known:
+            line = _line(assignment, match[0])
+            alike = ", ".join(get_close_matches(match[1], known, n=3, cutoff=0.4))
+            raise CourseError(f"{assignment.master}:{line}: no assignment is {match[0]}; {alike}?")
+        return known[match[1]]
+
+    def resolved(text: str) -> str:
+        if by_hand := _BY_HAND.search(text):
+            line = _line(assignment, by_hand[0])
+            raise CourseError(
+                f"{assignment.master}:{line}: {by_hand[0]!r} goes by number; write [[topic]]"
+            )
+        text = re.sub(r"\A# ", f"# {assignment.name[:2]} · ", text)
+        return _TOPIC.sub(number, text)
+
+    match part:
+        case Text():
+            return Text(resolved(part.source))
+        case Question():
+            return replace(part, text=resolved(part.text), rubric=resolved(part.rubric))
+    return part
+
+
+def _line(assignment: Assignment, text: str) -> int:
+    """The first line of a master that contains a text."""
+    lines = assignment.master.read_text(encoding="utf-8").splitlines()
+    return next((number for number, line in enumerate(lines, 1) if text in line), 1)
 
 
 def _exercises(assignment: Assignment) -> dict[str, str]:
@@ -106,7 +144,7 @@ def _demand_headings(assignment: Assignment, found: list[Part]) -> None:
 def _demand_claims(assignment: Assignment, found: list[Part]) -> None:
     """Experiments claim, after their figures: a claim that does not hold must not hide a figure."""
     codes = [part.source for part in found if isinstance(part, Code)]
-    drawing = {"plot", "pyplot"}
+    drawing = {"plot", "plt", "pyplot"}
     for source in codes:
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and drawing & _names(node):
@@ -123,8 +161,7 @@ def _demand_claims(assignment: Assignment, found: list[Part]) -> None:
                 claimed |= _called(node) == "claim"
                 continue
             text = lines[node.lineno - 1].strip()
-            master = assignment.master.read_text(encoding="utf-8").splitlines()
-            line = next((n for n, given in enumerate(master, 1) if given.strip() == text), 1)
+            line = _line(assignment, text)
             raise CourseError(f"{assignment.master}:{line}: {text!r} {problem}")
 
 
@@ -138,7 +175,7 @@ def _called(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
     match node.func:
-        case ast.Attribute(ast.Name("plot" | "pyplot" as module), _):
+        case ast.Attribute(ast.Name("plot" | "plt" | "pyplot" as module), _):
             return module
         case ast.Attribute(_, name) | ast.Name(name):
             return name
