@@ -42,6 +42,8 @@ test: env
 	@echo "== Style"
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check
+	@echo "== Types"
+	@$(RUN) mypy
 	@echo "== Graders, and generated files"
 	@$(RUN) autograder score --fresh --jobs 2
 	@echo "== Tests"
@@ -86,5 +88,5 @@ anywhere: env
 	@$(RUN) tests.anywhere
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build *.egg-info
 	find autograder course_pkg tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -157,7 +157,7 @@ class Batch:
         submission, key = pending.submission, pending.key
         if isinstance(found, Exception):
             reason = f"it could not be judged: {type(found).__name__}: {str(found)[:200]}"
-            empty = [[] for _ in pending.steps]
+            empty: list[list[dict]] = [[] for _ in pending.steps]
             found = Verdict(empty, {}, {"": reason}, is_final=False)
         try:
             self.course.store.save(self.name, key, found)
@@ -176,8 +176,8 @@ class Batch:
         if problem:
             self._tell(submission.student, "failed", problem)
             return
-        fields = {"score": score, "max": most, "needs_person": person}
-        fields["seconds"] = found.seconds.get("all") if found else None
+        seconds = found.seconds.get("all") if found else None
+        fields = {"score": score, "max": most, "needs_person": person, "seconds": seconds}
         notes = "; ".join(found.notes.values()) if found else ""
         self._tell(submission.student, "person" if notes else "graded", notes, **fields)
 

@@ -13,7 +13,7 @@ from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.solutions import Solutions
-from autograder.grade.verdict import Step, Verdict
+from autograder.grade.verdict import Step, Verdict, is_students
 from autograder.hidden import load_hidden
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, Exercise, find
@@ -81,17 +81,18 @@ class Judging:
         try:
             self._timed("start", self.kernel)
             for step in steps:
-                planned = self.plan.cells.get(step.name)
+                planned = self.plan.cells[step.name] if step.name in self.plan.cells else None
                 if planned is not None and planned.is_checked:
                     report, text = self._timed("checks", self._check, planned, steps)
-                    points[step.name] = _points(planned, report)
-                    outputs.append(_graded(text, points[step.name]))
+                    points[planned.name] = _points(planned, report)
+                    outputs.append(_graded(text, points[planned.name]))
                 elif planned is not None and planned.is_experiment:
                     outputs.append([new_output("stream", name="stdout", text=EXPERIMENT)])
+                elif planned is None or planned.is_written_by_students:
+                    outputs.append(self._timed("cells", self._run, step))
                 else:
-                    kind = "cells" if planned is None or planned.is_written_by_students else "setup"
-                    source = step.source if kind == "cells" else planned.source
-                    outputs.append(self._timed(kind, self._run, Step(step.name, source)))
+                    given = Step(step.name, planned.source)
+                    outputs.append(self._timed("setup", self._run, given))
         finally:
             if self._kernel is not None:
                 self._timed("end", self._kernel.kill)
@@ -143,9 +144,10 @@ class Judging:
 
     def _check(self, planned: Planned, steps: list[Step]) -> tuple[Report | None, str]:
         """Run all checks of an exercise; give the report, if there is one, and its text."""
+        assert planned.exercise is not None  # is_checked means that
         exercise = find(planned.exercise)
         load_hidden(exercise)
-        sources = [step.source for step in steps if _is_students(step, self.plan)]
+        sources = [step.source for step in steps if is_students(step, self.plan)]
         given = [
             p.source for p in self.plan.cells.values() if p.cell_type == "code" and _is_given(p)
         ]
@@ -188,10 +190,6 @@ class Judging:
             return action(*args)
         finally:
             self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
-
-
-def _is_students(step: Step, plan: Plan) -> bool:
-    return step.name not in plan.cells or plan.cells[step.name].is_written_by_students
 
 
 def _is_given(planned: Planned) -> bool:

@@ -13,7 +13,7 @@ from nbformat.v4 import new_output, output_from_msg
 
 from autograder.grade import sandbox
 from autograder.grade.errors import KernelDied, TemplateEnded
-from autograder.grade.provisioner import NAME, SandboxKernels
+from autograder.grade.provisioner import NAME, SandboxKernels, SandboxProvisioner
 
 TEXT = 100_000  # characters that a cell's outputs may have
 PICTURES = 4 << 20  # characters of encoded pictures
@@ -128,6 +128,10 @@ class Kernel:
             kernel_name=NAME, kernel_spec_manager=specs, transport="ipc", shutdown_wait_time=0
         )
         self._manager.start_kernel()
+        provisioner = self._manager.provisioner
+        assert isinstance(provisioner, SandboxProvisioner) and provisioner.sockets is not None
+        self._provisioner = provisioner
+        self.sockets = provisioner.sockets  # a folder that the sandbox and the grader share
         self._client = self._manager.client()
         try:
             self._client.start_channels(hb=False)
@@ -148,20 +152,15 @@ class Kernel:
         self.kill()
 
     @property
-    def sockets(self) -> Path:
-        """The folder of sockets that the sandbox and the grader share."""
-        return self._manager.provisioner.sockets
-
-    @property
     def reason(self) -> str | None:
         """Why the watch has ended the kernel, if it has."""
-        watch = self._manager.provisioner.watch if self._manager.provisioner else None
+        watch = self._provisioner.watch
         return watch.reason if watch else None
 
     @property
     def is_alive(self) -> bool:
         """Say whether it still runs."""
-        process = getattr(self._manager.provisioner, "process", None)
+        process = self._provisioner.process
         return process is not None and process.poll() is None
 
     def run(self, source: str, seconds: float) -> tuple[list[NotebookNode], bool]:
@@ -213,7 +212,7 @@ class Kernel:
             left = deadline - time.monotonic()
             if left <= 0:
                 return replied  # a flood has cost the message that says "idle"
-            ready = dict(poller.poll(min(left, 0.2) * 1000))
+            ready = dict(poller.poll(int(min(left, 0.2) * 1000)))
             if not ready and not self.is_alive:
                 raise KernelDied(self.reason or "it ended its Python process")
             if iopub in ready and (message := self._receive(iopub, request)):
@@ -239,10 +238,8 @@ class Kernel:
         """End the kernel and all that it has started."""
         with contextlib.suppress(Exception):
             self._client.stop_channels()
-        provisioner = self._manager.provisioner
-        if provisioner is not None:
-            provisioner.kill_now()
-            self._wait_for_end()
+        self._provisioner.kill_now()
+        self._wait_for_end()
         with contextlib.suppress(Exception):
             self._manager.cleanup_resources()
         self._manager.context.destroy(linger=0)

@@ -46,8 +46,8 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
             cells.append(_planned(planned, texts.get(name)))
         cells += [_extra(cell) for cell in extras[name]]
     cells = _after_definitions(cells, plan)
-    for number, cell in enumerate(cells):
-        cell.id = cell.metadata.get("nbgrader", {}).get("grade_id") or f"extra-{number}"
+    for number, new in enumerate(cells):
+        new.id = new.metadata.get("nbgrader", {}).get("grade_id") or f"extra-{number}"
     return new_notebook(cells=cells, metadata=_METADATA)
 
 
@@ -154,7 +154,7 @@ def _extra(cell: Submitted) -> NotebookNode:
 
 def _new(cell_type: str, text: str, metadata: dict) -> NotebookNode:
     """Make a cell; the whole notebook is validated when it is written."""
-    cell = {"cell_type": cell_type, "metadata": metadata, "source": text}
+    cell: dict[str, object] = {"cell_type": cell_type, "metadata": metadata, "source": text}
     if cell_type == "code":
         cell |= {"outputs": [], "execution_count": None}
     return from_dict(cell)

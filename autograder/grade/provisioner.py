@@ -5,11 +5,13 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import LocalProvisioner
 
@@ -17,7 +19,7 @@ from autograder.assignment import Assignment
 from autograder.grade import sandbox
 from autograder.grade.kit import kit
 from autograder.grade.sandbox import Limits
-from autograder.grade.warm import Template, template
+from autograder.grade.warm import Template, WarmProcess, template
 from autograder.grade.watch import Watch
 
 NAME = "course-sandbox"  # of the provisioner, in pyproject.toml, and of the kernel
@@ -32,6 +34,8 @@ class SandboxProvisioner(LocalProvisioner):
 
     assignment: str
     files: str | None
+    # LocalProvisioner declares no type, and mypy infers that of the process which it starts itself.
+    process: subprocess.Popen | WarmProcess | None  # type: ignore[assignment]
 
     def __init__(
         self, assignment: str = "", files: str | None = None, is_warm: bool = False, **kwargs
@@ -56,22 +60,23 @@ class SandboxProvisioner(LocalProvisioner):
         folder = Path(tempfile.mkdtemp(prefix=f"kernel-{os.getpid()}-", dir=parent))
         self.sockets = folder
         manager = self.parent
+        assert manager is not None  # it calls this
         manager.transport = "ipc"
         manager.ip = str(folder / "zmq")
         manager.connection_file = str(folder / "connection.json")
         kwargs = await super().pre_launch(**kwargs)
         if not self.is_warm:
-            kwargs["cmd"] = self._command(kwargs["cmd"])
+            kwargs["cmd"] = self._command(kwargs["cmd"], folder)
         # The sandbox clears the environment; bwrap itself needs only this much.
         kwargs["env"] = {"PATH": os.environ.get("PATH", os.defpath)}
         kwargs["cwd"] = "/"
         return kwargs
 
-    def _command(self, argv: list[str]) -> list[str]:
+    def _command(self, argv: list[str], sockets: Path) -> list[str]:
         return sandbox.command(
             argv,
             kit=kit(Assignment(self.assignment)),
-            sockets=self.sockets,
+            sockets=sockets,
             files=Path(self.files) if self.files else None,
             limits=self.limits,
         )
@@ -79,8 +84,9 @@ class SandboxProvisioner(LocalProvisioner):
     def _template(self) -> Template:
         return template(kit(Assignment(self.assignment)), self.limits)
 
-    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> dict:
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Start the kernel, and the watch over it."""
+        assert self.sockets is not None  # pre_launch has made them
         if self.is_warm:
             folder = Path(self.files) if self.files else None
             arguments = cmd[cmd.index("-f") :]
@@ -88,6 +94,7 @@ class SandboxProvisioner(LocalProvisioner):
             info = self.connection_info
         else:
             info = await super().launch_kernel(cmd, **kwargs)
+        assert self.process is not None  # it has just been started
         self.watch = Watch(self.process.pid, self.sockets, self.limits, self.kill_now)
         self.watch.start()
         return info

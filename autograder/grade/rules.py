@@ -6,6 +6,8 @@ What only runs to hide a name ("LS" + "TM" from a file, say) meets a stub in the
 
 import ast
 import functools
+from collections.abc import Sequence
+from typing import TypeGuard
 
 from autograder.grade.syntax import parse
 from autograder.hidden import forbidden
@@ -14,7 +16,7 @@ from course_pkg.checking.registry import Exercise
 _SKIPPED = ("annotation", "returns")  # fields that name types and call nothing
 
 
-def breach(exercise: Exercise, sources: list[str], given: list[str] = ()) -> str | None:
+def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()) -> str | None:
     """Say which forbidden name a solution uses and where; None if it uses none.
 
     Args:
@@ -27,12 +29,12 @@ def breach(exercise: Exercise, sources: list[str], given: list[str] = ()) -> str
         return None
     code = _code(tuple(sources), tuple(given))
     for statement, text in code.reached_from(exercise.name):
-        for node, path in code.paths(statement):
+        for number, path in code.paths(statement):
             if path in names:
-                line = text.splitlines()[node.lineno - 1].strip()
+                line = text.splitlines()[number - 1].strip()
                 return (
                     f"✗ {exercise.name} uses {path}, which does the exercise's work: write it "
-                    f"yourself.\n  In line {node.lineno} of its cell: {line[:70]}"
+                    f"yourself.\n  In line {number} of its cell: {line[:70]}"
                 )
     return None
 
@@ -79,20 +81,24 @@ class _Code:
                         todo.append((node.id, not is_definition))
         return found
 
-    def paths(self, statement: ast.stmt) -> list[tuple[ast.AST, str]]:
-        """List the full names that a statement uses, with the places."""
-        found, todo = [], [statement]
+    def paths(self, statement: ast.stmt) -> list[tuple[int, str]]:
+        """List the full names that a statement uses, with their lines."""
+        found: list[tuple[int, str]] = []
+        todo: list[ast.AST] = [statement]
         while todo:
             node = todo.pop(0)
             if isinstance(node, ast.Import):
                 continue
             if isinstance(node, ast.ImportFrom):
-                found += [(node, _plain(f"{node.module}.{alias.name}")) for alias in node.names]
+                line, module = node.lineno, node.module
+                found += [(line, _plain(f"{module}.{alias.name}")) for alias in node.names]
                 continue
-            found += [(node, _plain(path)) for path in self._resolve(node)]
+            if isinstance(node, ast.expr):
+                found += [(node.lineno, _plain(path)) for path in self._resolve(node)]
             if _is_call_of(node, "eval", "exec"):
-                inner = parse(_text(node.args[0]) or "") or ast.Module([])
-                found += [(node, path) for s in inner.body for _, path in self.paths(s)]
+                inner = parse(_text(node.args[0]) or "")
+                for part in inner.body if inner else []:
+                    found += [(node.lineno, path) for _, path in self.paths(part)]
             if _is_call_of(node, "isinstance", "issubclass"):
                 todo.append(node.args[0])
                 continue
@@ -128,7 +134,7 @@ class _Code:
                     self._names.setdefault(alias.asname or alias.name, set()).add(path)
 
     def _learn_assignment(self, node: ast.AST) -> None:
-        pairs = []
+        pairs: list[tuple[ast.expr, ast.expr]] = []
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
@@ -182,7 +188,8 @@ def _plain(path: str) -> str:
 
 def _bound(statement: ast.stmt) -> set[str]:
     """List the names that a statement gives a value, or whose attributes or items it changes."""
-    found, todo = set(), [statement]
+    found: set[str] = set()
+    todo: list[ast.AST] = [statement]
     while todo:
         node = todo.pop()
         match node:
@@ -207,12 +214,12 @@ def _text(node: ast.AST) -> str | None:
         case ast.Constant(str(text)):
             return text
         case ast.BinOp(left, ast.Add(), right):
-            texts = _text(left), _text(right)
-            return None if None in texts else "".join(texts)
+            first, second = _text(left), _text(right)
+            return None if first is None or second is None else first + second
     return None
 
 
-def _is_call_of(node: ast.AST, *names: str) -> bool:
+def _is_call_of(node: ast.AST, *names: str) -> TypeGuard[ast.Call]:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

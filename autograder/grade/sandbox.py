@@ -131,9 +131,10 @@ def command(
     for file in (kit / "matplotlib").iterdir():
         options += ["--ro-bind", str(file), f"{HOME}/.matplotlib/{file.name}"]
     options += [part for mask in _covers(kit / "empty") for part in mask]
-    for path in sorted(files.rglob("*")) if files is not None else []:
-        if path.is_file() and not path.is_symlink():
-            options += ["--ro-bind", str(path), f"{WORK}/{path.relative_to(files)}"]
+    if files is not None:
+        for path in sorted(files.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                options += ["--ro-bind", str(path), f"{WORK}/{path.relative_to(files)}"]
     options += ["--bind", str(sockets), str(sockets)]
     options += [*extra, "--remount-ro", "/dev", "--remount-ro", "/"]
     for name, value in (variables() | (environment or {})).items():

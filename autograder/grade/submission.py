@@ -1,5 +1,6 @@
 """A student's submission of an assignment, and how it comes to its verdict."""
 
+import contextlib
 import functools
 import shutil
 import tempfile
@@ -127,9 +128,7 @@ def judge(assignment: str, plan: Plan, found: list[Step], files: dict[str, Path]
             copy = Path(folder, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy, follow_symlinks=False)
-        for attempt in (1, 2):
-            try:
-                return Judging(Assignment(assignment), plan, Path(folder)).judge(found)
-            except KernelDied:
-                if attempt == 2:
-                    raise
+        judging = functools.partial(Judging, Assignment(assignment), plan, Path(folder))
+        with contextlib.suppress(KernelDied):
+            return judging().judge(found)
+        return judging().judge(found)

@@ -60,10 +60,7 @@ def steps(nb: NotebookNode) -> list[Step]:
 
 def key(found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, Path]) -> str:
     """Hash what a verdict depends on: the submission, the assignment, the checks, the versions."""
-    own = [
-        [step.name, "" if step.name in plan.cells and not _own(plan, step) else step.source]
-        for step in found
-    ]
+    own = [[step.name, step.source if is_students(step, plan) else ""] for step in found]
     digest = hashlib.sha256(json.dumps(own).encode())
     digest.update(_trusted(assignment).encode())
     digest.update(json.dumps([[p.name, p.source, p.points] for p in plan.cells.values()]).encode())
@@ -72,8 +69,9 @@ def key(found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, 
     return digest.hexdigest()
 
 
-def _own(plan: Plan, step: Step) -> bool:
-    return plan.cells[step.name].is_written_by_students
+def is_students(step: Step, plan: Plan) -> bool:
+    """Say whether students write a cell, or a student has added it."""
+    return step.name not in plan.cells or plan.cells[step.name].is_written_by_students
 
 
 @functools.cache

@@ -19,8 +19,10 @@ from autograder.grade.sandbox import WORK, Limits
 
 START_SECONDS = 120.0
 # The template mounts one file system when it starts, and then gives up what that takes.
-_FOR_TEMPLATE = ("--dir", "/run/sockets", "--dir", "/run/proc", "--cap-add", "CAP_SYS_ADMIN")
-_FOR_TEMPLATE += ("--cap-add", "CAP_SETFCAP")
+_FOR_TEMPLATE = (
+    *("--dir", "/run/sockets", "--dir", "/run/proc"),
+    *("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETFCAP"),
+)
 
 
 class Template:
@@ -58,6 +60,8 @@ class Template:
                 start_new_session=True,
             )
         atexit.register(self.end)
+        assert self.process.stderr is not None  # it is a pipe
+        self._errors = self.process.stderr
         self._control = ours
         self._stream = ours.makefile("r")
         try:
@@ -108,7 +112,7 @@ class Template:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)
         self.process.wait()
-        self.process.stderr.close()
+        self._errors.close()
         self._stream.close()
         self._control.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -121,7 +125,7 @@ class Template:
             line, reason = "", str(error)
         if not line:
             self.process.kill()
-            reason = self.process.stderr.read().decode(errors="replace")[-1000:]
+            reason = self._errors.read().decode(errors="replace")[-1000:]
             raise TemplateEnded(f"the template of kernels has ended: {reason}")
         return json.loads(line)
 

@@ -5,6 +5,7 @@ Limits of the system hold for single processes, and that on their number does no
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from autograder.grade.sandbox import Limits
@@ -23,7 +24,7 @@ class Watch(threading.Thread):
         kill: ends the sandbox.
     """
 
-    def __init__(self, pid: int, sockets: Path, limits: Limits, kill):
+    def __init__(self, pid: int, sockets: Path, limits: Limits, kill: Callable[[], None]):
         super().__init__(daemon=True)
         self.reason: str | None = None  # why the sandbox was ended
         self._pid = pid
@@ -57,7 +58,8 @@ class Watch(threading.Thread):
 
 def descendants(pid: int, most: int) -> list[int]:
     """List a process and those below it, up to a number."""
-    found, todo = [], [pid]
+    found: list[int] = []
+    todo = [pid]
     while todo and len(found) <= most:
         found.append(todo.pop())
         try:

@@ -4,7 +4,8 @@ import contextlib
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from course_pkg.checking.failure import Failure, NotImplementedYet
 from course_pkg.checking.guard import PATIENCE
 from course_pkg.remote.leaves import Leaves
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
+
+if TYPE_CHECKING:
+    from autograder.remote.proxy import Proxy
 
 _MALFORMED = (
     WireError,
@@ -47,7 +51,7 @@ class Channel:
         process: Connection,
         seconds: float,
         grace: float,
-        proxy: Callable,
+        proxy: "type[Proxy]",
         until: float = math.inf,
     ):
         self.ended: str | None = None  # why

@@ -39,10 +39,10 @@ class Connection:
             BrokenPipeError: the process is gone.
             Overdue: the process did not read it before the deadline.
         """
-        data = memoryview(data)
-        while data:
+        rest = memoryview(data)
+        while rest:
             self._wait([], [self._writer])
-            data = data[os.write(self._writer, data) :]
+            rest = rest[os.write(self._writer, rest) :]
 
     def end(self, seconds: float = 0.0) -> None:
         """End what is at the other side, after giving it some time to end by itself."""

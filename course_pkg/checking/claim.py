@@ -67,11 +67,7 @@ def claim(
         holds = shown = bool(value)
         text = what if holds else f"expected: {what}; this is not so"
     sides = [margin.min().item() for relation, margin in margins.items() if relation != "equal to"]
-    found = {"value": shown, "margin": min(sides, default=None)}
-    # Notebooks are JSON, which has neither NaN nor infinity.
-    found = {
-        name: str(x) if x != x or x in (math.inf, -math.inf) else x for name, x in found.items()
-    }
+    found = {"value": _json(shown), "margin": _json(min(sides, default=None))}
     _show_figures()
     _publish(
         f"{'✓' if holds else '✗'} {text}",
@@ -104,11 +100,16 @@ def _closest(margins: dict[str, Tensor]) -> int:
 def _sentence(what: str, shown: float, limits: dict[str, float], count: int, holds: bool) -> str:
     """Give a value and its bounds, with as many digits as tell them apart."""
     expected = " and ".join(f"{r} {numbers(shown, limit)[1]}" for r, limit in limits.items())
-    shown = numbers(next(iter(limits.values())), shown)[1]
+    came_out = numbers(next(iter(limits.values())), shown)[1]
     of = f" (the {'closest' if holds else 'worst'} of {count})" if count > 1 else ""
     if holds:
-        return f"{what}: {shown}, {expected}{of}"
-    return f"{what}: expected {expected}, came out {shown}{of}"
+        return f"{what}: {came_out}, {expected}{of}"
+    return f"{what}: expected {expected}, came out {came_out}{of}"
+
+
+def _json(number: float | None) -> float | str | None:
+    # Notebooks are JSON, which has neither NaN nor infinity.
+    return number if number is None or math.isfinite(number) else str(number)
 
 
 def _show_figures() -> None:

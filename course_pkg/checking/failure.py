@@ -38,13 +38,12 @@ class NotImplementedYet(Failure):
 
 
 def plain(values: Tensor) -> Tensor | None:
-    """Bring values of any device, layout and precision into a dense tensor in memory.
+    """Bring values into a dense tensor; None when there are none (on the meta device)."""
+    return None if values.is_meta else dense(values)
 
-    Returns:
-        The tensor, or None when there are no values (on the meta device).
-    """
-    if values.is_meta:
-        return None
+
+def dense(values: Tensor) -> Tensor:
+    """Bring values of any device, layout and precision into a dense tensor in memory."""
     values = values.detach().cpu().to_dense().resolve_conj().resolve_neg()
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 

@@ -6,8 +6,9 @@ import signal
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ class Guarded:
 
     def __init__(
         self,
-        target: object,
+        target: Any,
         name: str,
         seconds: float = SECONDS,
         place: torch.device | None = None,
@@ -76,7 +77,7 @@ class Guarded:
         args, kwargs = _unwrap(args), _unwrap(kwargs)
         place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
-        random = None if twin is None else torch.get_rng_state()
+        random = torch.get_rng_state()
         result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
         for (name, tensor), copy in zip(inputs, copies, strict=True):
             if not _same(tensor, copy):
@@ -85,16 +86,16 @@ class Guarded:
                     what=f"{name} after the call",
                     observed=tensor.clone(),
                 )
-        if twin is not None:
-            self._repeat(twin, result, random)
+        if place is not None and twin is not None:
+            self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):
             twice.mark_what_stays_behind(result)
         return self._wrap(result, self._name.partition(".")[0])
 
-    def _repeat(self, twin: tuple, result: object, random: Tensor) -> None:
+    def _repeat(self, place: torch.device, twin: tuple, result: object, random: Tensor) -> None:
         """Make a call on the other device as well, beginning from the same random state."""
         target, args, kwargs = twin
-        on_gpu = self._place.type == "cuda"
+        on_gpu = place.type == "cuda"
         drawn = not torch.equal(random, torch.get_rng_state())
 
         def call():
@@ -104,10 +105,10 @@ class Guarded:
             return result
 
         try:
-            with torch.random.fork_rng([self._place] if on_gpu else []), twice.exact():
+            with torch.random.fork_rng([place] if on_gpu else []), twice.exact():
                 torch.set_rng_state(random)
-                again = attempt(f"On {self._place}, {self._name}", call, self._seconds)
-            twice.demand_same(again, result, self._place, drawn)
+                again = attempt(f"On {place}, {self._name}", call, self._seconds)
+            twice.demand_same(again, result, place, drawn)
         except Failure as failure:
             raise Failure(f"{failure.message}\n{twice.HINT}", kinds=failure.kinds) from None
 
@@ -211,6 +212,7 @@ def _line_of_student(error: BaseException) -> str:
 
 
 def _named_tensors(target, args, kwargs) -> Iterator[tuple[str, Tensor]]:
+    names: Iterable[tuple[str, object]]
     try:
         names = inspect.signature(target).bind(*args, **kwargs).arguments.items()
     except (

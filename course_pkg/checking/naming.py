@@ -35,8 +35,10 @@ class Entry(NamedTuple):
     observed: np.ndarray
 
 
-def entry(check: Check, sentence: str, failure: Failure) -> Entry:
-    """Make an entry of what a check has observed."""
+def entry(check: Check, sentence: str, failure: Failure) -> Entry | None:
+    """Make an entry of what a check has observed; None if it has observed nothing."""
+    if failure.observed is None:
+        return None
     observed = failure.observed.numpy()
     names = check.exercise.name, check.name, sentence, failure.what
     return Entry(*names, str(observed.dtype), _compact(observed))
@@ -65,9 +67,9 @@ def cause(check: Check, failure: Failure) -> str | None:
         The sentence that completes "Your output equals what you get when …", or None when no known
         bug, or bugs of different names, give these values.
     """
-    if failure.observed is None:
-        return None
     found = entry(check, "", failure)
+    if found is None:
+        return None
     sentences = {
         known.sentence
         for known in _known(_file(check))
@@ -97,20 +99,20 @@ def save(path: Path, entries: list[Entry]) -> None:
         arrays[f"{number:04d}/observed"] = observed
         arrays[f"{number:04d}/texts"] = np.frombuffer("\n".join(texts).encode(), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **arrays)
+    np.savez_compressed(path, allow_pickle=False, **arrays)
 
 
 def load(path: Path) -> list[Entry]:
     """Read the entries of a file."""
     with np.load(path, allow_pickle=False) as arrays:
         numbers = sorted({key.partition("/")[0] for key in arrays.files})
-        return [
-            Entry(
-                *arrays[f"{number}/texts"].tobytes().decode().split("\n"),
-                arrays[f"{number}/observed"],
-            )
-            for number in numbers
-        ]
+        entries = []
+        for number in numbers:
+            texts = arrays[f"{number}/texts"].tobytes().decode()
+            exercise, check, sentence, what, dtype = texts.split("\n")
+            observed = arrays[f"{number}/observed"]
+            entries.append(Entry(exercise, check, sentence, what, dtype, observed))
+        return entries
 
 
 def _compact(observed: np.ndarray) -> np.ndarray:

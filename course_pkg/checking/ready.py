@@ -2,9 +2,10 @@
 
 import inspect
 import os
+from collections.abc import Callable
 
 
-def ready(*exercises: object) -> bool:
+def ready(*exercises: Callable) -> bool:
     """Say whether an experiment can run: its exercises are written, and no grade is waited for.
 
     Args:
@@ -22,7 +23,7 @@ def ready(*exercises: object) -> bool:
     return not missing
 
 
-def is_stub(exercise: object) -> bool:
+def is_stub(exercise: Callable) -> bool:
     """Tell whether an exercise still raises NotImplementedError somewhere."""
     is_class = inspect.isclass(exercise)
     methods = vars(exercise).values() if is_class else [inspect.unwrap(exercise)]

@@ -51,8 +51,9 @@ class Report:
     @property
     def why_not(self) -> str | None:
         """Why no check could run; None when one could."""
-        reasons = [outcome.why_not for outcome in self.outcomes]
-        return "; ".join(dict.fromkeys(reasons)) if reasons and all(reasons) else None
+        reasons = [outcome.why_not for outcome in self.outcomes if outcome.why_not]
+        is_all = len(reasons) == len(self.outcomes)
+        return "; ".join(dict.fromkeys(reasons)) if reasons and is_all else None
 
     @property
     def share(self) -> float:
@@ -69,11 +70,11 @@ class Report:
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
         if failures and all(isinstance(failure, NotImplementedYet) for failure in failures):
             return _wrap(f"✗ {failures[0].message}", indent=2)
-        lines, explained = [], set()
+        lines: list[str] = []
+        explained: set[str] = set()
         for outcome in self.outcomes:
             lines.append(_wrap(self._headline(outcome), indent=2))
-            if outcome.failure is not None:
-                lines += [_wrap("  " + line, indent=2) for line in _lines(outcome, explained)]
+            lines += [_wrap("  " + line, indent=2) for line in _lines(outcome, explained)]
         if failures and self.broken_parts:
             names = " and ".join(self.broken_parts)
             lines.append(_wrap(f"It uses your {names}, whose checks fail: begin there.", indent=2))
@@ -106,6 +107,8 @@ class Report:
 
 def _lines(outcome: Outcome, explained: set[str]) -> list[str]:
     """The message of a failed check; a cause and a heading are given once in a report."""
+    if outcome.failure is None:
+        return []
     lines = outcome.failure.message.splitlines()
     if outcome.cause and outcome.cause not in explained:
         explained.add(outcome.cause)

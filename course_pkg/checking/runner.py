@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import sys
+from typing import Protocol
 
 import torch
 
@@ -14,6 +15,15 @@ from course_pkg.checking.registry import CHECKS, Check, Exercise, find
 from course_pkg.checking.report import CheckFailed, Outcome, Report
 from course_pkg.tools.threads import one_thread
 from course_pkg.tools.train import device
+
+
+class Student(Protocol):
+    """A student's function or class as checks use it: Guarded, or a Proxy from another process."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def __call__(self, *args, **kwargs): ...
 
 
 def check(solution: object) -> None:
@@ -69,13 +79,15 @@ def run_here(
 
 def _exercises_used(exercise: Exercise, solution: object) -> dict[Exercise, object]:
     """Find the exercises of the same assignment that a solution's code names, or builds on."""
-    is_class = inspect.isclass(solution)
-    members = [inspect.unwrap(m) for m in (vars(solution).values() if is_class else [solution])]
-    bases = [base.__name__ for base in solution.__mro__] if is_class else []
+    if inspect.isclass(solution):
+        members = list(vars(solution).values())
+        bases = [base.__name__ for base in solution.__mro__]
+    else:
+        members, bases = [solution], []
     known = {other.name: other for other in CHECKS if other.module == exercise.module}
     return {
         known[name]: function.__globals__[name]
-        for function in members
+        for function in map(inspect.unwrap, members)
         if inspect.isfunction(function)
         for name in (*bases, *function.__code__.co_names)
         if name in known and name in function.__globals__ and name != exercise.name
@@ -83,7 +95,7 @@ def _exercises_used(exercise: Exercise, solution: object) -> dict[Exercise, obje
 
 
 def run(
-    exercise: Exercise, student: Guarded, *, hidden: bool = False, until_failure: bool = False
+    exercise: Exercise, student: Student, *, hidden: bool = False, until_failure: bool = False
 ) -> Report:
     """Run all checks of an exercise; never raises because of the student's code.
 
@@ -111,7 +123,7 @@ def run(
     return Report(exercise, outcomes)
 
 
-def _failure(check: Check, student) -> Failure | None:
+def _failure(check: Check, student: Student) -> Failure | None:
     torch.manual_seed(0)
     try:
         _demand_kind(check.exercise, student)
@@ -125,7 +137,7 @@ def _failure(check: Check, student) -> Failure | None:
     return None
 
 
-def _demand_kind(exercise: Exercise, student: Guarded) -> None:
+def _demand_kind(exercise: Exercise, student: Student) -> None:
     wanted = "class" if exercise.is_class else "function"
     if student.kind != wanted:
         raise Failure(f"{exercise.name} should be a {wanted}, yours is {student.kind}.")

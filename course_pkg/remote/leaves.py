@@ -48,9 +48,11 @@ class Leaves:
         Raises:
             WireError: there is none.
         """
-        if type(number) is not int or number not in self._leaves:
+        leaf = self._leaves.get(number) if type(number) is int else None
+        tensor = None if leaf is None else leaf.refer()
+        if tensor is None:
             raise WireError(f"there is no parameter {number!r:.20}")
-        return self._leaves[number].refer()
+        return tensor
 
     def add(self, tensor: Tensor) -> int:
         """Give a tensor the next number."""
@@ -64,7 +66,7 @@ class Leaves:
         Returns:
             (number of the leaf, number of the tensor in the message), or None for a forgotten leaf.
         """
-        changes = []
+        changes: list[tuple[int, int | None]] = []
         for number, leaf in list(self._leaves.items()):
             tensor = leaf.refer()
             if tensor is None:

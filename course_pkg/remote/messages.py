@@ -12,7 +12,7 @@ import operator
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -170,7 +170,7 @@ class Decoder:
         WireError: the message is malformed.
     """
 
-    def __init__(self, header: bytes, body: bytearray):
+    def __init__(self, header: bytes | bytearray, body: bytearray):
         try:
             self.header = json.loads(header.decode())
         except (ValueError, RecursionError):
@@ -216,10 +216,11 @@ class Decoder:
         try:
             match tree:
                 case [kind, str(name), list(fields), list(items)] if kind in _CONTAINERS:
-                    items = [self.value(item, resolve, depth + 1) for item in items]
+                    values = [self.value(item, resolve, depth + 1) for item in items]
+                    make = _container_type(kind, name, tuple(fields))
                     if kind == "dict":
-                        items = zip(items[::2], items[1::2], strict=True)
-                    return _container_type(kind, name, tuple(fields))(items)
+                        return make(zip(values[::2], values[1::2], strict=True))
+                    return make(values)
                 case [str(kind), *rest] if kind in _SCALARS:
                     return _SCALARS[kind](self, *rest)
         except (TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
@@ -240,7 +241,13 @@ class Decoder:
         tensor.grad = grad
 
 
-def read(stream: BinaryIO) -> Decoder | None:
+class Source(Protocol):
+    """What messages come from: a file, or a connection."""
+
+    def read(self, count: int, /) -> bytes: ...
+
+
+def read(stream: Source) -> Decoder | None:
     """Read one message.
 
     Returns:
@@ -305,7 +312,7 @@ def _checked(spec: object) -> dict:
             "leaf": bool(),
             "parameter": bool(),
             "grad": None | int(),
-        } if dtype in _DTYPES:
+        } if isinstance(spec, dict) and dtype in _DTYPES:
             sizes_fit = all(type(size) is int and 0 <= size < _SIZE for size in shape)
             if len(shape) > _DIMENSIONS or not sizes_fit:
                 raise WireError("a tensor's shape is not one")
@@ -338,7 +345,7 @@ def _to_tensor(spec: dict, data: bytearray) -> Tensor:
     return tensor.requires_grad_(requires_grad)
 
 
-def _exactly(stream: BinaryIO, count: int, or_nothing: bool = False) -> bytearray:
+def _exactly(stream: Source, count: int, or_nothing: bool = False) -> bytearray:
     data = bytearray()  # grows with what comes: an announced length alone costs no memory
     while len(data) < count:
         part = stream.read(min(count - len(data), _CHUNK))
@@ -386,7 +393,7 @@ def _int(tree) -> int:
     return operator.index(tree)
 
 
-_SCALARS = {
+_SCALARS: dict[str, Callable] = {
     "tensor": lambda decoder, number: decoder.tensor(number),
     "array": lambda decoder, number: decoder.tensor(number).numpy(force=True),
     "scalar": lambda decoder, number: decoder.tensor(number).numpy(force=True)[()],

@@ -75,7 +75,8 @@ def _forbid(name: str) -> None:
 
     found = getattr(owner, last)
     if isinstance(found, type):
-        found.__init__ = found.forward = stub
+        for method in ("__init__", "forward"):
+            setattr(found, method, stub)
     else:
         setattr(owner, last, stub)
 
@@ -111,21 +112,19 @@ class Server:
             encoder = Encoder(self._refer)
             return self._finish(self._do(request, encoder), encoder)
         except Failure as failure:
-            return self._finish({"failure": _failure(failure, encoder := Encoder())}, encoder)
+            return self._failed(failure)
         except WireError as error:
-            failure = Failure(f"{request.header['name']} gives what cannot be read: {error}.")
-            return self._finish({"failure": _failure(failure, encoder := Encoder())}, encoder)
+            name = request.header["name"]
+            return self._failed(Failure(f"{name} gives what cannot be read: {error}."))
         except BaseException as error:  # what Guarded lets pass: it must not end the server
             traceback.print_exc()
-            failure = Failure(f"{request.header['name']} raised {type(error).__name__}.")
-            return self._finish({"failure": _failure(failure, encoder := Encoder())}, encoder)
+            name = request.header["name"]
+            return self._failed(Failure(f"{name} raised {type(error).__name__}."))
         finally:
             self.arguments = []
 
     def _do(self, request: Decoder, encoder: Encoder) -> dict:
         header = request.header
-        for kind, number in header["released"]:
-            (self.objects if kind == "object" else self.graphs).pop(number, None)
         self.leaves.update(request, header["leaves"], new=False)
         if header["random"] is not None:
             self.random = request.tensor(header["random"])
@@ -138,8 +137,16 @@ class Server:
             "start": lambda request, encoder: {},
         }
         torch.set_default_dtype(getattr(torch, header["dtype"]))
-        with torch.set_grad_enabled(header["grad"]):
-            return commands[header["do"]](request, encoder)
+        try:
+            with torch.set_grad_enabled(header["grad"]):
+                return commands[header["do"]](request, encoder)
+        finally:  # not earlier: a parameter of what is released may be an argument
+            for kind, number in header["released"]:
+                (self.objects if kind == "object" else self.graphs).pop(number, None)
+
+    def _failed(self, failure: Failure) -> bytes:
+        encoder = Encoder()
+        return self._finish({"failure": _failure(failure, encoder)}, encoder)
 
     def _finish(self, answer: dict, encoder: Encoder) -> bytes:
         random = torch.get_rng_state()
@@ -197,12 +204,12 @@ class Server:
         graph = self.graphs[request.header["target"]]
         grads = [request.value(tree) for tree in request.header["grads"]]
         pairs = zip(graph.outputs, grads, strict=True)
-        outputs, grads = zip(*[pair for pair in pairs if pair[1] is not None], strict=True)
+        outputs, arrived = zip(*[pair for pair in pairs if pair[1] is not None], strict=True)
 
         def go_back():
             try:
                 return torch.autograd.grad(
-                    outputs, graph.leaves, grads, retain_graph=True, allow_unused=True
+                    outputs, graph.leaves, arrived, retain_graph=True, allow_unused=True
                 )
             except RuntimeError as error:
                 return error
@@ -238,7 +245,8 @@ def _history(outputs: list[Tensor]) -> list[Tensor]:
             continue
         seen.add(node)
         if type(node).__name__ == "AccumulateGrad":
-            leaves.append(node.variable)
+            # torch declares only what all nodes have; those of leaves have a variable besides.
+            leaves.append(node.variable)  # type: ignore[attr-defined]
         stack += [earlier for earlier, _ in node.next_functions]
     return leaves
 

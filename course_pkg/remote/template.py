@@ -53,11 +53,13 @@ def main(descriptor: int, modules: list[str]) -> None:
     stream = control.makefile("r")
     control.sendall(b"{}\n")
     kernels: dict[int, int | None] = {}
+    answer: dict[str, int | None]
     for line in stream:
         request = json.loads(line)
         if request["do"] == "start":
-            answer = {"pid": _start(libc, control, request)}
-            kernels[answer["pid"]] = None
+            pid = _start(libc, control, request)
+            kernels[pid] = None
+            answer = {"pid": pid}
         elif request["do"] == "kill":
             if kernels.get(request["pid"]) is None:
                 os.kill(request["pid"], signal.SIGKILL)
