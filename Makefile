@@ -45,7 +45,7 @@ test: env
 	@echo "== Types"
 	@$(RUN) mypy
 	@echo "== Graders, and generated files"
-	@$(RUN) autograder score --fresh --jobs 2
+	@$(RUN) autograder score --fresh --jobs 2 --json scoreboard.json
 	@echo "== Tests"
 	@$(RUN) pytest -n logical --dist loadgroup --no-loadscope-reorder
 

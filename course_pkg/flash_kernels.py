@@ -3,7 +3,7 @@
 Shapes: B sequences, H heads of size D_h, T queries, N keys. Where it is causal, the queries are the
 last T of the N positions: query t sees the keys up to N - T + t. s is the logarithm of the sum of
 exp(e) over the keys that a query sees. In a paged cache, N blocks of S slots, and G heads of keys
-and values for H heads of queries, as in 11_paged_attention.
+and values for H heads of queries, as in paged_attention.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Compile the kernels of 12_flash_kernels for an H100, which needs none: print what they take.
+"""Compile the kernels of flash_kernels for an H100, which needs none: print what they take.
 
     python -m tests.compile_kernels
 

@@ -31,7 +31,8 @@ SLOW = (
     "test_feedback.py",
     "test_gradescope.py",
     "test_release.py",
-    "test_grade_command.py",
+    "test_command.py",
+    "test_new_exercise.py",
     "test_sandbox.py",
 )
 

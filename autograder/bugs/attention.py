@@ -1,4 +1,4 @@
-"""Known wrong solutions of 05_attention."""
+"""Known wrong solutions of attention."""
 
 import math
 

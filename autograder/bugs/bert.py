@@ -1,4 +1,4 @@
-"""Known wrong solutions of 09_bert."""
+"""Known wrong solutions of bert."""
 
 import torch
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""Known wrong solutions of 12_flash_kernels: the references with a few words changed."""
+"""Known wrong solutions of flash_kernels: the references with a few words changed."""
 
 import inspect
 import linecache

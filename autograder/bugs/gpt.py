@@ -1,4 +1,4 @@
-"""Known wrong solutions of 08_gpt."""
+"""Known wrong solutions of gpt."""
 
 import math
 from collections import Counter

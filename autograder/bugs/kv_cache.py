@@ -1,4 +1,4 @@
-"""Known wrong solutions of 10_kv_cache."""
+"""Known wrong solutions of kv_cache."""
 
 import math
 

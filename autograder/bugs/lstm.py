@@ -1,4 +1,4 @@
-"""Known wrong solutions of 02_lstm."""
+"""Known wrong solutions of lstm."""
 
 import torch
 

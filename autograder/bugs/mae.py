@@ -1,4 +1,4 @@
-"""Known wrong solutions of 15_mae."""
+"""Known wrong solutions of mae."""
 
 import torch
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""Known wrong solutions of 17_memory."""
+"""Known wrong solutions of memory."""
 
 import torch
 from torch.nn import functional

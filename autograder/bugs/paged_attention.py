@@ -1,4 +1,4 @@
-"""Known wrong solutions of 11_paged_attention."""
+"""Known wrong solutions of paged_attention."""
 
 import math
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Known wrong solutions of 06_positions."""
+"""Known wrong solutions of positions."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Known wrong solutions of 01_rnn."""
+"""Known wrong solutions of rnn."""
 
 import torch
 

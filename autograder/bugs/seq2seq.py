@@ -1,4 +1,4 @@
-"""Known wrong solutions of 03_seq2seq."""
+"""Known wrong solutions of seq2seq."""
 
 import math
 from collections import Counter

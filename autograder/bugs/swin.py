@@ -1,4 +1,4 @@
-"""Known wrong solutions of 14_swin."""
+"""Known wrong solutions of swin."""
 
 import math
 

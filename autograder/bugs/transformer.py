@@ -1,4 +1,4 @@
-"""Known wrong solutions of 07_transformer."""
+"""Known wrong solutions of transformer."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Known wrong solutions of 16_vilbert."""
+"""Known wrong solutions of vilbert."""
 
 import torch
 from torch.nn import functional as F

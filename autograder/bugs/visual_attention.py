@@ -1,4 +1,4 @@
-"""Known wrong solutions of 04_visual_attention."""
+"""Known wrong solutions of visual_attention."""
 
 import torch
 

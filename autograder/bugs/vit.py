@@ -1,4 +1,4 @@
-"""Known wrong solutions of 13_vit."""
+"""Known wrong solutions of vit."""
 
 import torch
 from torch.nn import functional as F

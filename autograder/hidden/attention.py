@@ -1,4 +1,4 @@
-"""Hidden checks of 05_attention: gradients, extremes, batches, empty rows, errors."""
+"""Hidden checks of attention: gradients, extremes, batches, empty rows, errors."""
 
 import torch
 from torch import Tensor

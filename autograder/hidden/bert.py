@@ -1,4 +1,4 @@
-"""Hidden checks of 09_bert: chi-square tests, rare words, gradients, odd sizes, old files."""
+"""Hidden checks of bert: chi-square tests, rare words, gradients, odd sizes, old files."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Hidden checks of 12_flash_kernels: empty rows, borders, gradients in parts, stale blocks."""
+"""Hidden checks of flash_kernels: empty rows, borders, gradients in parts, stale blocks."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Hidden checks of 08_gpt: edges, gradients, randomness, errors."""
+"""Hidden checks of gpt: edges, gradients, randomness, errors."""
 
 import math
 from collections import Counter

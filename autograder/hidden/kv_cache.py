@@ -1,4 +1,4 @@
-"""Hidden checks of 10_kv_cache: edges, precision, gradients, errors."""
+"""Hidden checks of kv_cache: edges, precision, gradients, errors."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Hidden checks of 02_lstm: gradients, single sequences and steps, padding, errors."""
+"""Hidden checks of lstm: gradients, single sequences and steps, padding, errors."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Hidden checks of 15_mae: rounding, gradients, single patches, constant features, errors."""
+"""Hidden checks of mae: rounding, gradients, single patches, constant features, errors."""
 
 import torch
 from torch.nn import functional as F

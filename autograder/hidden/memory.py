@@ -1,4 +1,4 @@
-"""Hidden checks of 17_memory: gradients, limiting cases, symmetries, numbers that overflow."""
+"""Hidden checks of memory: gradients, limiting cases, symmetries, numbers that overflow."""
 
 from collections.abc import Callable
 

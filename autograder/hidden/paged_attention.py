@@ -1,4 +1,4 @@
-"""Hidden checks of 11_paged_attention: borders, stale content, errors that leave traces, forks."""
+"""Hidden checks of paged_attention: borders, stale content, errors that leave traces, forks."""
 
 import math
 

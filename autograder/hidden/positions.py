@@ -1,4 +1,4 @@
-"""Hidden checks of 06_positions: gradients, single positions, other bases, masks, errors."""
+"""Hidden checks of positions: gradients, single positions, other bases, masks, errors."""
 
 import torch
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""Hidden checks of 01_rnn: gradients, default states, extreme lengths and values, errors."""
+"""Hidden checks of rnn: gradients, default states, extreme lengths and values, errors."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Hidden checks of 03_seq2seq: gradients, padding, single sentences, limits, narrow beams."""
+"""Hidden checks of seq2seq: gradients, padding, single sentences, limits, narrow beams."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Hidden checks of 14_swin: gradients, errors, other sides and shifts, single windows."""
+"""Hidden checks of swin: gradients, errors, other sides and shifts, single windows."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Hidden checks of 07_transformer: gradients, extremes, defaults, settings, errors."""
+"""Hidden checks of transformer: gradients, extremes, defaults, settings, errors."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Hidden checks of 16_vilbert: gradients, what padding holds, single words and regions, edges."""
+"""Hidden checks of vilbert: gradients, what padding holds, single words and regions, edges."""
 
 import torch
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""Hidden checks of 04_visual_attention: gradients, extremes, sampling, single pictures."""
+"""Hidden checks of visual_attention: gradients, extremes, sampling, single pictures."""
 
 import torch
 

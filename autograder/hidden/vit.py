@@ -1,4 +1,4 @@
-"""Hidden checks of 13_vit: gradients, odd sizes, other memory layouts, published models."""
+"""Hidden checks of vit: gradients, odd sizes, other memory layouts, published models."""
 
 import torch
 from torch import Tensor

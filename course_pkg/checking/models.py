@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class SmallDecoder(tuple):
-    """A decoder of known weights, with `start` and `step` as in 03_seq2seq; no object of students.
+    """A decoder of known weights, with `start` and `step` as in seq2seq; no object of students.
 
     s_0 = tanh(m P),   s_t = tanh(s_{t-1} R + E_y + m P),   logits = s_t O + b
 
@@ -31,7 +31,7 @@ class SmallDecoder(tuple):
 
 
 class SmallServed(tuple):
-    """A language model of known weights, as an engine of 11_paged_attention serves it.
+    """A language model of known weights, as an engine of paged_attention serves it.
 
     X = E[tokens] + P[positions],   X ← X + attend(X W_Q, X W_K, X W_V) W_O in every layer,
     logits = 4 X Eᵀ / ‖X‖
@@ -74,7 +74,7 @@ class SmallServed(tuple):
 
 
 class SmallTranslator(tuple):
-    """A translator of known weights, with `encode` and `decode` as in 07_transformer.
+    """A translator of known weights, with `encode` and `decode` as in transformer.
 
     memory_i = S[x_i],   s_t = tanh(m + E[y_t] + Σ_{k≤t} F[y_k] / √(k+1)),   logits_t = s_t O + b
 

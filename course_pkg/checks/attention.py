@@ -1,4 +1,4 @@
-"""Checks of 05_attention. Oracles: torch's scaled_dot_product_attention, MultiheadAttention and
+"""Checks of attention. Oracles: torch's scaled_dot_product_attention, MultiheadAttention and
 counter of operations, distributions.Normal, closed forms."""
 
 import math

@@ -1,4 +1,4 @@
-"""Checks of 09_bert. Oracles: loops, statistics, torch.nn.TransformerEncoderLayer, closed forms."""
+"""Checks of bert. Oracles: loops, statistics, torch.nn.TransformerEncoderLayer, closed forms."""
 
 import math
 

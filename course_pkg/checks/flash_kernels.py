@@ -1,4 +1,4 @@
-"""Checks of 12_flash_kernels. Oracles: torch's attention and its gradients, softmax in float64.
+"""Checks of flash_kernels. Oracles: torch's attention and its gradients, softmax in float64.
 
 Triton kernels get float32 on the CPU, also where there is a GPU: in the interpreter a wrong address
 is a failure with its line. They are compared to 1e-5, and run on few programs.

@@ -1,4 +1,4 @@
-"""Checks of 08_gpt. Oracles: bytes.replace, torch.nn.TransformerEncoderLayer, cross_entropy and
+"""Checks of gpt. Oracles: bytes.replace, torch.nn.TransformerEncoderLayer, cross_entropy and
 closed forms."""
 
 import math

@@ -1,4 +1,4 @@
-"""Checks of 10_kv_cache. Oracles: torch.nn.MultiheadAttention, scaled_dot_product_attention with
+"""Checks of kv_cache. Oracles: torch.nn.MultiheadAttention, scaled_dot_product_attention with
 enable_gqa, stacks of torch's own layers, sums written out, and tensors that are counted."""
 
 import torch

@@ -1,4 +1,4 @@
-"""Checks of 02_lstm. Oracles: torch.nn.RNNCell, LSTMCell, LSTM, GRUCell, autograd, closed forms."""
+"""Checks of lstm. Oracles: torch.nn.RNNCell, LSTMCell, LSTM, GRUCell, autograd, closed forms."""
 
 import torch
 from torch import Tensor, nn

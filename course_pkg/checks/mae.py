@@ -1,4 +1,4 @@
-"""Checks of 15_mae. Oracles: loops, torch's convolution and pre-LN layer, Newton's method."""
+"""Checks of mae. Oracles: loops, torch's convolution and pre-LN layer, Newton's method."""
 
 import math
 

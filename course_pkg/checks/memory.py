@@ -1,4 +1,4 @@
-"""Checks of 17_memory. Oracles: sums written as loops, closed forms, limiting cases."""
+"""Checks of memory. Oracles: sums written as loops, closed forms, limiting cases."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Checks of 11_paged_attention. Oracles: torch's attention, plain generation, counting by slots."""
+"""Checks of paged_attention. Oracles: torch's attention, plain generation, counting by slots."""
 
 import math
 

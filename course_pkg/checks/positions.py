@@ -1,4 +1,4 @@
-"""Checks of 06_positions. Oracles: closed forms, loops, complex numbers, torch's functional."""
+"""Checks of positions. Oracles: closed forms, loops, complex numbers, torch's functional."""
 
 import cmath
 import math

@@ -1,4 +1,4 @@
-"""Checks of 01_rnn. Oracles: torch.nn.RNNCell, RNN, autograd, clip_grad_norm_, matrix_power."""
+"""Checks of rnn. Oracles: torch.nn.RNNCell, RNN, autograd, clip_grad_norm_, matrix_power."""
 
 import torch
 from torch import Tensor, nn

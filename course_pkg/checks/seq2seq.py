@@ -1,4 +1,4 @@
-"""Checks of 03_seq2seq. Oracles: torch's GRU sentence by sentence, loops, exhaustive search."""
+"""Checks of seq2seq. Oracles: torch's GRU sentence by sentence, loops, exhaustive search."""
 
 import itertools
 import math

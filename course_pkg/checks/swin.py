@@ -1,4 +1,4 @@
-"""Checks of 14_swin. Oracles: torch's MultiheadAttention and scaled_dot_product_attention with
+"""Checks of swin. Oracles: torch's MultiheadAttention and scaled_dot_product_attention with
 copied weights, loops over positions and pairs, torch's own count of operations.
 
 A shifted block is checked without rolling: its windows are those of a displaced grid, cut off at

@@ -1,4 +1,4 @@
-"""Checks of 07_transformer. Oracles: torch's layer_norm, Linear, TransformerEncoderLayer and
+"""Checks of transformer. Oracles: torch's layer_norm, Linear, TransformerEncoderLayer and
 TransformerDecoderLayer with copied weights, cross_entropy, loops over words, closed forms."""
 
 import functools

@@ -1,4 +1,4 @@
-"""Checks of 16_vilbert. Oracles: torch.nn.MultiheadAttention, torch's layers and losses, loops."""
+"""Checks of vilbert. Oracles: torch.nn.MultiheadAttention, torch's layers and losses, loops."""
 
 import math
 

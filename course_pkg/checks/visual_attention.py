@@ -1,4 +1,4 @@
-"""Checks of 04_visual_attention. Oracles: loops, torch's attention and LSTMCell, enumeration."""
+"""Checks of visual_attention. Oracles: loops, torch's attention and LSTMCell, enumeration."""
 
 import math
 

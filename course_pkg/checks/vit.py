@@ -1,4 +1,4 @@
-"""Checks of 13_vit. Oracles: loops, torch's convolution and pre-LN layer, Keys's cubic kernel."""
+"""Checks of vit. Oracles: loops, torch's convolution and pre-LN layer, Keys's cubic kernel."""
 
 import functools
 import math

@@ -37,7 +37,7 @@ class Frame:
 
 
 def snapshot(engine, title: str = "") -> Frame:
-    """Take a frame of an engine of 11_paged_attention."""
+    """Take a frame of an engine of paged_attention."""
     manager = engine.scheduler.manager
     allocator = manager.allocator
     return Frame(

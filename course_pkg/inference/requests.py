@@ -24,7 +24,7 @@ class Sampling(NamedTuple):
         count: how many tokens to add at most.
         stop: a token that ends a sequence; it is part of the result.
         samples: how many continuations to draw.
-        temperature, top_k, top_p: as in `token_probabilities` of 08_gpt; 0 takes the best token.
+        temperature, top_k, top_p: as in `token_probabilities` of gpt; 0 takes the best token.
         seed: sample number k draws with a generator seeded seed + k.
     """
 

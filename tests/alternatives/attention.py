@@ -1,4 +1,4 @@
-"""Correct solutions of 05_attention by other ways: loops, einsum, torch's own, float32."""
+"""Correct solutions of attention by other ways: loops, einsum, torch's own, float32."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Correct solutions of 09_bert by other ways: loops, Python's random numbers, torch's modules."""
+"""Correct solutions of bert by other ways: loops, Python's random numbers, torch's modules."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Correct solutions of 12_flash_kernels by other ways: merges, other orders of the loops, exp2."""
+"""Correct solutions of flash_kernels by other ways: merges, other orders of the loops, exp2."""
 
 import math
 

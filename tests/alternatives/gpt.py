@@ -1,4 +1,4 @@
-"""Correct solutions of 08_gpt by other ways: slow counting, torch's layers, loops, numpy."""
+"""Correct solutions of gpt by other ways: slow counting, torch's layers, loops, numpy."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Correct solutions of 10_kv_cache by other ways: lists of pieces, loops over heads, sums."""
+"""Correct solutions of kv_cache by other ways: lists of pieces, loops over heads, sums."""
 
 import math
 

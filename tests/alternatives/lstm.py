@@ -1,4 +1,4 @@
-"""Correct solutions of 02_lstm by other ways: loops, einsum, nn.Linear, masks, float32."""
+"""Correct solutions of lstm by other ways: loops, einsum, nn.Linear, masks, float32."""
 
 import math
 

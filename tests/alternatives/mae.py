@@ -1,4 +1,4 @@
-"""Correct solutions of 15_mae by other ways: loops, scatter, masks, Newton's method."""
+"""Correct solutions of mae by other ways: loops, scatter, masks, Newton's method."""
 
 import math
 

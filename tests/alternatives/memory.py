@@ -1,4 +1,4 @@
-"""Correct solutions of 17_memory by other ways: loops, matrices, Fourier, float32."""
+"""Correct solutions of memory by other ways: loops, matrices, Fourier, float32."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Correct solutions of 11_paged_attention by other ways: sets, stacks, loops, one by one."""
+"""Correct solutions of paged_attention by other ways: sets, stacks, loops, one by one."""
 
 import math
 import zlib

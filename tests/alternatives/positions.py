@@ -1,4 +1,4 @@
-"""Correct solutions of 06_positions by other ways: loops, complex numbers, torch's functional."""
+"""Correct solutions of positions by other ways: loops, complex numbers, torch's functional."""
 
 import math
 

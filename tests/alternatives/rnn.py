@@ -1,4 +1,4 @@
-"""Correct solutions of 01_rnn by other ways: loops, einsum, autograd, flat vectors, float32."""
+"""Correct solutions of rnn by other ways: loops, einsum, autograd, flat vectors, float32."""
 
 import math
 

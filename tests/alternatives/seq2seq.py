@@ -1,4 +1,4 @@
-"""Correct solutions of 03_seq2seq by other ways: one sentence at a time, lists, masks, float32."""
+"""Correct solutions of seq2seq by other ways: one sentence at a time, lists, masks, float32."""
 
 import heapq
 import math

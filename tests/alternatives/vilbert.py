@@ -1,4 +1,4 @@
-"""Correct solutions of 16_vilbert by other ways: loops, torch's own attention, other formulas."""
+"""Correct solutions of vilbert by other ways: loops, torch's own attention, other formulas."""
 
 import torch
 from torch import nn

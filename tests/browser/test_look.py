@@ -1,4 +1,4 @@
-"""Every notebook looks right in JupyterLab: unsolved and solved, in light and in dark."""
+"""Every notebook looks right in JupyterLab: unsolved in the light theme, solved in the dark one."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from autograder.classroom.reports.formulas import markdown2html
 from course_pkg import lstm
 from course_pkg.checking.registry import find
 from course_pkg.checking.runner import run_here
-from tests.browser.fonts import DEJAVU, LIBERATION, use
+from tests.browser.fonts import DEJAVU, LIBERATION, FontSet, use
 from tests.browser.lab import Lab
 from tests.browser.window import Window
 from tests.server import STUDENT, Server, serving
@@ -25,7 +25,8 @@ from tests.server import STUDENT, Server, serving
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser-look")]
 REPORTS = "reports.ipynb"
 # Each theme with other fonts: the widest that are usual, and, where the machine has them, Arial's.
-LOOKS = {"Light": DEJAVU, "Dark": LIBERATION if LIBERATION.is_here else DEJAVU}
+LIGHT = ("Light", DEJAVU)
+DARK = ("Dark", LIBERATION if LIBERATION.is_here else DEJAVU)
 CONTRAST = 4.5  # WCAG 2, level AA
 SETTLED = 60_000  # milliseconds until a notebook is drawn
 AUDIT = (ROOT / "tests" / "browser" / "audit.js").read_text(encoding="utf-8")
@@ -104,17 +105,17 @@ def expected(path: Path) -> dict:
     }
 
 
-@pytest.mark.parametrize("folder", ["notebooks", "solutions"])
+@pytest.mark.parametrize(("folder", "look"), [("notebooks", LIGHT), ("solutions", DARK)])
 @pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
-def test_notebook_looks_right(assignment: Assignment, folder, server, window):
+def test_notebook_looks_right(assignment: Assignment, folder, look, server, window):
     path = Path(folder, assignment.name, f"{assignment.name}.ipynb")
-    look_at(path, expected(ROOT / path), server, window(f"{path.stem}_{folder}"))
+    look_at(path, expected(ROOT / path), server, window(f"{path.stem}_{folder}"), look)
 
 
 def test_reports_of_checks_can_be_read(server, window):
     nothing = dict.fromkeys(("texts", "formulas", "figures"), 0)
     parts = nothing | {"outputs": 4, "contrast": CONTRAST}
-    lab = look_at(Path(REPORTS), parts, server, window("reports"))
+    lab = look_at(Path(REPORTS), parts, server, window("reports"), LIGHT, DARK)
     expect(lab.page.locator(".jp-OutputArea")).to_contain_text(
         ["✗ lstm_step · values", "✓ values", "LSTM 100%", "UserWarning"]
     )
@@ -138,10 +139,12 @@ def test_fonts_are_those_that_the_look_names(server, window):
             assert page.evaluate(measure, f"'{font}'") != other, font
 
 
-def look_at(path: Path, parts: dict, server: Server, window: Window) -> Lab:
-    """Demand that a notebook shows all its parts as they should be, in each theme."""
+def look_at(
+    path: Path, parts: dict, server: Server, window: Window, *looks: tuple[str, FontSet]
+) -> Lab:
+    """Demand that a notebook shows all its parts as they should be, in some themes."""
     lab = Lab(window, f"{server.address}/lab/tree/{path}?token={server.token}&reset")
-    for theme, fonts in LOOKS.items():
+    for theme, fonts in looks:
         choose(lab, theme)
         use(lab.page, fonts)
         with contextlib.suppress(TimeoutError):  # the next line says what is wrong

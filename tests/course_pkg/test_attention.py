@@ -1,4 +1,4 @@
-"""The references of 05_attention agree with torch, float64, on random shapes of different sizes."""
+"""The references of attention agree with torch, float64, on random shapes of different sizes."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""The references of 09_bert agree with transformers; facts, sentences and GLUE files are sound."""
+"""The references of bert agree with transformers; facts, sentences and GLUE files are sound."""
 
 import doctest
 import math

@@ -1,4 +1,4 @@
-"""The references of 08_gpt agree with transformers; texts are read, cut and batched as promised."""
+"""The references of gpt agree with transformers; texts are read, cut and batched as promised."""
 
 import contextlib
 import doctest

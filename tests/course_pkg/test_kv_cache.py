@@ -1,4 +1,4 @@
-"""The references of 10_kv_cache agree with transformers, and with themselves without a cache."""
+"""The references of kv_cache agree with transformers, and with themselves without a cache."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The references of 02_lstm agree with torch, float64, on random shapes of different sizes."""
+"""The references of lstm agree with torch, float64, on random shapes of different sizes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The references of 15_mae agree with transformers and scikit-learn, on random shapes."""
+"""The references of mae agree with transformers and scikit-learn, on random shapes."""
 
 import random
 

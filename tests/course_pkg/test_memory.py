@@ -1,4 +1,4 @@
-"""The references of 17_memory agree with sums written another way and with finite differences."""
+"""The references of memory agree with sums written another way and with finite differences."""
 
 import doctest
 import random

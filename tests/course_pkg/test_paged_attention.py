@@ -1,4 +1,4 @@
-"""The references of 11_paged_attention agree with torch, transformers and plain generation."""
+"""The references of paged_attention agree with torch, transformers and plain generation."""
 
 import math
 import random
@@ -435,7 +435,7 @@ def test_where_no_widgets_run_there_is_a_strip(frames, monkeypatch):
 
 def test_where_widgets_run_there_is_a_slider(frames, monkeypatch):
     shown = []
-    monkeypatch.setenv("JPY_SESSION_NAME", "11_paged_attention.ipynb")
+    monkeypatch.setenv("JPY_SESSION_NAME", "12_paged_attention.ipynb")
     monkeypatch.setattr("IPython.display.display", shown.append)
     monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf().axes[0].get_title()))
     block_map.explore(frames, "A title", [0, 1])

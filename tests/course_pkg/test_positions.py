@@ -1,4 +1,4 @@
-"""The references of 06_positions agree with transformers, torch and closed forms, float64."""
+"""The references of positions agree with transformers, torch and closed forms, float64."""
 
 import math
 import random

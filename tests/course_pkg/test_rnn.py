@@ -1,4 +1,4 @@
-"""The references of 01_rnn agree with torch, float64, on random shapes of different sizes."""
+"""The references of rnn agree with torch, float64, on random shapes of different sizes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The references of 03_seq2seq agree with torch, sacrebleu, loops and exhaustive search."""
+"""The references of seq2seq agree with torch, sacrebleu, loops and exhaustive search."""
 
 import itertools
 import math

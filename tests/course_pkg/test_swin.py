@@ -1,4 +1,4 @@
-"""The references of 14_swin agree with transformers' SwinModel, loops and published numbers."""
+"""The references of swin agree with transformers' SwinModel, loops and published numbers."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""The references of 07_transformer agree with torch, float64, on random shapes of all sizes."""
+"""The references of transformer agree with torch, float64, on random shapes of all sizes."""
 
 import copy
 import math

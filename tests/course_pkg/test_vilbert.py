@@ -1,4 +1,4 @@
-"""The references of 16_vilbert agree with torch and LXMERT's code; regions are what they say."""
+"""The references of vilbert agree with torch and LXMERT's code; regions are what they say."""
 
 import doctest
 import math

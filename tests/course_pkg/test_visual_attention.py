@@ -1,4 +1,4 @@
-"""The references of 04_visual_attention agree with torch, closed forms and enumeration, float64."""
+"""The references of visual_attention agree with torch, closed forms and enumeration, float64."""
 
 import itertools
 import random

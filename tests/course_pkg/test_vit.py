@@ -1,4 +1,4 @@
-"""The references of 13_vit agree with transformers and torch, on random shapes."""
+"""The references of vit agree with transformers and torch, on random shapes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""On a GPU, the compiled kernels of 12_flash_kernels are torch's attention, in every precision."""
+"""On a GPU, the compiled kernels of flash_kernels are torch's attention, in every precision."""
 
 import pytest
 import torch

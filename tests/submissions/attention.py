@@ -1,4 +1,4 @@
-"""A submission of 05_attention with four mistakes, one of which another exercise suffers from."""
+"""A submission of attention with four mistakes, one of which another exercise suffers from."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

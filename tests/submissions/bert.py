@@ -1,4 +1,4 @@
-"""A submission of 09_bert with four mistakes, none of which another exercise suffers from."""
+"""A submission of bert with four mistakes, none of which another exercise suffers from."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

@@ -1,4 +1,4 @@
-"""A submission of 12_flash_kernels with four mistakes, in exercises that no other one uses."""
+"""A submission of flash_kernels with four mistakes, in exercises that no other one uses."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

@@ -1,4 +1,4 @@
-"""A submission of 08_gpt with four mistakes, from two of which other exercises suffer."""
+"""A submission of gpt with four mistakes, from two of which other exercises suffer."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

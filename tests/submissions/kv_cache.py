@@ -1,4 +1,4 @@
-"""A submission of 10_kv_cache with four mistakes, one of which another exercise suffers from."""
+"""A submission of kv_cache with four mistakes, one of which another exercise suffers from."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

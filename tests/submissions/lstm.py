@@ -1,4 +1,4 @@
-"""A submission of 02_lstm with three mistakes."""
+"""A submission of lstm with three mistakes."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

@@ -1,4 +1,4 @@
-"""A submission of 15_mae with three mistakes."""
+"""A submission of mae with three mistakes."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

@@ -1,4 +1,4 @@
-"""A submission of 17_memory with three mistakes."""
+"""A submission of memory with three mistakes."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

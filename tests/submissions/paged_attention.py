@@ -1,4 +1,4 @@
-"""A submission of 11_paged_attention with two mistakes, in exercises that no other one uses."""
+"""A submission of paged_attention with two mistakes, in exercises that no other one uses."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

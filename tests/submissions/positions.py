@@ -1,4 +1,4 @@
-"""A submission of 06_positions with three mistakes."""
+"""A submission of positions with three mistakes."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

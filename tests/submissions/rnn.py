@@ -1,4 +1,4 @@
-"""A submission of 01_rnn with three mistakes."""
+"""A submission of rnn with three mistakes."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

@@ -1,4 +1,4 @@
-"""A submission of 03_seq2seq with three mistakes."""
+"""A submission of seq2seq with three mistakes."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

@@ -1,4 +1,4 @@
-"""A submission of 07_transformer with four mistakes, none of which spreads to other exercises."""
+"""A submission of transformer with four mistakes, none of which spreads to other exercises."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

@@ -1,4 +1,4 @@
-"""A submission of 04_visual_attention with three mistakes."""
+"""A submission of visual_attention with three mistakes."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

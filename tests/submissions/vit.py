@@ -1,4 +1,4 @@
-"""A submission of 13_vit with four mistakes, none of which another exercise suffers from."""
+"""A submission of vit with four mistakes, none of which another exercise suffers from."""
 
 # What stands in the right solution, and what stands there instead.
 CHANGES = {

@@ -61,7 +61,7 @@ def python(site: Path, program: str) -> str:
 
 def test_the_exchange_holds_the_whole_bundle(course, bundle):
     wheel = "course_pkg-0.2.0+5-py3-none-any.whl"
-    names = [f"{ATTENTION.name}.ipynb", f"{ATTENTION.name}.svg", "environment.yml", "HOW_TO.md"]
+    names = [f"{ATTENTION.name}.ipynb", f"{ATTENTION.topic}.svg", "environment.yml", "HOW_TO.md"]
     assert sorted(path.name for path in bundle.iterdir()) == sorted([*names, wheel])
     assert (bundle / names[0]).read_bytes() == ATTENTION.student.read_bytes()
     made = course / release.BUNDLES / ATTENTION.name
