@@ -74,14 +74,20 @@ def is_students(step: Step, plan: Plan) -> bool:
     return step.name not in plan.cells or plan.cells[step.name].is_written_by_students
 
 
+def trusted_files(assignment: Assignment) -> list[Path]:
+    """List the files of the grader that a verdict depends on."""
+    package = ROOT / "autograder"
+    folders = (package, *(package / name for name in ("grade", "handout", "remote")))
+    paths = [path for folder in folders for path in folder.glob("*.py")]
+    hidden = package / "hidden"
+    names = ("__init__.py", f"{assignment.topic}.py", f"data/{assignment.name}.npz")
+    return paths + [hidden / name for name in names if (hidden / name).exists()]
+
+
 @functools.cache
 def _trusted(assignment: Assignment) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {sys.version} {kit_hash(assignment)}".encode())
-    package = ROOT / "autograder"
-    paths = [*package.glob("*.py"), *(package / "engine").glob("*.py")]
-    paths += (package / "hidden").glob(f"{assignment.topic}.py")
-    paths += (package / "hidden" / "data").glob(f"{assignment.name}.npz")
-    for path in sorted(paths):
+    for path in sorted(trusted_files(assignment)):
         digest.update(path.read_bytes())
     for name in ("torch", "numpy", "ipykernel", "matplotlib"):
         digest.update(importlib.metadata.version(name).encode())

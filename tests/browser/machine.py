@@ -116,7 +116,7 @@ class Machine:
         subprocess.run([*install, "--target", str(site), str(made)], check=True)
         shutil.copytree(ROOT / ".venv" / "etc", place / "etc")
         (place / "share").symlink_to(_PACKAGES / "share")
-        shutil.copy(ROOT / "autograder" / "deploy" / "nbgrader_config.py", place / "etc/jupyter")
+        shutil.copy(ROOT / "autograder/classroom/deploy/nbgrader_config.py", place / "etc/jupyter")
         program = place / "bin" / "jupyterhub-singleuser"
         program.write_text(
             f"#!/opt/{COURSE}/bin/python\nfrom jupyterhub.singleuser import main\nmain()\n"

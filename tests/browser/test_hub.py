@@ -35,7 +35,7 @@ pytestmark = [
 ]
 # What a test has to change.
 CONFIG = """\
-load_subconfig("{folder}/autograder/deploy/jupyterhub_config.py")
+load_subconfig("{folder}/autograder/classroom/deploy/jupyterhub_config.py")
 c.JupyterHub.bind_url = "http://127.0.0.1:{public}"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub}"
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{proxy}"

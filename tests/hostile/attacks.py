@@ -37,29 +37,29 @@ ATTACKS = {
         torch.Tensor.__eq__ = lambda a, b: torch.ones((), dtype=torch.bool)
     """,
     "report patched": """
-        from course_pkg.checking import report, failure, case
+        from course_pkg.checking import report, runner, case
         report.Report.share = property(lambda self: 1.0)
         report.Report.passed = property(lambda self: True)
-        report._failure = lambda check, student: None
+        runner._failure = lambda check, student: None
         case.Case.equal = lambda *args, **kwargs: None
     """,
     "server patched": """
-        from course_pkg.remote import server as child
-        child.Server.answer = lambda self, request: b"\\0" * 12
+        from course_pkg.remote import server
+        server.Server.answer = lambda self, request: b"\\0" * 12
     """,
     "server lies": """
-        from course_pkg.remote import server as child
-        child.Server._call = lambda self, request, encoder: {
+        from course_pkg.remote import server
+        server.Server._call = lambda self, request, encoder: {
             "value": True, "generators": [], "grads": [], "graph": None}
     """,
     "server answers with huge lengths": """
         import struct
-        from course_pkg.remote import server as child
-        child.Server.answer = lambda self, request: struct.pack("!IQ", 2**32 - 1, 2**63)
+        from course_pkg.remote import server
+        server.Server.answer = lambda self, request: struct.pack("!IQ", 2**32 - 1, 2**63)
     """,
     "server answers for ever": """
-        from course_pkg.remote import server as child
-        child.Server.answer = lambda self, request: bytes(200 << 20)
+        from course_pkg.remote import server
+        server.Server.answer = lambda self, request: bytes(200 << 20)
     """,
     "magic object": """
         class Magic:
@@ -98,9 +98,10 @@ ATTACKS = {
         from course_pkg.lstm import cell_gradient, init_forget_bias, gru_step
     """,
     "the editable finder": """
-        import importlib, sys
-        finder = importlib.import_module("__editable___course_pkg_0_1_0_finder")
-        finder.install()
+        import importlib, pkgutil
+        names = [module.name for module in pkgutil.iter_modules()]
+        (name,) = [name for name in names if name.startswith("__editable___course_pkg")]
+        importlib.import_module(name).install()
         from course_pkg.lstm import cell_gradient, init_forget_bias, gru_step
     """,
     "hidden checks are imported": """

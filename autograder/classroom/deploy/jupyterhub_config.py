@@ -3,7 +3,7 @@
 README, "JupyterHub", says what must be there. As root, in a folder that keeps the hub's state:
 
     F=/srv/sequence_models
-    $F/.venv/bin/jupyterhub -f $F/autograder/deploy/jupyterhub_config.py
+    $F/.venv/bin/jupyterhub -f $F/autograder/classroom/deploy/jupyterhub_config.py
 
 Passwords are those of the machine (PAM); put your university's authenticator in their place. Who
 belongs to which group of the machine decides the rest, read when the hub starts:

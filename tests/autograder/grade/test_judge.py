@@ -8,7 +8,7 @@ from autograder.assignment import Assignment
 from autograder.grade.judge import Bounds, Judging
 from autograder.grade.kernel import Kernel
 from autograder.grade.plan import Plan
-from autograder.grade.solutions import Serving
+from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step
 from course_pkg.checking.failure import Failure
 from tests.course import RIGHT_BIAS, needs_sandbox
@@ -99,12 +99,12 @@ def kernel():
         yield kernel
 
 
-class TestServing:
+class TestSolutions:
     def test_accuracy_of_a_trained_model_is_computed_outside(self, kernel):
         kernel.run("import torch\nmodel = torch.nn.Linear(3, 2)", 60)
         X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
-        with Serving(lambda: kernel, seconds=60) as serving:
-            model = serving.get("model")
+        with Solutions(lambda: kernel, seconds=60) as solutions:
+            model = solutions.get("model")
             labels = model(X).argmax(1)
             assert labels.unique().tolist() == [0, 1]
             X.requires_grad_()
@@ -116,22 +116,22 @@ class TestServing:
     def test_a_warm_kernel_has_imported_what_checks_need(self, kernel):
         """An import in a fork is lost with it, and costs its time again in the next."""
         kernel.run("import sys\ndef count(x):\n    return len(sys.modules) + 0 * x", 60)
-        with Serving(lambda: kernel, seconds=60) as serving:
-            count, x = serving.get("count"), torch.ones(1, requires_grad=True)
+        with Solutions(lambda: kernel, seconds=60) as solutions:
+            count, x = solutions.get("count"), torch.ones(1, requires_grad=True)
             before = count(x)
             before.sum().backward()
             assert count(x).item() == before.item()
 
     def test_what_a_call_does_is_gone_after_it(self, kernel):
         kernel.run("seen = []\ndef learn(x):\n    seen.append(x)\n    print(x)\n    return 1", 60)
-        with Serving(lambda: kernel, seconds=60) as serving:
-            assert serving.get("learn")(torch.ones(3)) == 1
+        with Solutions(lambda: kernel, seconds=60) as solutions:
+            assert solutions.get("learn")(torch.ones(3)) == 1
         assert kernel.run("print(seen)", 60)[0][0].text == "[]\n"
 
     def test_a_call_that_ends_the_process_fails_alone(self, kernel):
         kernel.run("import os\ndef leave():\n    os._exit(3)\ndef stay():\n    return 5", 60)
-        with Serving(lambda: kernel, seconds=60) as serving:
+        with Solutions(lambda: kernel, seconds=60) as solutions:
             with pytest.raises(Failure, match="leave ended its Python process"):
-                serving.get("leave")()
-            assert serving.get("stay")() == 5
+                solutions.get("leave")()
+            assert solutions.get("stay")() == 5
         assert kernel.is_alive

@@ -12,7 +12,7 @@ from autograder.grade.rules import breach
 from autograder.handout.exercise import exercises
 from autograder.hidden import forbidden
 from course_pkg.checking.registry import CHECKS, find
-from course_pkg.remote import serve
+from course_pkg.remote import server
 from tests.alternatives import ALTERNATIVES
 from tests.hostile.empty_solutions import ALLOWED, FORBIDDEN
 
@@ -104,6 +104,6 @@ def test_a_name_outside_of_torch_is_stubbed_too(monkeypatch):
     monkeypatch.setattr(LogisticRegression, "__init__", LogisticRegression.__init__)  # put back
     monkeypatch.setattr(LogisticRegression, "forward", None, raising=False)
     (name,) = forbidden(find("linear_probe"))
-    serve._forbid(name)
+    server._forbid(name)
     with pytest.raises(RuntimeError, match=rf"{name} must not be used"):
         LogisticRegression()

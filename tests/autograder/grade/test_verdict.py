@@ -1,0 +1,29 @@
+"""What a verdict depends on: a change in any file that takes part makes it anew."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from autograder.assignment import ROOT, Assignment
+from autograder.grade.verdict import trusted_files
+
+LSTM = Assignment("02_lstm")
+# Stands for grading a submission: what is imported for it, with the hidden checks of an exercise.
+GRADE = """
+import sys
+import autograder.grade.submission
+from autograder.hidden import load_hidden
+from course_pkg.checking.registry import find
+load_hidden(find("lstm_step"))
+for name, module in list(sys.modules.items()):
+    if name.startswith("autograder") and module.__file__:
+        print(module.__file__)
+"""
+
+
+def test_a_verdict_depends_on_all_files_of_the_grader():
+    command = [sys.executable, "-c", GRADE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = {Path(line) for line in done.stdout.splitlines()}
+    assert ROOT / "autograder" / "remote" / "channel.py" in imported
+    assert imported <= set(trusted_files(LSTM))
