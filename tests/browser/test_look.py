@@ -127,15 +127,19 @@ def test_reports_of_checks_can_be_read(server, window):
 def test_fonts_are_those_that_the_look_names(server, window):
     """A page drawn with fonts that Chromium does not find would be drawn with others."""
     page = Lab(window("fonts"), f"{server.address}/lab?token={server.token}&reset").page
-    measure = """font => {
+    measure = """([font, other]) => {
       const canvas = document.createElement("canvas").getContext("2d");
-      canvas.font = `100px ${font}, serif`;
+      canvas.font = `100px ${font}, ${other}`;
       return canvas.measureText("Wide lines").width;
     }"""
-    other = page.evaluate(measure, "'no such font'")
+
+    def widths(font: str) -> set[float]:
+        return {page.evaluate(measure, [f"'{font}'", other]) for other in ("serif", "monospace")}
+
+    assert len(widths("no such font")) == 2
     for fonts in (DEJAVU, LIBERATION):
         for font in (fonts.text, fonts.code):
-            assert page.evaluate(measure, f"'{font}'") != other, font
+            assert len(widths(font)) == 1, font
 
 
 def look_at(path: Path, parts: dict, server: Server, window: Window) -> Lab:
