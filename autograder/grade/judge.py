@@ -113,6 +113,8 @@ class Judging:
         """
         if self._kernel is not None and self._kernel.is_alive:
             return self._kernel
+        if self._kernel is not None:
+            self._kernel.kill()  # its sockets too: they would keep this process from ending
         if self._starts > self.bounds.restarts:
             raise KernelDied("it ended its Python process too often")
         self._starts += 1

@@ -140,10 +140,12 @@ class Kernel:
             self._wait_for_welcome()
             # quit() in a cell ends a session; the cells below it still count.
             self.settle(self.submit("get_ipython().ask_exit = lambda: None"), START_SECONDS)
-        except KernelDied as error:
+        except BaseException as error:
             reason = self.reason or str(error)
             self.kill()
-            raise KernelDied(f"the kernel does not start: {reason}") from None
+            if isinstance(error, KernelDied):
+                raise KernelDied(f"the kernel does not start: {reason}") from None
+            raise
 
     def __enter__(self) -> "Kernel":
         return self

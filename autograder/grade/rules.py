@@ -6,7 +6,9 @@ What only runs to hide a name ("LS" + "TM" from a file, say) meets a stub in the
 
 import ast
 import functools
-from collections.abc import Sequence
+import symtable
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 from autograder.grade.syntax import parse
@@ -14,6 +16,7 @@ from autograder.hidden import forbidden
 from course_pkg.checking.registry import Exercise
 
 _SKIPPED = ("annotation", "returns")  # fields that name types and call nothing
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # what has names of its own
 
 
 def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()) -> str | None:
@@ -49,23 +52,29 @@ class _Code:
 
     def __init__(self, sources: tuple[str, ...], given: tuple[str, ...]):
         self._statements: list[tuple[ast.stmt, str]] = []
-        self._names: dict[str, set[str]] = {}
+        self._bindings: dict[str, list[tuple[ast.stmt, str]]] = {}
+        self._names: dict[str, set[str]] = {}  # of the notebook
+        self._locals: dict[int, dict[str, set[str]]] = {}  # of functions and classes
+        self._reads: dict[int, set[str]] = {}
         self._stars: list[str] = []
-        for number, source in enumerate([*given, *sources]):
-            tree = parse(source)
-            for node in ast.walk(tree) if tree else []:
-                self._learn_imports(node)
-            if tree is not None and number >= len(given):
-                self._statements += [(statement, source) for statement in tree.body]
+        self._trees = [parse(source) for source in (*given, *sources)]
+        for number, (tree, source) in enumerate(zip(self._trees, (*given, *sources), strict=True)):
+            for statement in tree.body if tree else []:
+                self._reads[id(statement)] = _globals_of(statement)
+                for node in ast.walk(statement):
+                    self._learn_imports(node, statement)
+                if number >= len(given):
+                    self._statements.append((statement, source))
+                    for name in _bound(statement) | _declared_global(statement):
+                        self._bindings.setdefault(name, []).append((statement, source))
         for _ in range(4):  # names of names
             for statement, _text in self._statements:
                 for node in ast.walk(statement):
-                    self._learn_assignment(node)
-        self._defined = {name for s, _ in self._statements for name in _bound(s)}
+                    self._learn_assignment(node, statement)
 
     def reached_from(self, name: str) -> list[tuple[ast.stmt, str]]:
         """List the statements that give a name its value, and those that these depend on."""
-        found: list[tuple[ast.stmt, str]] = []
+        found: dict[int, tuple[ast.stmt, str]] = {}
         todo, seen = [(name, False)], set()
         while todo:
             item = todo.pop()
@@ -73,20 +82,18 @@ class _Code:
                 continue
             seen.add(item)
             for statement, text in self._binding(*item):
-                if not any(statement is other for other, _ in found):
-                    found.append((statement, text))
-                is_definition = isinstance(statement, (ast.FunctionDef, ast.ClassDef))
-                for node in ast.walk(statement):
-                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                        todo.append((node.id, not is_definition))
-        return found
+                if id(statement) not in found:
+                    found[id(statement)] = statement, text
+                    is_definition = isinstance(statement, _SCOPES)
+                    todo += [(used, not is_definition) for used in self._reads[id(statement)]]
+        return list(found.values())
 
     def paths(self, statement: ast.stmt) -> list[tuple[int, str]]:
         """List the full names that a statement uses, with their lines."""
         found: list[tuple[int, str]] = []
-        todo: list[ast.AST] = [statement]
+        todo: deque[ast.AST] = deque([statement])
         while todo:
-            node = todo.pop(0)
+            node = todo.popleft()
             if isinstance(node, ast.Import):
                 continue
             if isinstance(node, ast.ImportFrom):
@@ -94,10 +101,11 @@ class _Code:
                 found += [(line, _plain(f"{module}.{alias.name}")) for alias in node.names]
                 continue
             if isinstance(node, ast.expr):
-                found += [(node.lineno, _plain(path)) for path in self._resolve(node)]
+                found += [(node.lineno, _plain(p)) for p in self._resolve(node, statement)]
             if _is_call_of(node, "eval", "exec"):
                 inner = parse(_text(node.args[0]) or "")
                 for part in inner.body if inner else []:
+                    self._reads[id(part)] = _globals_of(part)
                     found += [(node.lineno, path) for _, path in self.paths(part)]
             if _is_call_of(node, "isinstance", "issubclass"):
                 todo.append(node.args[0])
@@ -113,27 +121,32 @@ class _Code:
 
     def _binding(self, name: str, also_earlier: bool) -> list[tuple[ast.stmt, str]]:
         """List the statements that bind a name: from the last whole definition on, or all."""
-        found = [(s, text) for s, text in self._statements if name in _bound(s)]
+        found = self._bindings.get(name, [])
         if also_earlier:
             return found
-        whole = (ast.FunctionDef, ast.ClassDef)
-        last = [n for n, (s, _) in enumerate(found) if isinstance(s, whole)]
+        last = [n for n, (s, _) in enumerate(found) if isinstance(s, _SCOPES)]
         return found[last[-1] :] if last else found
 
-    def _learn_imports(self, node: ast.AST) -> None:
+    def _known(self, statement: ast.stmt, name: str) -> set[str]:
+        """What a name that a statement binds stands for, to be added to."""
+        if isinstance(statement, _SCOPES) and name not in _declared_global(statement):
+            return self._locals.setdefault(id(statement), {}).setdefault(name, set())
+        return self._names.setdefault(name, set())
+
+    def _learn_imports(self, node: ast.AST, statement: ast.stmt) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 name = alias.asname or alias.name.partition(".")[0]
-                self._names.setdefault(name, set()).add(alias.name if alias.asname else name)
+                self._known(statement, name).add(alias.name if alias.asname else name)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 if alias.name == "*":
                     self._stars.append(node.module)
                 else:
-                    path = f"{node.module}.{alias.name}"
-                    self._names.setdefault(alias.asname or alias.name, set()).add(path)
+                    name = alias.asname or alias.name
+                    self._known(statement, name).add(f"{node.module}.{alias.name}")
 
-    def _learn_assignment(self, node: ast.AST) -> None:
+    def _learn_assignment(self, node: ast.AST, statement: ast.stmt) -> None:
         pairs: list[tuple[ast.expr, ast.expr]] = []
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -144,33 +157,36 @@ class _Code:
         elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
             pairs.append((node.target, node.value))
         for target, value in pairs:
-            if isinstance(target, ast.Name) and (paths := self._resolve(value)):
-                known = self._names.setdefault(target.id, set())
+            if isinstance(target, ast.Name) and (paths := self._resolve(value, statement)):
+                known = self._known(statement, target.id)
                 known |= {path for path in paths if len(path) < 200 and len(known) < 20}
 
-    def _resolve(self, node: ast.AST) -> set[str]:
-        """List the full names that an expression may stand for."""
+    def _resolve(self, node: ast.AST, statement: ast.stmt) -> set[str]:
+        """List the full names that an expression of a statement may stand for."""
+        resolve = functools.partial(self._resolve, statement=statement)
         match node:
-            case ast.Name(id):
-                found = set(self._names.get(id, ()))
-                if id not in getattr(self, "_defined", {id}):
-                    found |= {f"{module}.{id}" for module in self._stars}
+            case ast.Name(name):
+                found = set(self._locals.get(id(statement), {}).get(name, ()))
+                if name in self._reads[id(statement)]:
+                    found |= self._names.get(name, set())
+                    if name not in self._bindings:
+                        found |= {f"{module}.{name}" for module in self._stars}
                 return found
             case ast.Attribute(value, attr):
-                paths = self._resolve(value)
+                paths = resolve(value)
                 return paths if attr == "__dict__" else {f"{path}.{attr}" for path in paths}
             case ast.Call(ast.Name("getattr"), [value, name, *_]) if text := _text(name):
-                return {f"{path}.{text}" for path in self._resolve(value)}
+                return {f"{path}.{text}" for path in resolve(value)}
             case ast.Call(ast.Name("__import__"), [name, *_]) if text := _text(name):
                 return {text.partition(".")[0]}
             case ast.Call(ast.Name("vars"), [value]):
-                return self._resolve(value)
+                return resolve(value)
             case ast.Call(ast.Attribute(attr="import_module"), [name, *_]) if text := _text(name):
                 return {text}
             case ast.Subscript(value, index) if text := _text(index):
                 if isinstance(value, ast.Attribute) and value.attr == "modules":
                     return {text}  # sys.modules
-                return {f"{path}.{text}" for path in self._resolve(value)}
+                return {f"{path}.{text}" for path in resolve(value)}
         return set()
 
 
@@ -184,6 +200,31 @@ def _plain(path: str) -> str:
     if parts[:4] == ["torch", "ops", "aten", *parts[3:4]]:
         return f"torch.{parts[3]}"
     return path
+
+
+@functools.lru_cache(maxsize=64)
+def _declared_global(statement: ast.stmt) -> set[str]:
+    """List the names that functions in a statement declare to be the notebook's."""
+    found = (node.names for node in ast.walk(statement) if isinstance(node, ast.Global))
+    return {name for names in found for name in names}
+
+
+def _globals_of(statement: ast.stmt) -> set[str]:
+    """List the notebook's names that a statement reads: neither parameters nor local names."""
+    try:
+        table = symtable.symtable(ast.unparse(statement), "cell", "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    return set(_read_in(table))
+
+
+def _read_in(table: symtable.SymbolTable) -> Iterator[str]:
+    is_top = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (is_top or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from _read_in(inner)
 
 
 def _bound(statement: ast.stmt) -> set[str]:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,57 @@ def test_forbidden(name):
 @pytest.mark.parametrize("name", ALLOWED)
 def test_allowed(name):
     assert breach(GRU, [ALLOWED[name] + RIGHT], GIVEN) is None
+
+
+STEP = "def gru_step(x, h, W_x, W_h, b_x, b_h):\n    a = x @ W_x.mT\n    cell = a + h @ W_h.mT\n"
+STEP += "    cell = cell.tanh()\n    return cell\n"
+INPUTS = "x, h = torch.randn(2, 3), torch.randn(2, 4)\n"
+# Below a solution, honest students compare it with torch's.
+COMPARISONS = {
+    "the cell's own weights": "cell = nn.GRUCell(3, 4)\n"
+    "a = gru_step(x, h, cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)",
+    "names of the parameters": "cell = nn.GRUCell(3, 4)\n"
+    "W_x, W_h, b_x, b_h = cell.parameters()\nprint(gru_step(x, h, W_x, W_h, b_x, b_h))",
+    "the inputs come from it": "cell = nn.GRUCell(3, 4)\nx, h = x, cell(x, h)",
+    "the result has a local's name": "a = nn.GRUCell(3, 4)(x, h)",
+    "a function": "def compare():\n    cell = nn.GRUCell(3, 4)\n"
+    "    return gru_step(x, h, *cell.parameters())",
+    "a function of that name": "def cell(x, h):\n    return nn.GRUCell(3, 4)(x, h)",
+    "a loop": "for cell in [nn.GRUCell(3, 4), nn.GRUCell(3, 4)]:\n    print(cell(x, h))",
+    "with": "with torch.no_grad() as a:\n    cell = nn.GRUCell(3, 4)\n    W_x = cell.weight_ih",
+    "a comprehension": "a = [cell(x, h) for cell in (nn.GRUCell(3, 4),)]",
+    "a class": "class Torch:\n    def __init__(self):\n        self.cell = nn.GRUCell(3, 4)\n"
+    "cell = Torch().cell",
+    "an assertion": "assert torch.allclose(nn.GRUCell(3, 4)(x, h), h) or True",
+    "an import": "from torch.nn import GRUCell as cell\na = cell(3, 4)",
+    "a lambda": "a = lambda cell: nn.GRUCell(3, 4)(x, cell)",
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_comparison_with_torch_is_honest(name, is_first):
+    comparison = INPUTS + COMPARISONS[name]
+    sources = [comparison, STEP] if is_first else [STEP, comparison]
+    assert breach(GRU, sources, GIVEN) is None
+
+
+def test_what_a_solution_gets_from_the_notebook_counts():
+    cell = "cell = nn.GRUCell(3, 4)"
+    assert breach(GRU, [cell, "def gru_step(*inputs):\n    return cell(*inputs)"], GIVEN)
+    change = "def change():\n    global cell\n    cell = nn.GRUCell(3, 4)\n\nchange()"
+    assert breach(GRU, [change, "def gru_step(*inputs):\n    return cell(*inputs)"], GIVEN)
+    inner = (
+        "def gru_step(*inputs):\n    def step(x):\n        return cell(x)\n    return step(*inputs)"
+    )
+    assert breach(GRU, [cell, inner], GIVEN)
+
+
+def test_a_long_chain_of_names_takes_no_time():
+    chain = "; ".join(f"a{n} = a{n + 1}" for n in range(4000))
+    start = time.process_time()
+    assert breach(GRU, [chain, "def gru_step(x):\n    return a0(x)"], GIVEN) is None
+    assert time.process_time() - start < 10
 
 
 def test_only_the_last_definition_counts():
