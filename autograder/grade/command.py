@@ -1,6 +1,8 @@
 """`python -m autograder grade`: grade submissions in parallel; nothing is lost when it is ended."""
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import sys
@@ -8,20 +10,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from sqlalchemy.exc import SQLAlchemyError
 from tqdm import tqdm
 
 from autograder.assignment import Assignment, course_folder
 from autograder.grade import sandbox
-from autograder.grade.errors import GradingError
+from autograder.grade.errors import EndedWorkers, GradingError
 from autograder.grade.files import clean
 from autograder.grade.gradebook import Recorder
 from autograder.grade.kit import kit
 from autograder.grade.provisioner import sweep
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import Step, Verdict
-from autograder.grade.workers import Result, Task, here, on_dask
+from autograder.grade.workers import Result, Task, on_dask
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Grade; 0 if every submission has its scores, 1 if something needs to be done."""
     try:
         return Batch(arguments).run()
-    except (GradingError, SQLAlchemyError) as error:
+    except (GradingError, SQLAlchemyError, OSError) as error:
         print(f"Grading stops: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -87,13 +90,19 @@ class Batch:
         students = self._students()
         graded = self.recorder.graded()
         pending: list[_Pending] = []
-        self.log = open(self.course.work / f"grade_{self.name}.log", "a", encoding="utf-8")
-        with self.log, tqdm(total=len(students), disable=None, unit="student") as self.bar:
+        path = self.course.work / f"grade_{self.name}.log"
+        # Names of files need not be UTF-8.
+        self.log = open(path, "a", encoding="utf-8", errors="backslashreplace")
+        with (
+            self.log,
+            _alone(self.log, self.name),
+            tqdm(total=len(students), disable=None, unit="student") as self.bar,
+        ):
             for student in students:
                 try:
                     found = self._prepare(student)
-                except OSError as error:
-                    self._tell(student, "failed", f"the submission cannot be read: {error}")
+                except Exception as error:  # about one student: the others have their points
+                    self._tell(student, "failed", f"the submission cannot be read: {_text(error)}")
                     continue
                 if sandbox.is_off():
                     self._record(found.submission, None, None)
@@ -133,10 +142,8 @@ class Batch:
         if not pending:
             return iter(())
         kit(Assignment(self.name))  # once, before workers ask for it
-        self.workers = min(self.arguments.workers, len(pending))
+        self.workers = max(1, min(self.arguments.workers, len(pending)))
         tasks = self._tasks(pending)
-        if self.workers <= 1 and not self.arguments.scheduler:
-            return here(tasks)
         return on_dask(tasks, self.workers, self.arguments.scheduler, self.arguments.resources)
 
     def _tasks(self, pending: list[_Pending]) -> Iterator[Task]:
@@ -145,8 +152,8 @@ class Batch:
             submission = found.submission
             try:
                 files = {name: path.read_bytes() for name, path in submission.files.items()}
-            except OSError as error:
-                self._tell(submission.student, "failed", f"a file cannot be read: {error}")
+            except Exception as error:
+                self._tell(submission.student, "failed", f"a file cannot be read: {_text(error)}")
                 continue
             self.under_way += 1
             self._show()
@@ -156,13 +163,14 @@ class Batch:
         """Keep a verdict; without one, the submission gets no points and waits for a person."""
         submission, key = pending.submission, pending.key
         if isinstance(found, Exception):
-            reason = f"it could not be judged: {type(found).__name__}: {str(found)[:200]}"
+            reason = f"it could not be judged: {_text(found)[:200]}"
             empty: list[list[dict]] = [[] for _ in pending.steps]
-            found = Verdict(empty, {}, {"": reason}, is_final=False)
+            # What has ended the grader's processes is not tried again, unless by --force.
+            found = Verdict(empty, {}, {"": reason}, is_final=isinstance(found, EndedWorkers))
         try:
             self.course.store.save(self.name, key, found)
-        except OSError as error:
-            self._tell(submission.student, "failed", f"the verdict cannot be kept: {error}")
+        except Exception as error:
+            self._tell(submission.student, "failed", f"the verdict cannot be kept: {_text(error)}")
             return
         self._record(submission, key, found)
 
@@ -171,8 +179,8 @@ class Batch:
             problem = self.recorder.record(submission, key)
             if problem is None:
                 score, most, person = self.recorder.scores(submission.student)
-        except (OSError, SQLAlchemyError) as error:
-            problem = str(error).splitlines()[0]
+        except Exception as error:
+            problem = _text(error)
         if problem:
             self._tell(submission.student, "failed", problem)
             return
@@ -198,3 +206,20 @@ class Batch:
 
     def _note(self, student: str, text: str) -> None:
         print(time.strftime("%Y-%m-%d %H:%M:%S"), student, text, file=self.log, flush=True)
+
+
+def _text(error: Exception) -> str:
+    """An exception in one line; those that say what went wrong in a sentence need no name."""
+    lines = str(error).splitlines() or [""]
+    is_sentence = isinstance(error, (GradingError, OSError, SQLAlchemyError))
+    return lines[0] if is_sentence and lines[0] else f"{type(error).__name__}: {lines[0]}"
+
+
+@contextlib.contextmanager
+def _alone(log: TextIO, name: str) -> Iterator[None]:
+    """Hold the log of an assignment's grading, which one command at a time may do."""
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise GradingError(f"another command is grading {name}; wait until it has ended") from None
+    yield  # the lock goes with the file

@@ -15,3 +15,12 @@ class KernelDied(GradingError):
 
 class TemplateEnded(GradingError):
     """The process from which kernels are forked does not start, or has ended."""
+
+
+class EndedWorkers(GradingError):
+    """A submission ended the process that judged it, and a second one."""
+
+    def __init__(self):
+        super().__init__(
+            "it ended the grader's process twice; grade it by hand, or again with --force"
+        )

@@ -65,7 +65,7 @@ def key(found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, 
     digest.update(_trusted(assignment).encode())
     digest.update(json.dumps([[p.name, p.source, p.points] for p in plan.cells.values()]).encode())
     for name, path in sorted(files.items()):
-        digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(os.fsencode(name) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 

@@ -1,9 +1,14 @@
-"""Judge many submissions at once, on this machine's cores or on a Dask cluster."""
+"""Judge many submissions at once, on this machine's cores or on a Dask cluster.
+
+Also a single one: what ends or stops the process that judges must not end the grader.
+"""
 
 import contextlib
+import faulthandler
 import functools
 import itertools
 import logging
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autograder.grade.errors import GradingError
+from autograder.grade.errors import EndedWorkers, GradingError
+from autograder.grade.judge import Bounds
 from autograder.grade.plan import Plan
 from autograder.grade.submission import judge
 from autograder.grade.verdict import Step, Verdict
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
 AHEAD = 3  # submissions under way for each worker, so that none waits
 CONNECT_SECONDS = 30
+LONGEST = 1.5 * Bounds.submission  # seconds after which a judgement hangs, and its process ends
 _one_at_a_time = threading.Lock()  # judging uses torch's random state and signals
 
 
@@ -41,20 +48,22 @@ Result = tuple[Task, Verdict | Exception]
 
 def run(task: Task) -> Verdict:
     """Judge one submission, in whatever process this is called; others there wait."""
-    with _one_at_a_time, tempfile.TemporaryDirectory() as folder:
+    with _one_at_a_time, _bounded(LONGEST), tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder, str(n)) for n, name in enumerate(task.files)}
         for path, data in zip(files.values(), task.files.values(), strict=True):
             path.write_bytes(data)
         return judge(task.assignment, task.plan, task.steps, files)
 
 
-def here(tasks: Iterable[Task]) -> Iterator[Result]:
-    """Judge one submission after the other, in this process."""
-    for task in tasks:
+@contextlib.contextmanager
+def _bounded(seconds: float) -> Iterator[None]:
+    """End this process, whatever it does, if the block takes longer."""
+    with open(os.devnull, "w") as nowhere:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
         try:
-            yield task, run(task)
-        except Exception as error:
-            yield task, error
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def on_dask(
@@ -67,7 +76,8 @@ def on_dask(
     """Judge submissions on Dask, and give the verdicts as they come.
 
     A worker that dies takes along what was waiting at it. What was lost is therefore tried once
-    more in the end, one submission at a time: one that is lost again is the cause.
+    more in the end, one submission at a time: one that is lost again is the cause, and gets an
+    EndedWorkers in place of a verdict.
 
     Args:
         tasks: the submissions, which are taken as they are needed.
@@ -89,7 +99,8 @@ def on_dask(
             else:
                 yield task, result
         for task in lost:
-            yield from _results([task], submit, 1)
+            for _, result in _results([task], submit, 1):
+                yield task, EndedWorkers() if isinstance(result, KilledWorker) else result
         with contextlib.suppress(OSError):
             client.run(end_templates)
 

@@ -1,6 +1,7 @@
 """What the grade command does when something is not as it should be; no submission is run here."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,8 @@ from tqdm import tqdm
 
 from autograder.assignment import Assignment
 from autograder.grade import command as batch
-from autograder.grade import sandbox, submission
+from autograder.grade import sandbox, submission, workers
+from autograder.grade.errors import EndedWorkers
 from autograder.grade.gradebook import Recorder
 from autograder.grade.submission import Course, Submission, verdict_of
 from autograder.grade.verdict import Store, Verdict
@@ -47,7 +49,17 @@ def course(template, tmp_path, monkeypatch) -> Path:
     root = shutil.copytree(template, tmp_path / "course")
     monkeypatch.chdir(root)
     monkeypatch.setattr(submission.Judging, "judge", lambda self, found: fixed(found))
+    monkeypatch.setattr(batch, "on_dask", here)
     return root
+
+
+def here(tasks, *_options):
+    """Judge in this process, in which judging is another."""
+    for task in tasks:
+        try:
+            yield task, workers.run(task)
+        except Exception as error:
+            yield task, error
 
 
 def fixed(found) -> Verdict:
@@ -131,6 +143,61 @@ def test_progress_on_a_terminal(grade, monkeypatch):
     monkeypatch.setattr(batch, "tqdm", lambda **options: tqdm(**options | {"disable": False}))
     _, _, err = grade()
     assert "2/2" in err and "graded=2" in err and "running=1" in err
+
+
+def test_what_ended_two_workers_waits_for_a_person(grade, monkeypatch):
+    def judge(self, found):
+        if any("ada" in step.source for step in found):
+            raise EndedWorkers
+        return fixed(found)
+
+    monkeypatch.setattr(submission.Judging, "judge", judge)
+    status, lines, _ = grade()
+    assert status == 0 and states(lines) == {"ada": "person", "alan": "graded"}
+    assert "it ended the grader's process twice; grade it by hand" in lines["ada"]["reason"]
+    assert lines["ada"]["needs_person"] and lines["ada"]["score"] == 0
+    assert states(grade()[1]) == {"ada": "unchanged", "alan": "unchanged"}
+    monkeypatch.setattr(submission.Judging, "judge", lambda self, found: fixed(found))
+    assert grade("ada", "--force")[1]["ada"]["score"] == 1.5
+
+
+def test_a_file_whose_name_is_not_utf_8(grade, course):
+    folder = course / WORK / "submitted" / "ada" / LSTM.name
+    Path(os.fsdecode(bytes(folder) + b"/caf\xe9.txt")).write_text("coffee")
+    os.link(folder / f"{LSTM.name}.ipynb", os.fsdecode(bytes(folder) + b"/caf\xe9.ipynb"))
+    status, lines, _ = grade()
+    assert status == 0 and states(lines) == {"ada": "graded", "alan": "graded"}
+    assert states(grade()[1]) == {"ada": "unchanged", "alan": "unchanged"}
+
+
+def test_whatever_happens_to_one_is_theirs(grade, monkeypatch):
+    steps = Submission.steps
+
+    def broken(self):
+        if self.student == "ada":
+            raise ZeroDivisionError("of all things")
+        return steps(self)
+
+    monkeypatch.setattr(Submission, "steps", broken)
+    status, lines, _ = grade()
+    assert status == 1 and states(lines) == {"ada": "failed", "alan": "graded"}
+    assert "cannot be read: ZeroDivisionError: of all things" in lines["ada"]["reason"]
+
+
+def test_one_command_at_a_time(grade, course):
+    with open(course / WORK / f"grade_{LSTM.name}.log", "a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        status, lines, err = grade()
+        assert status == 1 and lines == {}
+        assert err == "Grading stops: another command is grading 02_lstm; wait until it has ended\n"
+    assert grade()[0] == 0
+
+
+def test_a_course_that_cannot_be_written(grade, course):
+    (course / WORK / f"grade_{LSTM.name}.log").mkdir()
+    status, lines, err = grade()
+    assert status == 1 and lines == {}
+    assert err.startswith("Grading stops: ") and err.count("\n") == 1
 
 
 def test_a_full_disk(grade, monkeypatch):

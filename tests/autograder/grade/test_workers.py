@@ -1,12 +1,14 @@
 """Submissions on Dask: a worker that dies takes nobody else's verdict with it."""
 
 import os
+import threading
 
 import pytest
 from distributed import Client, LocalCluster, Security
 
 from autograder.assignment import Assignment
-from autograder.grade.errors import GradingError
+from autograder.grade import workers
+from autograder.grade.errors import EndedWorkers, GradingError
 from autograder.grade.plan import Plan
 from autograder.grade.verdict import Verdict
 from autograder.grade.workers import Task, _client, on_dask
@@ -23,15 +25,19 @@ def work(task: Task) -> Verdict:
     """Judge, except that one student's submission kills whoever judges it."""
     if task.student == "killer":
         os._exit(1)
+    if task.student == "endless":
+        with workers._bounded(1.0):
+            threading.Event().wait()
     if task.student == "broken":
         raise RuntimeError("no kernel")
     return Verdict([], {"check": 2.0})
 
 
 def test_a_submission_that_kills_workers_costs_only_itself():
-    tasks = [task(name) for name in ("ada", "killer", "alan", "broken", "grace")]
+    tasks = [task(name) for name in ("ada", "killer", "alan", "broken", "endless", "grace")]
     found = {task.student: result for task, result in on_dask(tasks, 1, None, {}, work)}
-    assert type(found.pop("killer")).__name__ == "KilledWorker"
+    assert str(found.pop("killer")).startswith("it ended the grader's process twice")
+    assert str(found.pop("endless")) == str(EndedWorkers())
     assert str(found.pop("broken")) == "no kernel"
     assert sorted(found) == ["ada", "alan", "grace"]
     assert all(verdict.points == {"check": 2.0} for verdict in found.values())
