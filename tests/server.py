@@ -45,7 +45,7 @@ class Server:
 def serving(course: Path, program: str = TEACHER) -> Iterator[Server]:
     """Run a server for a course, or for a student of one."""
     port = free_port()
-    given = "import os, sys; from pathlib import Path; from autograder import lab\n"
+    given = "import os, sys; from pathlib import Path; from autograder.classroom import lab\n"
     given += f"root, port = Path({str(course)!r}), {port}\n"
     log = course / "server.log"
     with log.open("w") as output:

@@ -32,7 +32,7 @@ def notebook(assignment: Assignment) -> NotebookNode:
     Raises:
         CourseError: the master and course_pkg do not fit together.
     """
-    found = [_with_numbers(assignment, part) for part in parts(assignment.master)]
+    found = [with_numbers(assignment, part) for part in parts(assignment.master)]
     sources = _exercises(assignment)
     _demand_same_exercises(assignment, found, sources)
     _demand_headings(assignment, found)
@@ -61,7 +61,7 @@ def pictures(assignment: Assignment) -> list[Path]:
     return found
 
 
-def _with_numbers(assignment: Assignment, part: Part) -> Part:
+def with_numbers(assignment: Assignment, part: Part) -> Part:
     """Put numbers in the place of topics, `[[lstm]]`, and the own one into the title."""
     known = {other.topic: other.name[:2] for other in assignments()}
 

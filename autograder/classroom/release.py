@@ -7,6 +7,7 @@ from string import Template
 
 from autograder.assignment import Assignment, CourseError, assignments, course_folder
 from autograder.author.build import check, is_stale
+from autograder.handout.wheel import wheel
 
 BUNDLES = Path("autograder") / "course" / "bundles"
 _ENVIRONMENT = """\

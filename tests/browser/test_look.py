@@ -105,7 +105,9 @@ def expected(path: Path) -> dict:
     }
 
 
-@pytest.mark.parametrize(("folder", "look"), [("notebooks", LIGHT), ("solutions", DARK)])
+@pytest.mark.parametrize(
+    ("folder", "look"), [("notebooks", LIGHT), ("solutions", DARK)], ids=["notebook", "solved"]
+)
 @pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
 def test_notebook_looks_right(assignment: Assignment, folder, look, server, window):
     path = Path(folder, assignment.name, f"{assignment.name}.ipynb")

@@ -12,6 +12,7 @@ import pytest
 
 from autograder.assignment import ROOT, Assignment, assignments
 from autograder.author.master import Question, parts
+from autograder.author.notebook import with_numbers
 from autograder.handout.exercise import BEGIN, END, exercises
 from autograder.handout.wheel import wheel
 
@@ -46,7 +47,8 @@ def secrets(assignment: Assignment) -> dict[str, set[str]]:
     """Lines that students must not see, by where they come from."""
     topic = assignment.topic
     solutions = exercises(ROOT / "course_pkg" / f"{topic}.py").values()
-    questions = [part for part in parts(assignment.master) if isinstance(part, Question)]
+    written = [with_numbers(assignment, part) for part in parts(assignment.master)]
+    questions = [part for part in written if isinstance(part, Question)]
     folder = ROOT / "autograder"
     found = {
         "solution": {line for source in solutions for line in solution_lines(source)},

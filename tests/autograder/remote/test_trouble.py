@@ -93,6 +93,7 @@ def test_objects_are_released(notebook):
         layer = notebook.get("Layer")(3, 3)
         layer(torch.ones(1, 3)).sum().backward()
     del layer
+    count()  # after this call, what was released is gone
     assert count() == count() <= before + 1
 
 
