@@ -8,10 +8,14 @@ import faulthandler
 import functools
 import itertools
 import logging
+import multiprocessing
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 AHEAD = 3  # submissions under way for each worker, so that none waits
 CONNECT_SECONDS = 30
+WITHOUT_WORKERS = 120.0  # seconds after which no worker is expected to come back
 LONGEST = 1.5 * Bounds.submission  # seconds after which a judgement hangs, and its process ends
 _one_at_a_time = threading.Lock()  # judging uses torch's random state and signals
 
@@ -76,8 +81,8 @@ def on_dask(
     """Judge submissions on Dask, and give the verdicts as they come.
 
     A worker that dies takes along what was waiting at it. What was lost is therefore tried once
-    more in the end, one submission at a time: one that is lost again is the cause, and gets an
-    EndedWorkers in place of a verdict.
+    more in the end, each submission in a process of its own: one that is lost again is the cause,
+    and gets an EndedWorkers in place of a verdict.
 
     Args:
         tasks: the submissions, which are taken as they are needed.
@@ -88,21 +93,38 @@ def on_dask(
     Raises:
         GradingError: the cluster cannot be reached.
     """
-    from distributed import KilledWorker
-
     with _client(workers, scheduler, resources) as client:
         submit = functools.partial(client.submit, work, pure=False, resources=resources or None)
         lost = []
-        for task, result in _results(tasks, submit, AHEAD * max(workers, len(client.nthreads()))):
-            if isinstance(result, KilledWorker):
+        for task, result in _results(
+            tasks, client, submit, AHEAD * max(workers, len(client.nthreads()))
+        ):
+            if result is None:
                 lost.append(task)
             else:
                 yield task, result
-        for task in lost:
-            for _, result in _results([task], submit, 1):
-                yield task, EndedWorkers() if isinstance(result, KilledWorker) else result
         with contextlib.suppress(OSError):
             client.run(end_templates)
+    for task in lost:
+        yield task, _alone(task, work)
+
+
+def _alone(task: Task, work: Callable[[Task], Verdict]) -> Verdict | Exception:
+    """Judge a submission in a process that nothing else depends on."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(_and_end_templates, work, task).result()
+        except BrokenProcessPool:
+            return EndedWorkers()
+        except Exception as error:
+            return error
+
+
+def _and_end_templates(work: Callable[[Task], Verdict], task: Task) -> Verdict:
+    try:
+        return work(task)
+    finally:
+        end_templates()
 
 
 @contextlib.contextmanager
@@ -141,16 +163,31 @@ def _client(workers: int, scheduler: str | None, resources: dict[str, float]) ->
         yield client
 
 
-def _results(tasks: Iterable[Task], submit: Callable, ahead: int) -> Iterator[Result]:
-    """Keep some submissions under way, and give each result as it comes."""
-    from distributed import as_completed
+def _results(
+    tasks: Iterable[Task], client: "Client", submit: Callable, ahead: int
+) -> Iterator[tuple[Task, Verdict | Exception | None]]:
+    """Keep some submissions under way; give each result as it comes, None for what was lost."""
+    from distributed import KilledWorker, wait
 
     rest = iter(tasks)
     futures = {submit(task): task for task in itertools.islice(rest, ahead)}
-    running = as_completed(list(futures))
-    for future in running:
-        for task in itertools.islice(rest, 1):
-            futures[new := submit(task)] = task
-            running.add(new)
-        error = future.exception()
-        yield futures.pop(future), future.result() if error is None else error
+    seen = time.monotonic()  # when there was a worker
+    while futures:
+        try:
+            done = wait(list(futures), timeout=5, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            if client.nthreads():
+                seen = time.monotonic()
+            if time.monotonic() - seen < WITHOUT_WORKERS:
+                continue
+            done = set(futures)
+        for future in done:
+            task = futures.pop(future)
+            for new in itertools.islice(rest, 1):
+                futures[submit(new)] = new
+            if future.status == "finished":
+                yield task, future.result()
+            elif future.status == "error" and not isinstance(future.exception(), KilledWorker):
+                yield task, future.exception()
+            else:
+                yield task, None
