@@ -331,3 +331,32 @@ def another_notebook(nb):
 
 
 UNREADABLE = {"invalid JSON", "an empty file", "a list in place of a notebook", "deep JSON"}
+
+
+@accident
+def a_loop_that_collects_tensors_without_end(nb):
+    cell(nb, "gru_step")["source"] = (
+        "def gru_step(x, h, W_x, W_h, b_x, b_h):\n"
+        "    t, outputs = 0, []\n"
+        "    while t < 5:\n"
+        "        outputs.append(torch.cat([x @ W_x.T] * 10_000))\n"
+        "    return outputs[-1]"
+    )
+    return {"gru_step": 0}
+
+
+@accident
+def a_step_that_calls_itself(nb):
+    cell(nb, "gru_step")["source"] = (
+        "def gru_step(x, h, W_x, W_h, b_x, b_h):\n"
+        "    return gru_step(x, gru_step(x, h, W_x, W_h, b_x, b_h), W_x, W_h, b_x, b_h)"
+    )
+    return {"gru_step": 0}
+
+
+@accident
+def a_comparison_with_torchs_cell(nb):
+    source = "x, h = torch.randn(2, 3), torch.randn(2, 4)\ncell = torch.nn.GRUCell(3, 4)\n"
+    source += "a, W_x = cell(x, h), cell.weight_ih\n"
+    source += "print(gru_step(x, h, W_x, cell.weight_hh, cell.bias_ih, cell.bias_hh) - a)"
+    nb["cells"].insert(place(nb, "gru_step") + 1, code(source))

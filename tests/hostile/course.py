@@ -32,6 +32,7 @@ VICTIMS = _students("accident", ACCIDENTS)
 LAZY = _students("empty", FORBIDDEN)
 FAIR = _students("fair", ALLOWED)
 FOLDERS = ["links", "renamed", "missing", "two-notebooks", "bad-timestamp", "large-file", "device"]
+FOLDERS += ["not-utf-8"]
 EVERYBODY = [HONEST, *FOLDERS, *(s for t in (ATTACKERS, VICTIMS, LAZY, FAIR) for s in t.values())]
 
 
@@ -123,3 +124,4 @@ def _change_folders(root: Path, canary: Path) -> None:
     with open(places["large-file"] / "data.bin", "wb") as file:
         file.truncate(1 << 30)
     os.mkfifo(places["device"] / "pipe")
+    Path(os.fsdecode(bytes(places["not-utf-8"]) + b"/caf\xe9.txt")).write_text("coffee")
