@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,7 +22,8 @@ _NEVER = (".ipynb_checkpoints", "__pycache__", ".git")
 def clean(folder: Path, notebook: str, aside: Path, known: set[str]) -> list[str]:
     """Make a submission one that nbgrader can handle; what is taken out is kept elsewhere.
 
-    Links, devices, sockets, and files that are too large or too many are set aside. A notebook of
+    Links, devices, sockets, and files that are too large or too many are set aside; a file with
+    several names becomes one of its own. A notebook of
     another name takes the right one when it is the only one, or the only one with the assignment's
     cells; when there is none, an empty one takes its place. A time stamp that is none is replaced
     by the file's own.
@@ -78,11 +80,11 @@ def _set_aside(folder: Path, aside: Path) -> list[str]:
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode):
                 continue
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                _unlink_from_others(path)
             reason = None
             if not stat.S_ISREG(status.st_mode):
                 reason = "a link" if path.is_symlink() else "not a file"
-            elif status.st_nlink > 1:
-                reason = "a hard link"
             elif path.suffix == ".ipynb" and status.st_size <= BYTES:
                 pass
             elif status.st_size > FILE or total + status.st_size > TOTAL or count >= COUNT:
@@ -94,6 +96,14 @@ def _set_aside(folder: Path, aside: Path) -> list[str]:
                 done.append(f"{name} was set aside: {reason}")
         folders[:] = [name for name in folders if not Path(place, name).is_symlink()]
     return done
+
+
+def _unlink_from_others(path: Path) -> None:
+    """Put a copy in the place of a file with several names, as backups make them (cp -al)."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    os.close(descriptor)
+    shutil.copyfile(path, name, follow_symlinks=False)
+    os.replace(name, path)
 
 
 def _move(path: Path, aside: Path) -> None:

@@ -45,7 +45,8 @@ def plain(values: Tensor) -> Tensor | None:
 def dense(values: Tensor) -> Tensor:
     """Bring values of any device, layout and precision into a dense tensor in memory."""
     values = values.detach().cpu().to_dense().resolve_conj().resolve_neg()
-    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+    is_short = values.is_floating_point() and values.element_size() < 4
+    return values.float() if is_short else values  # NumPy does not know all of the short ones
 
 
 def describe(value: object) -> str:

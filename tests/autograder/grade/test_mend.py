@@ -2,6 +2,8 @@
 
 import copy
 import json
+import os
+import shutil
 
 import nbformat
 import pytest
@@ -74,6 +76,17 @@ def test_a_released_notebook_stays_as_it_is(plan, stub, tmp_path):
 def test_unreadable(name, solved, stub, tmp_path):
     with pytest.raises(Unreadable):
         read(submitted(name, solved, stub, tmp_path / "nb.ipynb"))
+
+
+def test_a_backup_by_hard_links_is_graded(tmp_path, plan, solved):
+    folder, backup = tmp_path / "submission", tmp_path / "backup"
+    folder.mkdir()
+    nbformat.write(solved, folder / "02_lstm.ipynb")
+    shutil.copytree(folder, backup, copy_function=os.link)
+    assert clean(folder, "02_lstm", tmp_path / "aside", set(plan.cells)) == []
+    (folder / "02_lstm.ipynb").write_text("changed")
+    assert nbformat.read(backup / "02_lstm.ipynb", as_version=4) == solved
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_cleaning_a_folder(tmp_path, plan, solved):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from autograder.assignment import ROOT, assignments
 from autograder.author.score import score_exercise
@@ -89,6 +90,21 @@ def test_odd_results_are_failures_in_words(exercise, what):
     assert result.share < 0.5
     assert "Traceback" not in result.text
     assert all(len(line) <= 80 for line in result.text.splitlines())
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.uint16], ids=str)
+@pytest.mark.parametrize("exercise", [e for e in EXERCISES if not e.is_class], ids=name)
+def test_results_of_an_odd_precision_get_a_report(exercise, dtype):
+    reference = getattr(importlib.import_module(f"course_pkg.{exercise.module}"), exercise.name)
+
+    def odd(value):
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.detach().to(dtype) if is_float else value
+
+    def solution(*args, **kwargs):
+        return tree_map(odd, reference(*args, **kwargs))
+
+    assert "Traceback" not in report(exercise, solution).text
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=name)
