@@ -18,7 +18,8 @@ from autograder.grade.provisioner import NAME, SandboxKernels, SandboxProvisione
 TEXT = 100_000  # characters that a cell's outputs may have
 PICTURES = 4 << 20  # characters of encoded pictures
 OUTPUTS = 200  # outputs of a cell
-MESSAGE = 64 << 20  # bytes of one message
+LINES = 200  # of a traceback
+MESSAGE = 16 << 20  # bytes of one message; read, they take a hundred times as many
 START_SECONDS = 60.0
 UNREADABLE = "unreadable"  # stands for the type of such a message
 GRACE = 3.0  # for a cell to end after it has been interrupted
@@ -30,7 +31,7 @@ class Outputs:
     def __init__(self):
         self.found: list[NotebookNode] = []
         self._left = {"text": TEXT, "pictures": PICTURES}
-        self._is_cut = False
+        self._is_cut = self._says_so = False
         self._clear = False
 
     def add(self, message: dict) -> None:
@@ -43,7 +44,12 @@ class Outputs:
             if self._clear:
                 self._clear_now()
             with contextlib.suppress(Exception):  # what the kernel sends is the student's
+                _shorten(message["content"])
                 self._append(output_from_msg(message))
+            if self._is_cut and not self._says_so:
+                self._says_so = True
+                text = "\nThe output of this cell was cut here: it is too long.\n"
+                self.found.append(new_output("stream", name="stdout", text=text))
 
     def _clear_now(self) -> None:
         self.found, self._clear = [], False
@@ -60,13 +66,9 @@ class Outputs:
                 return
         elif output.output_type == "error":
             output.ename, output.evalue = output.ename[:200], self._take("text", output.evalue)
-            output.traceback = [self._take("text", line) for line in output.traceback[:200]]
+            output.traceback = [self._take("text", line) for line in output.traceback]
         else:
-            output.metadata = {}
             for kind, value in list(output.data.items()):
-                if not isinstance(value, str):
-                    del output.data[kind]
-                    continue
                 purse = "pictures" if kind.startswith("image/") else "text"
                 if len(value) > self._left[purse]:
                     self._take(purse, value)
@@ -74,21 +76,24 @@ class Outputs:
                 self._left[purse] -= len(value)
         self.found.append(output)
         if len(self.found) > OUTPUTS:
-            self._cut()
+            self._is_cut = True
 
     def _take(self, purse: str, text: str) -> str:
         if len(text) <= self._left[purse]:
             self._left[purse] -= len(text)
             return text.encode("utf-8", "replace").decode()
         taken, self._left[purse] = text[: self._left[purse]], 0
-        self._cut()
+        self._is_cut = True
         return taken.encode("utf-8", "replace").decode()
 
-    def _cut(self) -> None:
-        if not self._is_cut:
-            self._is_cut = True
-            text = "\nThe output of this cell was cut here: it is too long.\n"
-            self.found.append(new_output("stream", name="stdout", text=text))
+
+def _shorten(content: dict) -> None:
+    """Leave out, before anything looks at it closely, what no output of a cell needs."""
+    if "data" in content:
+        content["data"] = {k: v for k, v in content["data"].items() if isinstance(v, str)}
+    if "traceback" in content:
+        content["traceback"] = content["traceback"][:LINES]
+    content["metadata"] = {}
 
 
 def start(assignment: str, files: Path | None = None) -> "Kernel":

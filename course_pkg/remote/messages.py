@@ -24,6 +24,7 @@ from course_pkg.checking.models import SmallDecoder, SmallServed, SmallTranslato
 HEADER_BYTES = 4 << 20
 BODY_BYTES = 256 << 20
 DEPTH = 40  # of containers within containers
+LONGEST_RANGE = 1 << 20
 MESSAGE = 4000  # characters of a failure
 LABEL = 200  # characters of an object's name, kind and type
 _NAME = 100  # characters of a type's name
@@ -372,6 +373,13 @@ def _container_type(kind: str, name: str, fields: tuple[str, ...]) -> type:
     return type(name, (base,), properties)
 
 
+def _range(start: int, stop: int, step: int) -> range:
+    found = range(start, stop, step)
+    if found and (found[-1] - found[0]) // step >= LONGEST_RANGE:
+        raise WireError(f"{found} is too long")
+    return found
+
+
 def _is_name(name: str) -> bool:
     return len(name) <= _NAME and name.isidentifier()
 
@@ -400,7 +408,7 @@ _SCALARS: dict[str, Callable] = {
     "int": lambda decoder, text: _int(["int", text]),
     "complex": lambda decoder, real, imaginary: complex(real, imaginary),
     "bytes": lambda decoder, number: decoder.tensor(number).numpy(force=True).tobytes(),
-    "range": lambda decoder, *ends: range(*map(_int, ends)),
+    "range": lambda decoder, *ends: _range(*map(_int, ends)),
     "dtype": lambda decoder, name: _dtype(name),
     "generator": lambda decoder, number: decoder._generator(number),
 }

@@ -209,6 +209,8 @@ def test_lying_headers_are_refused(header):
         ["dtype", "__class__"],
         ["int", "1" * 100_000],
         ["range", 1, 2, 0],
+        ["range", 0, 1 << 40, 1],
+        ["range", 0, ["int", str(1 << 90)], 1],
         ["generator", 0],
         ["set", "set", [], [["list", "list", [], []]]],
         ["dict", "dict", [], [1]],
