@@ -20,7 +20,7 @@ from autograder.hidden import load_hidden
 from course_pkg.checking.registry import CHECKS
 
 _TOPIC = re.compile(r"\[\[([a-z][a-z_0-9]*)\]\]")
-_BY_HAND = re.compile(r"\bAssignments?\s+\d\d?\b|\b\d\d_[a-z]\w*")
+_BY_HAND = re.compile(r"\bAssignments?\s+\d\d?\b|\b\d\d_[a-z]\w*|(?<=\s)\(\d\d\)")
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 
 

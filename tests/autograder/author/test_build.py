@@ -106,6 +106,11 @@ def changed_master(monkeypatch, tmp_path):
             r":1: 'gru_step' of course_pkg/lstm.py has no fence; add ```python exercise=",
         ),
         ("(lstm.svg)", "(missing.svg)", r"there is no picture .*missing.svg"),
+        ("Assignment [[rnn]]", "Assignment 01", r"'Assignment 01' goes by number; write \[\[topic"),
+        ("Assignment [[rnn]]", "Assignment\n01", r"goes by number"),
+        ("Assignment [[rnn]]", "RNNs (01)", r"'\(01\)' goes by number"),
+        ("Assignment [[rnn]]", "01_rnn", r"'01_rnn' goes by number"),
+        ("[[rnn]]", "[[rn]]", r"no assignment is \[\[rn\]\]; rnn"),
     ],
 )
 def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, new, message):
