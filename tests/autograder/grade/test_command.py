@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -161,7 +162,9 @@ def test_what_ended_two_workers_waits_for_a_person(grade, monkeypatch):
     assert grade("ada", "--force")[1]["ada"]["score"] == 1.5
 
 
-def test_a_file_whose_name_is_not_utf_8(grade, course):
+def test_a_file_whose_name_is_not_utf_8(grade, course, monkeypatch):
+    # nbgrader logs the name, and what is logged in a test must be UTF-8 to reach pytest-xdist.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     folder = course / WORK / "submitted" / "ada" / LSTM.name
     Path(os.fsdecode(bytes(folder) + b"/caf\xe9.txt")).write_text("coffee")
     os.link(folder / f"{LSTM.name}.ipynb", os.fsdecode(bytes(folder) + b"/caf\xe9.ipynb"))
