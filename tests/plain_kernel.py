@@ -81,6 +81,10 @@ class PlainKernel:
             self._said.append(json.loads(line))
         return True
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def interrupt(self) -> None:
         """Interrupt the cell that runs."""
         self._process.send_signal(signal.SIGINT)
@@ -108,6 +112,7 @@ class Notebook:
         self.kernel = PlainKernel()
         self._limits = {"seconds": 3600.0, "call_seconds": seconds, "grace": grace}
         self._solutions: Solutions | None = None
+        self._sources: list[str] = []
         self.load(source)
 
     def __enter__(self) -> "Notebook":
@@ -121,7 +126,17 @@ class Notebook:
         """Run a cell; what it defines is there from now on."""
         self.stop()
         self.kernel.run(source)
-        self._solutions = Solutions(lambda: self.kernel, **self._limits)
+        self._sources.append(source)
+        self._solutions = Solutions(self._living, **self._limits)
+
+    def _living(self) -> PlainKernel:
+        """Give the kernel, or a new one in place of one that had to be killed, as grading does."""
+        if not self.kernel.is_alive:
+            self.kernel.kill()
+            self.kernel = PlainKernel()
+            for source in self._sources:
+                self.kernel.run(source)
+        return self.kernel
 
     def get(self, name: str) -> Proxy:
         """Stand in for an object."""

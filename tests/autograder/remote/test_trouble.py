@@ -13,6 +13,7 @@ from course_pkg.checking.failure import Failure
 from course_pkg.remote.messages import WireError
 from tests.plain_kernel import Notebook
 
+SOON = 20.0  # seconds within which a call is over, on a busy machine too; what hangs takes 60
 SOURCE = Path(__file__).with_name("student.py").read_text()
 
 
@@ -56,7 +57,7 @@ def test_endless_loops():
         assert notebook.get("scale")(torch.ones(1), 2.0) == 2
         start = time.monotonic()
         assert message_of(notebook.get("loops_on")) == "loops_on ran for more than 0.2 s."
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < SOON
         assert notebook.get("scale")(torch.ones(1), 2.0) == 2  # in a new fork
 
 
@@ -149,7 +150,7 @@ def test_hostile_answers(answer):
         start = time.monotonic()
         message = message_of(notebook.get, "step")
         assert "cannot be read" in message or "ran for more than 0.2 s" in message
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < SOON
 
 
 def _runs(pid: int) -> bool:
