@@ -175,6 +175,7 @@ def _results(
     while futures:
         try:
             done = wait(list(futures), timeout=5, return_when="FIRST_COMPLETED").done
+            seen = time.monotonic()
         except TimeoutError:
             if client.nthreads():
                 seen = time.monotonic()

@@ -1,6 +1,6 @@
 """JupyterHub for the course: students with accounts of their own, several graders of one course.
 
-README, "JupyterHub", says what must be there. As root, in a folder that keeps the hub's state:
+docs/jupyterhub.md says what must be there. As root, in a folder that keeps the hub's state:
 
     F=/srv/sequence_models
     $F/.venv/bin/jupyterhub -f $F/autograder/classroom/deploy/jupyterhub_config.py
