@@ -80,8 +80,6 @@ def _set_aside(folder: Path, aside: Path) -> list[str]:
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode):
                 continue
-            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-                _unlink_from_others(path)
             reason = None
             if not stat.S_ISREG(status.st_mode):
                 reason = "a link" if path.is_symlink() else "not a file"
@@ -94,6 +92,8 @@ def _set_aside(folder: Path, aside: Path) -> list[str]:
             if reason:
                 _move(path, aside)
                 done.append(f"{name} was set aside: {reason}")
+            elif status.st_nlink > 1:
+                _unlink_from_others(path)
         folders[:] = [name for name in folders if not Path(place, name).is_symlink()]
     return done
 
@@ -102,7 +102,7 @@ def _unlink_from_others(path: Path) -> None:
     """Put a copy in the place of a file with several names, as backups make them (cp -al)."""
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     os.close(descriptor)
-    shutil.copyfile(path, name, follow_symlinks=False)
+    shutil.copy2(path, name, follow_symlinks=False)
     os.replace(name, path)
 
 
