@@ -32,7 +32,7 @@ class Bounds:
         cells: for all cells together.
         checks: for the checks of an exercise.
         submission: for everything.
-        restarts: how often a kernel that a cell has ended is started again.
+        restarts: how often a kernel that has ended is started again, for each exercise.
     """
 
     cell: float = 120.0
@@ -156,6 +156,7 @@ class Judging:
         if breach := rules.breach(exercise, sources, given):
             return None, breach
         forbidden = rules.forbidden(exercise)
+        self._starts = 0  # what ends the kernel in one exercise costs the others nothing
         seconds = min(self.bounds.checks, self._end - time.monotonic())
         with Solutions(self.kernel, forbidden, seconds=seconds) as solutions:
             try:

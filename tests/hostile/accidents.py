@@ -263,6 +263,13 @@ def a_solution_that_ends_the_process(nb):
 
 
 @accident
+def a_solution_that_ends_the_kernel_at_each_call(nb):
+    source = "import os\n\ndef gru_step(*inputs):\n    os.kill(os.getppid(), 9)\n    os._exit(0)"
+    cell(nb, "gru_step")["source"] = source
+    return {"gru_step": 0}
+
+
+@accident
 def a_solution_with_an_endless_loop(nb):
     loop = "def init_forget_bias(b, value=1.0):\n    while value == 2.5:\n        pass"
     cell(nb, "init_forget_bias")["source"] = loop
