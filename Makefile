@@ -15,7 +15,7 @@ PIP ?=
 SEEDS ?= 0 1 2 3 4
 SINCE ?= HEAD
 
-.PHONY: help env lab test quick test-browser test-gpu wheels lock build fresh score seeds anywhere clean
+.PHONY: help env lab test quick test-browser test-gpu wheels lock build fresh score thorough seeds anywhere clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
@@ -27,6 +27,7 @@ help:
 	@echo "make lock    choose the versions of all packages anew, for pyproject.toml"
 	@echo "make build   make the notebooks from their masters"
 	@echo "make score   test the graders against known mistakes"
+	@echo "make thorough  the same with other inputs, and for names of mistakes that nobody made"
 	@echo "make seeds   run the solved notebooks at other seeds (SEEDS=\"0 1 2\")"
 	@echo "make anywhere  run everything as if on other machines, and tell what differs"
 	@echo "make env     make the environment in .venv, which the others do too (PYTHON=python3)"
@@ -80,6 +81,9 @@ fresh: env
 
 score: env
 	@$(RUN) autograder score
+
+thorough: env
+	@$(RUN) autograder score --thorough --jobs 2
 
 seeds: env
 	@$(RUN) autograder seeds --seeds $(SEEDS)

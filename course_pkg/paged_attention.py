@@ -648,9 +648,9 @@ class Engine:
         """
         ### BEGIN SOLUTION
         sampling = Sampling() if sampling is None else sampling
-        if not prompt or sampling.count < 1 or sampling.samples < 1:
+        if not prompt or sampling.max_tokens < 1 or sampling.samples < 1:
             raise ValueError("a request needs a token, one to add at least, and a sample")
-        length = len(prompt) + sampling.count
+        length = len(prompt) + sampling.max_tokens
         if length > self.model.context:
             raise NeverFits(f"{length} tokens exceed the model's context, {self.model.context}")
         slots = self.cache.K[0, 0, ..., 0].numel()
@@ -721,7 +721,7 @@ class Engine:
             sequence.tokens.append(token)
             if token == sequence.sampling.stop:
                 self.end(number, "stop")
-            elif len(sequence.tokens) == sequence.sampling.count:
+            elif len(sequence.tokens) == sequence.sampling.max_tokens:
                 self.end(number, "length")
             else:
                 self.scheduler.append(number, token)

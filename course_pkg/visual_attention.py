@@ -182,14 +182,14 @@ def reinforce_loss(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B"]]:
     """Compute a loss whose gradient is the REINFORCE estimate for hard attention.
 
-    R = Σ_t log y_t, the reward;   loss = -(R + (R - b) Σ_t log p_t), averaged over the pictures,
+    R = Σ_t log P(y_t), the reward;   loss = -(R + (R - b) Σ_t log p_t), averaged over the pictures,
     where R - b is a number without a gradient (Williams 1992; Xu et al. 2015, §4.1)
 
     The first term trains what follows the chosen locations. The second makes choices more likely
     that brought more than the baseline b.
 
     Args:
-        log_y: log-probabilities of the true words.
+        log_y: log P(y_t), the log-probabilities of the true words.
         log_p: log-probabilities of the locations that were chosen.
         mask: which words count: True for words, False for padding.
         baseline: b, what reward to expect.

@@ -25,15 +25,11 @@ def files(assignment: Assignment) -> dict[Path, list[Entry]]:
             for path, kept in entries.items():
                 kept += [entry for entry in naming.load(path) if entry.exercise == exercise.name]
             continue
-        for bug, report in trials(exercise):
-            if bug.told_by:
-                continue
+        for number, (bug, report) in enumerate(trials(exercise)):
+            sentence = "" if bug.told_by else bug.sentence
             for outcome in report.outcomes:
-                failure = outcome.failure
-                if failure is None or failure.observed is None:
-                    continue
-                entry = naming.entry(outcome.check, bug.sentence, failure)
-                if naming.identifies(entry.observed):
+                if outcome.failure is not None:
+                    entry = naming.entry(outcome.check, outcome.failure, number, sentence)
                     entries[hidden if outcome.check.hidden else visible].append(entry)
     return entries
 

@@ -8,7 +8,6 @@ import ast
 import copy
 import importlib
 import inspect
-import itertools
 import linecache
 import textwrap
 from collections.abc import Callable, Iterator
@@ -65,10 +64,17 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed reference; `name` shows the changed line before and after."""
+    """A changed reference.
+
+    Attributes:
+        name: each changed line, before and after.
+        solution: the changed function or class.
+        numbers: of the changes.
+    """
 
     name: str
     solution: Callable
+    numbers: tuple[int, ...]
 
 
 Edit = Callable[[], None]
@@ -81,23 +87,44 @@ def mutants(exercise: Exercise) -> Iterator[Mutant]:
     body where there are none; never signatures, docstrings or the texts of errors. Some exercises
     ask for a sample only, see `sample_mutants`.
     """
+    for number in range(0, _count(exercise), SAMPLED.get(exercise, 1)):
+        if mutant := changed(exercise, number):
+            yield mutant
+
+
+def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
+    """Make some of the changes in one solution; None where that changes nothing."""
+    module = importlib.import_module(f"course_pkg.{exercise.module}")
+    tree, lines = _reference(exercise)
+    new = copy.deepcopy(tree)
+    edits = list(_edits(new, lines))
+    chosen = [edits[number] for number in numbers]
+    before = [ast.unparse(statement).splitlines()[0] for statement, _ in chosen]
+    for _, edit in chosen:
+        edit()
+    text = ast.unparse(new)
+    if text == ast.unparse(tree):  # two equal things were exchanged
+        return None
+    after = [ast.unparse(statement).splitlines()[0] for statement, _ in chosen]
+    file = f"<mutant {numbers} of {exercise.name}>"
+    namespace = dict(vars(module))
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), namespace)  # Triton reads the source of its kernels
+    name = "; ".join(
+        f"{b} → {a if a != b else '(left out)'}" for b, a in zip(before, after, strict=True)
+    )
+    return Mutant(name, namespace[exercise.name], numbers)
+
+
+def _reference(exercise: Exercise) -> tuple[ast.Module, set[int]]:
+    """Parse a reference; give its tree, and the lines of it that students write."""
     module = importlib.import_module(f"course_pkg.{exercise.module}")
     source = textwrap.dedent(inspect.getsource(getattr(module, exercise.name)))
-    tree, lines = ast.parse(source), _lines_of_students(source)
-    for number in range(0, len(list(_edits(tree, lines))), SAMPLED.get(exercise, 1)):
-        changed = copy.deepcopy(tree)
-        statement, edit = next(itertools.islice(_edits(changed, lines), number, None))
-        before = ast.unparse(statement).splitlines()[0]
-        edit()
-        if ast.unparse(changed) == ast.unparse(tree):  # two equal things were exchanged
-            continue
-        after = ast.unparse(statement).splitlines()[0]
-        namespace, file = dict(vars(module)), f"<mutant {number} of {exercise.name}>"
-        text = ast.unparse(changed)
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        exec(compile(text, file, "exec"), namespace)  # Triton reads the source of its kernels
-        name = f"{before} → {after}" if after != before else f"{before} → (left out)"
-        yield Mutant(name, namespace[exercise.name])
+    return ast.parse(source), _lines_of_students(source)
+
+
+def _count(exercise: Exercise) -> int:
+    return len(list(_edits(*_reference(exercise))))
 
 
 def _lines_of_students(source: str) -> set[int]:

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from autograder.assignment import Assignment, assignments
 from autograder.author.build import check, is_stale
 from autograder.author.mutants import mutants
+from autograder.author.names import at_home, wrong_names
+from autograder.author.other_inputs import other_inputs
 from autograder.author.trials import examine, exercises, trials
 from autograder.bugs import EQUIVALENT
 from course_pkg.checking.registry import CHECKS, Exercise
@@ -31,6 +33,7 @@ class Row:
     bugs: int = 0
     caught: int = 0
     named: int = 0
+    at_home: int = 0
     mutants: int = 0
     killed: int = 0
     excused: int = 0
@@ -49,12 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fresh", action="store_true", help="fail as well if a generated file is out of date"
     )
+    parser.add_argument(
+        "--thorough", action="store_true", help="with other inputs too, and for wrong names (slow)"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Score the graders of the assignments; print a table; return 1 if one is not good enough."""
     found = assignments(arguments.assignments)
-    work = functools.partial(_score_and_check, with_files=arguments.fresh)
+    work = functools.partial(
+        _score_and_check, with_files=arguments.fresh, is_thorough=arguments.thorough
+    )
     if arguments.jobs == 1:
         results = [work(assignment) for assignment in found]
     else:
@@ -78,9 +86,15 @@ def main(arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _score_and_check(assignment: Assignment, with_files: bool) -> tuple[list[Row], list[str]]:
+def _score_and_check(
+    assignment: Assignment, with_files: bool, is_thorough: bool
+) -> tuple[list[Row], list[str]]:
     """Score an assignment; list its files that are out of date, if that is asked for."""
     rows = score(assignment.topic)
+    if is_thorough:
+        for exercise, row in zip(exercises(assignment.topic), rows, strict=True):
+            row.problems += [] if row.why_not else other_inputs(exercise)
+            row.problems += [] if row.why_not else wrong_names(exercise)
     return rows, [is_stale(path, assignment) for path in check(assignment)] if with_files else []
 
 
@@ -134,6 +148,10 @@ def _score_bugs(exercise: Exercise, row: Row) -> None:
         else:
             named = causes == {bug.sentence} and f"equals what you get when {bug.sentence}." in said
         row.named += named
+        names = at_home(report)
+        row.at_home += names == {bug.sentence}
+        if names - {bug.sentence}:
+            row.problems.append(f"bug {bug.name} is told at home {' and '.join(names)!r}")
         if report.passed:
             row.problems.append(f"bug {bug.name} passes all checks")
         elif not named:
@@ -183,14 +201,15 @@ def _score_alternatives(exercise: Exercise, row: Row) -> None:
 def table(rows: list[Row]) -> str:
     """Lay the figures out in columns."""
     lines = [
-        f"{'exercise':26}{'checks':>7}{'bugs':>6}{'caught':>8}{'named':>7}{'mutants':>9}"
-        f"{'killed':>8}{'excused':>9}{'alternatives':>14}{'accepted':>10}{'seconds':>9}"
+        f"{'exercise':26}{'checks':>7}{'bugs':>6}{'caught':>8}{'named':>7}{'at home':>9}"
+        f"{'mutants':>9}{'killed':>8}{'excused':>9}{'alternatives':>14}{'accepted':>10}"
+        f"{'seconds':>9}"
     ]
     for row in rows:
         killed = f"{100 * row.killed / max(row.mutants, 1):.0f} %"
         lines.append(
             f"{row.exercise:26}{row.checks:7}{row.bugs:6}{row.caught:8}{row.named:7}"
-            f"{row.mutants:9}{killed:>8}{row.excused:9}{row.alternatives:14}{row.accepted:10}"
-            f"{row.seconds:9.1f}"
+            f"{row.at_home:9}{row.mutants:9}{killed:>8}{row.excused:9}{row.alternatives:14}"
+            f"{row.accepted:10}{row.seconds:9.1f}"
         )
     return "\n".join(lines)

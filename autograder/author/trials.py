@@ -39,8 +39,10 @@ def trials(exercise: Exercise) -> list[Trial]:
     return [Trial(bug, examine(exercise, bug.solution)) for bug in BUGS.get(exercise, [])]
 
 
-def examine(exercise: Exercise, solution: object, *, until_failure: bool = False) -> Report:
+def examine(
+    exercise: Exercise, solution: object, *, until_failure: bool = False, inputs: int = 0
+) -> Report:
     """Run all checks of an exercise on a solution, in silence."""
     with contextlib.redirect_stdout(io.StringIO()):
         student = Guarded(solution, exercise.name, SECONDS)
-        return run(exercise, student, hidden=True, until_failure=until_failure)
+        return run(exercise, student, hidden=True, until_failure=until_failure, inputs=inputs)

@@ -594,6 +594,16 @@ def all_scaled(state, L):
     return drawn(state, L, residual="")
 
 
+@bug(init_gpt_weights, "every matrix is scaled except those that write to the stream")
+def others_scaled(state, L):
+    new = drawn(state, L, factor=1.0)
+    residual = "attention.W_O", "contract.weight"
+    for name, value in new.items():
+        if value.dim() > 1 and not name.endswith(residual):
+            new[name] = value / math.sqrt(2 * L)
+    return new
+
+
 @bug(init_gpt_weights, "0.02 is taken for the variance")
 def variance(state, L):
     return drawn(state, L, std=math.sqrt(0.02))

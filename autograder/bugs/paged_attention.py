@@ -1158,7 +1158,7 @@ class OneMore(Engine):
     def add(self, prompt, sampling=None):
         number = super().add(prompt, sampling)
         sampling = self.sequences[number].sampling
-        self.sequences[number].sampling = Sampling(sampling.count + 1, *sampling[1:])
+        self.sequences[number].sampling = Sampling(sampling.max_tokens + 1, *sampling[1:])
         return number
 
 
@@ -1188,7 +1188,7 @@ class TooCareful(Engine):
         S = self.cache.K.shape[3]
         slots = self.cache.K.shape[2] * S
         number = super().add(prompt, sampling)
-        longest = len(prompt) + self.sequences[number].sampling.count
+        longest = len(prompt) + self.sequences[number].sampling.max_tokens
         if longest > slots:
             from course_pkg.inference.requests import NeverFits
 

@@ -53,6 +53,11 @@ def never_normalised(T, D, normalise=False):
     return linear(T, D)
 
 
+@bug(linear_positions, "normalise means the opposite")
+def inverted(T, D, normalise=False):
+    return linear(T, D, not normalise)
+
+
 @bug(linear_positions, "the numbers are centred, from -1 to 1")
 def centred(T, D, normalise=False):
     P = linear(T, D, normalise)

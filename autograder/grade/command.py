@@ -157,7 +157,9 @@ class Batch:
                 continue
             self.under_way += 1
             self._show()
-            yield Task(submission.student, self.name, self.plan, found.steps, files)
+            yield Task(
+                submission.student, self.name, self.plan, found.steps, files, self.course.inputs
+            )
 
     def _take(self, pending: _Pending, found: Verdict | Exception) -> None:
         """Keep a verdict; without one, the submission gets no points and waits for a person."""

@@ -20,6 +20,7 @@ from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.report import Report
 from course_pkg.checking.runner import run
 
+ONLY_AT_HOME = "It holds with the inputs that you have, and fails with others."
 EXPERIMENT = "Experiments do not run while the notebook is validated or graded.\n"
 
 
@@ -50,12 +51,14 @@ class Judging:
         assignment: what it submits.
         plan: the cells of the assignment.
         files: a folder with the files that came with the notebook.
+        inputs: which random inputs the checks draw for points; what students see at home is 0.
         bounds: of its time.
     """
 
     assignment: Assignment
     plan: Plan
     files: Path | None = None
+    inputs: int = 0
     bounds: Bounds = Bounds()
     start: Callable[[str, Path | None], Kernel] = start
     notes: dict[str, str] = field(default_factory=dict)
@@ -163,14 +166,41 @@ class Judging:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
                 return None, f"✗ {failure.message}"
-            report = run(exercise, proxy, hidden=True)
+            report = run(exercise, proxy, hidden=True, inputs=self.inputs)
+            if self.inputs and not report.passed:
+                self._explain(planned, report, run(exercise, proxy, hidden=True))
             if not_run := [outcome.why_not for outcome in report.outcomes if outcome.why_not]:
                 text = f"Checks could not run on this machine, and are not counted: {not_run[0]}."
-                self.notes[planned.name] = f"{text} Grade again where they can."
+                self._note(planned, f"{text} Grade again where they can.")
                 self._is_final = False
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
         return report, report.text
+
+    def _explain(self, planned: Planned, report: Report, at_home: Report) -> None:
+        """Take what failed checks say from a run with the inputs that students have at home.
+
+        There, known mistakes have names. What fails here and passes there is told to a person:
+        either answers for those inputs were written down, or the check is at fault.
+        """
+        known = {outcome.check: outcome for outcome in at_home.outcomes}
+        suspect = []
+        for number, outcome in enumerate(report.outcomes):
+            if outcome.failure is not None and known[outcome.check].failure is not None:
+                report.outcomes[number] = known[outcome.check]
+            elif outcome.failure is not None:
+                outcome.failure = Failure(ONLY_AT_HOME)  # no values: they would become known
+                suspect.append(outcome.check.name)
+        if suspect:
+            self._note(
+                planned,
+                f"{planned.exercise} fails with the inputs of this course and passes with those "
+                f"that students have ({', '.join(suspect)}): read the solution.",
+            )
+
+    def _note(self, planned: Planned, text: str) -> None:
+        """Tell a person something about an exercise."""
+        self.notes[planned.name] = f"{self.notes.get(planned.name, '')} {text}".strip()
 
     def _broken(self, exercise: Exercise, sources: list[str], solutions: Solutions) -> list[str]:
         """Name the exercises that a solution uses and whose checks fail."""

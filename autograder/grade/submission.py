@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -37,6 +39,15 @@ class Course:
     @property
     def aside(self) -> Path:
         return self.work / "set_aside"
+
+    @functools.cached_property
+    def inputs(self) -> int:
+        """Which random inputs checks draw for points in this course: a secret, drawn once."""
+        path = self.work / "inputs"
+        with contextlib.suppress(FileExistsError):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(str(1 + secrets.randbelow(2**63)))
+        return int(path.read_text())
 
     @property
     def store(self) -> Store:
@@ -107,12 +118,20 @@ def verdict_of(
     verdict = store.load(submission.assignment, place)
     if verdict is None or not (verdict.is_final or provisional):
         log(f"judging {submission.assignment} of {submission.student}")
-        verdict = judge(submission.assignment, submission.plan, found, submission.files)
+        verdict = judge(
+            submission.assignment,
+            submission.plan,
+            found,
+            submission.files,
+            submission.course.inputs,
+        )
         store.save(submission.assignment, place, verdict)
     return verdict
 
 
-def judge(assignment: str, plan: Plan, found: list[Step], files: dict[str, Path]) -> Verdict:
+def judge(
+    assignment: str, plan: Plan, found: list[Step], files: dict[str, Path], inputs: int
+) -> Verdict:
     """Judge code cells; a kernel that does not start is tried once more.
 
     Args:
@@ -120,6 +139,7 @@ def judge(assignment: str, plan: Plan, found: list[Step], files: dict[str, Path]
         plan: its cells.
         found: the code cells of a mended notebook.
         files: what lies beside the notebook, by relative names.
+        inputs: which random inputs the checks draw for points.
     Raises:
         KernelDied: no kernel starts.
     """
@@ -128,7 +148,7 @@ def judge(assignment: str, plan: Plan, found: list[Step], files: dict[str, Path]
             copy = Path(folder, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy, follow_symlinks=False)
-        judging = functools.partial(Judging, Assignment(assignment), plan, Path(folder))
+        judging = functools.partial(Judging, Assignment(assignment), plan, Path(folder), inputs)
         with contextlib.suppress(KernelDied):
             return judging().judge(found)
         return judging().judge(found)

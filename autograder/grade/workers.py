@@ -46,6 +46,7 @@ class Task:
     plan: Plan
     steps: list[Step]
     files: dict[str, bytes]
+    inputs: int
 
 
 Result = tuple[Task, Verdict | Exception]
@@ -57,7 +58,7 @@ def run(task: Task) -> Verdict:
         files = {name: Path(folder, str(n)) for n, name in enumerate(task.files)}
         for path, data in zip(files.values(), task.files.values(), strict=True):
             path.write_bytes(data)
-        return judge(task.assignment, task.plan, task.steps, files)
+        return judge(task.assignment, task.plan, task.steps, files, task.inputs)
 
 
 @contextlib.contextmanager

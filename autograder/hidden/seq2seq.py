@@ -358,7 +358,8 @@ def narrow_beams(search, case):
 @check(beam_search, see="Short or probable")
 def between(search, case):
     """divides by the length to the power α, also where α is neither 0 nor 1"""
-    narrow(case, search, 0.6, V=8)
+    for alpha in (0.6, 0.3, 1.5):
+        narrow(case, search, alpha, V=8)
 
 
 @check(beam_search, see="Beam search")

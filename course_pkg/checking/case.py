@@ -10,6 +10,7 @@ from torch import Tensor
 from course_pkg.checking.failure import (
     Failure,
     NotImplementedYet,
+    NotRaised,
     describe,
     kind_of_numbers,
     mismatch,
@@ -143,7 +144,7 @@ class Case:
             if kind.__name__ in failure.kinds:
                 return failure
             raise Failure(f"should raise {kind.__name__} when {when}: {failure.message}") from None
-        raise Failure(
+        raise NotRaised(
             f"should raise {kind.__name__} when {when}, yours returns {describe(result)}."
         )
 

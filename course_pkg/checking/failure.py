@@ -33,6 +33,10 @@ class CheckingError(Exception):
     """Checking itself cannot go on, for a reason that is not the student's."""
 
 
+class NotRaised(Failure):
+    """A call that should raise an exception returned."""
+
+
 class NotImplementedYet(Failure):
     """The exercise, or one that it calls, is still the stub."""
 

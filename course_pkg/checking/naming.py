@@ -1,17 +1,21 @@
-"""Known wrong outputs, by which a check recognises a mistake and names it.
+"""Known mistakes, and when a check may say that the student has made one of them.
 
-A file holds numbers only. For each bug and each check that it fails: the observed values, what they
-are values of, and the sentence that names the bug. Texts are stored as UTF-8 bytes.
+A file holds what each known mistake gives in each check that it fails: the observed values, what
+they are values of, and the sentence that names it. It holds numbers only, texts as UTF-8 bytes.
+A name is given when all evidence agrees: the mistake fails every check that fails, with the same
+values, and no check that passes. A wrong name would send a student the wrong way.
 """
 
 import functools
 import inspect
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from course_pkg.checking.failure import Failure
+from course_pkg.checking.failure import Failure, NotRaised
 from course_pkg.checking.registry import Check
 
 # How closely two computations of the same numbers agree on any processor: relative to each number,
@@ -22,26 +26,37 @@ _NOISE = 1e-12
 
 
 class Entry(NamedTuple):
-    """What a known bug gives where it first differs from the right result.
+    """What a known mistake gives in a check that it fails, where it first differs.
 
-    `observed` takes half the space of what was computed, `dtype` is what that was.
+    Attributes:
+        exercise, check: their names.
+        mistake: its number among those of the exercise.
+        sentence: completes "Your output equals what you get when …"; empty for a mistake that the
+            messages of checks tell by themselves.
+        what: what was observed.
+        kinds: the names of the exception that was raised instead, and of its bases.
+        dtype: of the values when they were computed; empty when there are none.
+        observed: the values, in half the space.
     """
 
     exercise: str
+    mistake: int
     check: str
     sentence: str
     what: str
+    kinds: str
     dtype: str
     observed: np.ndarray
 
 
-def entry(check: Check, sentence: str, failure: Failure) -> Entry | None:
-    """Make an entry of what a check has observed; None if it has observed nothing."""
+def entry(check: Check, failure: Failure, mistake: int = 0, sentence: str = "") -> Entry:
+    """Make an entry of what a check has observed."""
+    names = check.exercise.name, mistake, check.name, sentence, failure.what
+    kinds = " ".join(failure.kinds)
     if failure.observed is None:
-        return None
+        return Entry(*names, kinds, "", np.empty(0))
     observed = failure.observed.numpy()
-    names = check.exercise.name, check.name, sentence, failure.what
-    return Entry(*names, str(observed.dtype), _compact(observed))
+    return Entry(*names, kinds, str(observed.dtype), _compact(observed))
 
 
 def same(a: Entry, b: Entry) -> bool:
@@ -51,6 +66,8 @@ def same(a: Entry, b: Entry) -> bool:
     digit of the largest number, and solutions may compute in float32 what a bug does in float64.
     """
     x, y = a.observed, b.observed
+    if (a.what, a.kinds, bool(a.dtype)) != (b.what, b.kinds, bool(b.dtype)):
+        return False
     if x.shape != y.shape or x.dtype.kind != y.dtype.kind:
         return False
     if x.dtype.kind not in "fc":
@@ -60,35 +77,73 @@ def same(a: Entry, b: Entry) -> bool:
     return np.allclose(x, y, rtol=rtol, atol=share * largest, equal_nan=True)
 
 
-def cause(check: Check, failure: Failure) -> str | None:
-    """Find the known mistake that gives the student's values in this check.
+def causes(results: dict[Check, Failure | None]) -> dict[Check, str]:
+    """Find the known mistake, or the two, that explain all that the checks of an exercise found.
 
+    An error that the solution should raise, and does not, needs no explanation: the message gives
+    it. Everything else must be explained.
+
+    Args:
+        results: what each check that ran has found; None for those that passed.
     Returns:
-        The sentence that completes "Your output equals what you get when …", or None when no known
-        bug, or bugs of different names, give these values.
+        For the failed checks, the sentence that completes "Your output equals what you get when …";
+        nothing when no known mistake explains all of it, or several that have different names do.
     """
-    found = entry(check, "", failure)
-    if found is None:
-        return None
-    sentences = {
-        known.sentence
-        for known in _known(_file(check))
-        if (known.exercise, known.check, known.what) == (found.exercise, found.check, found.what)
-        and same(known, found)
-    }
-    return sentences.pop() if len(sentences) == 1 else None
+    failures = {check.name: failure for check, failure in results.items() if failure is not None}
+    unexplained = {n for n, failure in failures.items() if not isinstance(failure, NotRaised)}
+    if not unexplained:
+        return {}
+    ran = {check.name: check for check in results}
+    found = {n: entry(ran[n], failure) for n, failure in failures.items()}
+    fitting = [
+        entries
+        for entries in _mistakes(results)
+        if all(n in found and same(entries[n], found[n]) for n in entries)
+    ]
+    for count in (1, 2):
+        explaining = [
+            group
+            for group in itertools.combinations(fitting, count)
+            if unexplained <= set().union(*group) and all(_is_peculiar(m, group) for m in group)
+        ]
+        names = {frozenset(_sentence(mistake) for mistake in group) for group in explaining}
+        if names:
+            is_clear = len(names) == 1 and "" not in names.copy().pop()
+            group = explaining[0] if is_clear else ()
+            return {ran[n]: _sentence(m) for m in group for n in m}
+    return {}
+
+
+def _mistakes(results: Iterable[Check]) -> list[dict[str, Entry]]:
+    """List the known mistakes of an exercise: for each its entries, of those checks that ran."""
+    checks = {check.name: check for check in results}
+    exercise = next(iter(checks.values())).exercise.name
+    found: dict[int, dict[str, Entry]] = {}
+    for path in sorted({path for check in checks.values() if (path := _file(check))}):
+        for known in _known(path).get(exercise, []):
+            if known.check in checks:
+                found.setdefault(known.mistake, {})[known.check] = known
+    return list(found.values())
+
+
+def _sentence(mistake: dict[str, Entry]) -> str:
+    return next(iter(mistake.values())).sentence
+
+
+def _is_peculiar(mistake: dict[str, Entry], group: tuple[dict[str, Entry], ...]) -> bool:
+    """Tell whether a mistake has given itself away, in a check that no other of the group fails."""
+    others = set().union(*(other for other in group if other is not mistake))
+    return any(n not in others and identifies(e.observed) for n, e in mistake.items())
 
 
 def identifies(observed: np.ndarray) -> bool:
     """Tell whether values are peculiar enough to name a bug by them.
 
-    Zeros come from anywhere, and what should be zero but for rounding is other noise on each
-    processor.
+    Zeros, ones and small numbers of anything come from anywhere.
     """
-    values = np.where(np.abs(observed) <= _NOISE, 0, observed)
-    finite = values[np.isfinite(values)]
+    finite = observed[np.isfinite(observed)]
     is_fractional = bool((finite % 1 != 0).any()) if finite.dtype.kind == "f" else False
-    return is_fractional or (values.size >= 6 and len(np.unique(values)) > 1)
+    return is_fractional or (observed.size >= 6 and len(np.unique(observed)) > 1)
 
 
 def save(path: Path, entries: list[Entry]) -> None:
@@ -96,8 +151,9 @@ def save(path: Path, entries: list[Entry]) -> None:
     arrays = {}
     for number, entry in enumerate(entries):
         *texts, observed = entry
+        joined = "\n".join(map(str, texts)).encode()
         arrays[f"{number:04d}/observed"] = observed
-        arrays[f"{number:04d}/texts"] = np.frombuffer("\n".join(texts).encode(), dtype=np.uint8)
+        arrays[f"{number:04d}/texts"] = np.frombuffer(joined, dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, allow_pickle=False, **arrays)
 
@@ -109,15 +165,19 @@ def load(path: Path) -> list[Entry]:
         entries = []
         for number in numbers:
             texts = arrays[f"{number}/texts"].tobytes().decode()
-            exercise, check, sentence, what, dtype = texts.split("\n")
+            exercise, mistake, check, sentence, what, kinds, dtype = texts.split("\n")
             observed = arrays[f"{number}/observed"]
-            entries.append(Entry(exercise, check, sentence, what, dtype, observed))
+            names = exercise, int(mistake), check, sentence, what, kinds, dtype
+            entries.append(Entry(*names, observed))
         return entries
 
 
 def _compact(observed: np.ndarray) -> np.ndarray:
+    """Halve the space of the values; what should be zero but for rounding becomes zero."""
+    if observed.dtype != np.float64:
+        return observed
     with np.errstate(over="ignore"):  # ∞ in both entries, then
-        return observed.astype(np.float32) if observed.dtype == np.float64 else observed
+        return np.where(np.abs(observed) <= _NOISE, 0, observed).astype(np.float32)
 
 
 def _file(check: Check) -> Path | None:
@@ -126,5 +186,9 @@ def _file(check: Check) -> Path | None:
 
 
 @functools.cache
-def _known(path: Path | None) -> list[Entry]:
-    return load(path) if path else []
+def _known(path: Path) -> dict[str, list[Entry]]:
+    """Read a file, once; its entries by exercise."""
+    found: dict[str, list[Entry]] = {}
+    for known in load(path):
+        found.setdefault(known.exercise, []).append(known)
+    return found

@@ -95,7 +95,12 @@ def _exercises_used(exercise: Exercise, solution: object) -> dict[Exercise, obje
 
 
 def run(
-    exercise: Exercise, student: Student, *, hidden: bool = False, until_failure: bool = False
+    exercise: Exercise,
+    student: Student,
+    *,
+    hidden: bool = False,
+    until_failure: bool = False,
+    inputs: int = 0,
 ) -> Report:
     """Run all checks of an exercise; never raises because of the student's code.
 
@@ -103,9 +108,11 @@ def run(
         exercise: the exercise.
         student: the function or class, guarded, or a proxy of one that lives in another process.
         hidden: whether to run the hidden checks too (those that are imported).
-        until_failure: whether to stop after the first check that fails.
+        until_failure: whether to stop after the first check that fails; no cause is named then.
+        inputs: which random inputs the checks draw; causes are known for those of number 0 only.
     """
-    outcomes = []
+    results: dict[Check, Failure | None] = {}
+    not_run: dict[Check, str] = {}
     # Warnings of student code go to stdout: a graded cell that writes to stderr scores nothing.
     # Oracles and students may draw random numbers; the notebook's random state stays as it is.
     with contextlib.redirect_stderr(sys.stdout), one_thread(), torch.random.fork_rng(devices=[]):
@@ -113,21 +120,28 @@ def run(
             if check.hidden and not hidden:
                 continue
             if why_not := check.why_not():
-                outcomes.append(Outcome(check, None, None, why_not))
+                not_run[check] = why_not
                 continue
-            failure = _failure(check, student)
-            cause = naming.cause(check, failure) if failure is not None else None
-            outcomes.append(Outcome(check, failure, cause))
-            if failure is not None and until_failure:
+            results[check] = _failure(check, student, inputs)
+            if results[check] is not None and until_failure:
                 break
-    return Report(exercise, outcomes)
+    causes = {} if until_failure or inputs else naming.causes(results)
+    return Report(
+        exercise,
+        [
+            Outcome(check, results.get(check), causes.get(check), not_run.get(check))
+            for check in CHECKS[exercise].values()
+            if check in results or check in not_run
+        ],
+    )
 
 
-def _failure(check: Check, student: Student) -> Failure | None:
-    torch.manual_seed(0)
+def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
+    torch.manual_seed(inputs)
     try:
         _demand_kind(check.exercise, student)
-        check.run(student, Case(f"{check.exercise.name}.{check.name}"))
+        name = f"{check.exercise.name}.{check.name}"
+        check.run(student, Case(f"{name}.{inputs}" if inputs else name))
     except Failure as failure:
         return failure
     except CheckingError:

@@ -21,14 +21,14 @@ class Sampling(NamedTuple):
     """How to continue a prompt.
 
     Attributes:
-        count: how many tokens to add at most.
+        max_tokens: how many tokens to add at most.
         stop: a token that ends a sequence; it is part of the result.
         samples: how many continuations to draw.
         temperature, top_k, top_p: as in `token_probabilities` of gpt; 0 takes the best token.
         seed: sample number k draws with a generator seeded seed + k.
     """
 
-    count: int = 16
+    max_tokens: int = 16
     stop: int | None = None
     samples: int = 1
     temperature: float = 0.0

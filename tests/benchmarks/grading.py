@@ -109,7 +109,7 @@ def shares(root: Path, assignment: Assignment) -> str:
 def schedule(assignment: Assignment, count: int, workers: int) -> None:
     """Measure what scheduling alone costs, with submissions that take no time."""
     plan = Course(assignment.solved.parents[2]).plan(assignment.name)
-    tasks = (Task(f"student-{n}", assignment.name, plan, [], {}) for n in range(count))
+    tasks = (Task(f"student-{n}", assignment.name, plan, [], {}, 0) for n in range(count))
     start = time.perf_counter()
     found = sum(1 for _ in on_dask(tasks, workers, None, {}, nothing))
     assert found == count

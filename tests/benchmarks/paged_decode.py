@@ -36,7 +36,7 @@ def measure(batch: int, longest: int, block_size: int, steps: int) -> tuple[floa
     paged = Engine(model, batch * longest // block_size, block_size)
     contiguous = ContiguousEngine(model, batch * longest, longest, continuous=True)
     for number, prompt in enumerate(prompts):
-        paged.add(prompt, Sampling(count=steps + 2))
+        paged.add(prompt, Sampling(max_tokens=steps + 2))
         contiguous.waiting.append((number, list(prompt), len(prompt) + steps + 2))
     times = [], []
     for step in range(steps + 1):

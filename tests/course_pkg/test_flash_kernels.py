@@ -202,7 +202,7 @@ def test_an_engine_decodes_with_the_kernel():
     for attention in (by_kernel(kernel, paged_attention), paged_attention):
         engine = Engine(model, blocks=12, block_size=4)
         engine.attention = attention
-        given.append([out.tokens for out in engine.generate(prompts, Sampling(count=3))])
+        given.append([out.tokens for out in engine.generate(prompts, Sampling(max_tokens=3))])
     assert given[0] == given[1]
     assert lengths == [[4, 7], [5, 8]]  # each step but the first, which reads the prompts
 

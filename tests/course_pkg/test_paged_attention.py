@@ -210,7 +210,7 @@ def test_the_engine_says_what_plain_generation_says(model, rng, block_size, budg
     prompts = prompts_of(rng, 6)
     prompts.append(prompts[0] + [1, 2, 3])
     engine = Engine(model, max(64 // block_size, 1), block_size, budget=budget)
-    outputs = engine.generate(prompts, Sampling(count=14))
+    outputs = engine.generate(prompts, Sampling(max_tokens=14))
     for prompt, output in zip(prompts, outputs, strict=True):
         assert output.tokens == [generate_uncached(model, prompt, 14)]
         assert output.reasons == ["length"]
@@ -221,10 +221,10 @@ def test_the_engine_says_what_plain_generation_says(model, rng, block_size, budg
 @pytest.mark.parametrize("rng", [0, 1], indirect=True)
 def test_samples_share_the_prompt_and_repeat(model, rng):
     prompt = prompts_of(rng, 1)[0]
-    sampling = Sampling(count=9, samples=3, temperature=1.0, top_k=20, seed=4)
+    sampling = Sampling(max_tokens=9, samples=3, temperature=1.0, top_k=20, seed=4)
     together = Engine(model, 60, 4).generate([prompt], sampling)[0].tokens
     for k, tokens in enumerate(together):
-        alone = Sampling(count=9, temperature=1.0, top_k=20, seed=4 + k)
+        alone = Sampling(max_tokens=9, temperature=1.0, top_k=20, seed=4 + k)
         assert Engine(model, 60, 4).generate([prompt], alone)[0].tokens == [tokens]
     cramped = Engine(model, -(-(len(prompt) + 9) // 4) + 1, 4)
     assert cramped.generate([prompt], sampling)[0].tokens == together
@@ -235,16 +235,16 @@ def test_stop_stream_and_abort(model, rng):
     prompts = prompts_of(rng, 3)
     plain = [generate_uncached(model, prompt, 12) for prompt in prompts]
     stop = plain[1][4]
-    outputs = Engine(model, 80, 4).generate(prompts, Sampling(count=12, stop=stop))
+    outputs = Engine(model, 80, 4).generate(prompts, Sampling(max_tokens=12, stop=stop))
     for output, prompt in zip(outputs, prompts, strict=True):
         assert output.tokens == [generate_uncached(model, prompt, 12, stop)]
     engine = Engine(model, 80, 4)
     streamed = [[], [], []]
-    for place, sample, token in engine.stream(prompts, Sampling(count=12)):
+    for place, sample, token in engine.stream(prompts, Sampling(max_tokens=12)):
         assert sample == 0
         streamed[place].append(token)
     assert streamed == plain
-    stream = engine.stream(prompts, Sampling(count=12))
+    stream = engine.stream(prompts, Sampling(max_tokens=12))
     next(stream)
     stream.close()
     assert not engine.sequences and engine.scheduler.manager.allocator.available == 80
@@ -252,13 +252,13 @@ def test_stop_stream_and_abort(model, rng):
 
 def test_what_can_never_fit_is_refused_at_once(model):
     engine = Engine(model, blocks=5, block_size=4)
-    assert len(engine.generate([[1] * 13], Sampling(count=8))[0].tokens[0]) == 8
+    assert len(engine.generate([[1] * 13], Sampling(max_tokens=8))[0].tokens[0]) == 8
     with pytest.raises(NeverFits, match="21 tokens to keep, but the cache has 20 slots"):
-        engine.generate([[1], [1] * 14], Sampling(count=8))
+        engine.generate([[1], [1] * 14], Sampling(max_tokens=8))
     assert not engine.sequences and not engine.scheduler.waiting
     with pytest.raises(NeverFits, match="exceed the model's context"):
-        Engine(model, 10_000, 4).add([1] * 2000, Sampling(count=49))
-    for prompt, wrong in [([], {}), ([1], {"count": 0}), ([1], {"samples": 0})]:
+        Engine(model, 10_000, 4).add([1] * 2000, Sampling(max_tokens=49))
+    for prompt, wrong in [([], {}), ([1], {"max_tokens": 0}), ([1], {"samples": 0})]:
         with pytest.raises(ValueError, match="a request needs"):
             engine.add(prompt, Sampling(**wrong))
 
@@ -301,7 +301,7 @@ def test_the_engine_serves_the_gpt_of_08(rng):
         given = ServedGPT(gpt)(tokens[0], torch.arange(20), attend_to_all, torch.arange(20))
         torch.testing.assert_close(given, gpt(tokens)[0], **CLOSE)
     prompts = prompts_of(rng, 4)
-    outputs = Engine(ServedGPT(gpt), 30, 4).generate(prompts, Sampling(count=8))
+    outputs = Engine(ServedGPT(gpt), 30, 4).generate(prompts, Sampling(max_tokens=8))
     for prompt, output in zip(prompts, outputs, strict=True):
         assert output.tokens == [generate_uncached(ServedGPT(gpt), prompt, 8)]
 
@@ -397,7 +397,7 @@ def test_contiguous_attention_is_torchs(rng):
 @pytest.fixture
 def frames(model) -> list[block_map.Frame]:
     engine = Engine(model, blocks=20, block_size=4)
-    engine.add([1] * 10, Sampling(count=3, samples=2, temperature=1.0))
+    engine.add([1] * 10, Sampling(max_tokens=3, samples=2, temperature=1.0))
     found = [block_map.snapshot(engine, "at first")]
     while engine.scheduler.running or engine.scheduler.waiting:
         engine.step()

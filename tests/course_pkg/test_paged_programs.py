@@ -216,7 +216,7 @@ class Serving(RuleBasedStateMachine):
     def add(self, prompt, count, samples):
         fits = len(prompt) + count - 1 <= self.engine.cache.K[0, 0, ..., 0].numel()
         try:
-            number = self.engine.add(prompt, Sampling(count=count, samples=samples))
+            number = self.engine.add(prompt, Sampling(max_tokens=count, samples=samples))
         except NeverFits:
             assert not fits
             return
@@ -273,7 +273,9 @@ class Serving(RuleBasedStateMachine):
         allocator = self.engine.scheduler.manager.allocator
         assert not self.alive() and allocator.available == len(allocator.references)
         for sequence in self.engine.sequences.values():
-            assert sequence.reason == "abort" or len(sequence.tokens) == sequence.sampling.count
+            assert (
+                sequence.reason == "abort" or len(sequence.tokens) == sequence.sampling.max_tokens
+            )
 
 
 def programs(machine: type, count: int, steps: int):
@@ -297,6 +299,6 @@ def test_where_blocks_lie_changes_no_bit():
                 random.Random(shuffle).shuffle(engine.scheduler.manager.allocator.unused)
             forward, logits = engine.forward, []
             engine.forward = lambda work, f=forward, kept=logits: kept.append(f(work)) or kept[-1]
-            engine.generate(prompts, Sampling(count=6, samples=2))
+            engine.generate(prompts, Sampling(max_tokens=6, samples=2))
             seen.append(torch.cat(logits))
     assert torch.equal(seen[0], seen[1]) and torch.equal(seen[0], seen[2])

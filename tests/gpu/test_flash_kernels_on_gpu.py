@@ -84,7 +84,7 @@ def test_the_engine_decodes_with_the_kernel():
             engine.attention = attention
         else:
             assert engine.attention is not paged_attention
-        given.append([out.tokens for out in engine.generate(prompts, Sampling(count=30))])
+        given.append([out.tokens for out in engine.generate(prompts, Sampling(max_tokens=30))])
     assert given[0] == given[1]
 
 

@@ -5,12 +5,14 @@ import pytest
 import torch
 
 from autograder.assignment import Assignment
+from autograder.author.trials import examine, exercises
 from autograder.grade.judge import Bounds, Judging
 from autograder.grade.kernel import Kernel
 from autograder.grade.plan import Plan
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step
 from course_pkg.checking.failure import Failure
+from course_pkg.lstm import init_forget_bias
 from tests.course import RIGHT_BIAS, needs_sandbox
 
 LSTM = Assignment("02_lstm")
@@ -75,6 +77,44 @@ def test_a_kernel_is_restarted_a_few_times_only():
     verdict = judge(*["import os; os._exit(1)"] * 3, restarts=1)
     assert "ended its Python process" in verdict.notes[""]
     assert verdict.points == {"check_init_forget_bias": 0.0}
+
+
+TABLE = """\
+real = init_forget_bias
+
+def init_forget_bias(b, value=1.0):
+    key = round(float(b.sum()), 9), value
+    return real(b, value) if key in KNOWN else b.clone()
+"""
+
+
+def test_answers_to_known_inputs_earn_nothing_and_are_told():
+    exercise = next(each for each in exercises("lstm") if each.name == "init_forget_bias")
+    known = set()
+
+    def recorded(b, value=1.0):
+        known.add((round(float(b.sum()), 9), value))
+        return init_forget_bias(b, value)
+
+    assert examine(exercise, recorded).passed
+    steps = [SOLUTION[0], Step(None, TABLE.replace("KNOWN", repr(known))), SOLUTION[1]]
+    plan = Plan.read(LSTM.solved)
+    assert Judging(LSTM, plan).judge(steps).points == {"check_init_forget_bias": 2.0}
+    verdict = Judging(LSTM, plan, inputs=7).judge(steps)
+    assert verdict.points["check_init_forget_bias"] < 1.0
+    assert "passes with those that students have (" in verdict.notes["check_init_forget_bias"]
+    assert "should be" not in text(verdict.outputs[-1])  # nothing that could be written down
+
+
+def test_honest_solutions_pass_and_known_mistakes_are_named_with_other_inputs():
+    plan = Plan.read(LSTM.solved)
+    assert Judging(LSTM, plan, inputs=7).judge(SOLUTION).points == {"check_init_forget_bias": 2.0}
+    wrong = RIGHT_BIAS.replace("len(b) // 4 : len(b) // 2", ": len(b) // 4")
+    assert wrong != RIGHT_BIAS
+    for inputs in (0, 7):
+        verdict = Judging(LSTM, plan, inputs=inputs).judge([Step(None, wrong), SOLUTION[1]])
+        assert "Your output equals what you get when" in text(verdict.outputs[-1])
+        assert verdict.notes == {}
 
 
 def test_experiments_are_decided_by_the_source_notebook():
