@@ -1092,7 +1092,9 @@ def order_of_text(state):
     return parts(state, change)
 
 
-@bug(load_bert, "the decoder is kept as a weight of its own", told_by="is too much in your state")
+@bug(
+    load_bert, "the decoder is kept as a weight of its own", told_by="does not belong in your state"
+)
 def decoder_kept(state):
     kept = {n: v for n, v in state.items() if ".decoder." in n}
     return load_bert(state) | kept

@@ -1180,7 +1180,7 @@ def order_of_text(state):
     return parts(state, change)
 
 
-@bug(load_gpt2, "lm_head is kept as a weight of its own", told_by="lm_head.weight is too much")
+@bug(load_gpt2, "lm_head is kept as a weight of its own", told_by="lm_head.weight does not belong")
 def head_kept(state):
     head = {n: v for n, v in state.items() if n == "lm_head.weight"}
     return load_gpt2(state) | head

@@ -1013,7 +1013,7 @@ class LargeBiases(VariedGroups):
 @bug(
     GroupedQueryAttention,
     "a number of groups that does not divide the heads is accepted",
-    told_by="should raise ValueError when 6 heads meet 4 groups",
+    told_by="should raise ValueError when 6 heads are to share 4 groups",
 )
 class AnyGroups(VariedGroups):
     def __init__(self, D, H, G, bias=False):
@@ -1106,7 +1106,7 @@ def in_place(state, H, G):
 @bug(
     mha_to_gqa,
     "a number of groups that does not divide the heads is accepted",
-    told_by="should raise ValueError when 6 heads meet 4 groups",
+    told_by="should raise ValueError when 6 heads are to share 4 groups",
 )
 def any_groups(state, H, G):
     return mha_to_gqa(state, H, math.gcd(H, G))

@@ -204,7 +204,7 @@ def whole_context(model, case):
     caches = ours.new_caches(B)
     case.equal(ours(tokens, caches), theirs(tokens), "logits of a full context")
     long = torch.cat([tokens, tokens[:, :1]], dim=1)
-    case.raises(ValueError, lambda: ours(long), f"{T + 1} tokens meet a context of {T}")
+    case.raises(ValueError, lambda: ours(long), f"{T + 1} tokens are given and the context is {T}")
 
 
 @check(CachedGPT, see="The whole model")
@@ -387,7 +387,7 @@ def all_or_none(convert, case):
     """changes nothing for G = H, and raises ValueError when G does not divide H"""
     state = attention_state(case, 12)
     demand_state(case, convert(state, 6, 6), state)
-    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads meet 4 groups")
+    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads are to share 4 groups")
 
 
 @check(mha_to_gqa, see="From a model that there is")
