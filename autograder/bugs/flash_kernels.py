@@ -254,7 +254,7 @@ changed(
     ("return dQ, dK, dV", "return dQ, dV, dK"),
 )
 
-_OUTSIDE = "outside of its tensors"
+_OUTSIDE = "outside its tensors"
 changed(
     triton_flash_forward,
     "padded_keys_count",

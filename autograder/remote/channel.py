@@ -188,7 +188,7 @@ class Channel:
             raise Failure(f"{name} {text}.") from None
         except _MALFORMED as error:
             self.end("an earlier call gave what cannot be read")
-            raise Failure(f"{name} gives what cannot be read: {error!s:.200}.") from None
+            raise Failure(f"{name} gives a result that cannot be read: {error!s:.200}.") from None
         except Failure:
             raise
         except BaseException:  # such as Ctrl-C: the next answer would be to this question

@@ -24,7 +24,7 @@ _NOISE = 1e-12
 class Entry(NamedTuple):
     """What a known bug gives where it first differs from the right result.
 
-    `observed` takes half the space of what was computed, `dtype` is what that was.
+    `observed` is stored in half the space; `dtype` is the type in which it was computed.
     """
 
     exercise: str
@@ -80,9 +80,9 @@ def cause(check: Check, failure: Failure) -> str | None:
 
 
 def identifies(observed: np.ndarray) -> bool:
-    """Tell whether values are peculiar enough to name a bug by them.
+    """Tell whether values are distinctive enough to name a bug by them.
 
-    Zeros come from anywhere, and what should be zero but for rounding is other noise on each
+    Zeros come from anywhere, and what would be zero but for rounding is different noise on each
     processor.
     """
     values = np.where(np.abs(observed) <= _NOISE, 0, observed)
