@@ -160,7 +160,7 @@ class OneTooFew(KVCache):
 @bug(
     KVCache,
     "one text is taken for all",
-    told_by="should raise ValueError when one text comes in place of all",
+    told_by="should raise ValueError when one text comes instead of all",
 )
 class Broadcast(KVCache):
     def append(self, K, V):
@@ -185,7 +185,7 @@ class Lengthens(KVCache):
 @bug(
     KVCache,
     "what fits is kept before the rest is refused",
-    told_by="K after what did not fit should have shape",
+    told_by="K after an append that did not fit should have shape",
 )
 class KeepsWhatFits(KVCache):
     def append(self, K, V):

@@ -162,7 +162,7 @@ def images_mixed(windows, M, size):
 @bug(
     window_reverse,
     "windows that are too many or too few go unnoticed",
-    told_by="should raise ValueError when six windows shall make up eight",
+    told_by="should raise ValueError when six windows are given for eight",
 )
 def unnoticed(windows, M, size):
     try:
