@@ -244,7 +244,7 @@ changed(
 changed(
     flash_attention_backward,
     "scores_for_weights",
-    "dV is dAᵀ dY: the gradient of the weights stands where the weights belong",
+    "dV is dAᵀ dY: the gradient of the weights is used instead of the weights",
     ("A.mT @ dY[:, :, t]", "(dY[:, :, t] @ V[:, :, n].mT).mT @ dY[:, :, t]"),
 )
 changed(

@@ -1,4 +1,4 @@
-"""The reference of flash_kernels is torch's attention; wrong kernels end with a word."""
+"""The reference of flash_kernels is torch's attention; wrong kernels end with a clear message."""
 
 import json
 import math

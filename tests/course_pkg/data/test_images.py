@@ -1,4 +1,4 @@
-"""Pictures: what packages carry, CIFAR-10's files, splits and shifts."""
+"""Pictures: what comes with packages, CIFAR-10's files, splits and shifts."""
 
 import numpy as np
 import pytest
