@@ -9,8 +9,8 @@ from autograder.assignment import CourseError, use_this_checkout
 COMMANDS = {
     "build": ("author.build", "make notebooks and fingerprints from the masters, or check them"),
     "score": ("author.score", "run bugs, mutants and alternatives through the graders"),
-    "seeds": ("author.seeds", "run solved notebooks at other seeds and tell which claims hold"),
-    "new-exercise": ("author.new_exercise", "write stubs of all that an exercise needs"),
+    "seeds": ("author.seeds", "run solved notebooks at other seeds and say which claims hold"),
+    "new-exercise": ("author.new_exercise", "write stubs of everything that an exercise needs"),
     "new-assignment": ("author.new_assignment", "write the files of an assignment, as stubs"),
     "release": ("classroom.release", "make the bundle of an assignment that students receive"),
     "grade": ("grade.command", "grade submissions, in parallel and in a sandbox"),

@@ -24,11 +24,13 @@ def course_folder(given: Path) -> Path:
     """Resolve the folder of a course, which commands take as --course.
 
     Raises:
-        CourseError: it is none.
+        CourseError: it is not the folder of a course.
     """
     folder = given.resolve()
     if not (folder / "nbgrader_config.py").exists():
-        raise CourseError(f"{folder} holds no nbgrader_config.py: use --course")
+        raise CourseError(
+            f"{folder} holds no nbgrader_config.py: name the course's folder with --course"
+        )
     return folder
 
 

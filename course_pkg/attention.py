@@ -14,7 +14,7 @@ from torch import Tensor, nn
 def soft_lookup(
     q: Float[Tensor, "D"], X: Float[Tensor, "N_X D"], temperature: float = 1.0
 ) -> tuple[Float[Tensor, "D"], Float[Tensor, "N_X"]]:
-    """Look a query up in a table: blend its rows, the nearer to the query the more.
+    """Look a query up in a table: blend its rows, the nearer ones with more weight.
 
     e_i = -‖q - X_i‖² / (2τ),   a = softmax(e),   y = Σ_i a_i X_i      (Nadaraya 1964; Watson 1964)
 
@@ -190,7 +190,7 @@ def causal_mask(T: int, past: int = 0) -> Bool[Tensor, "T past+T"]:
     mask[t, s] = s ≤ past + t      (Vaswani et al. 2017, §3.2.3)
 
     Args:
-        T: how many positions ask, the last ones of the sequence.
+        T: how many positions ask; they are the last of the sequence.
         past: how many positions before them can be seen but do not ask, such as those of a cache.
     Returns:
         The mask, boolean, True = may attend.
@@ -329,7 +329,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def attention_cost(T: int, D: int, k: int = 3) -> dict[str, dict[str, int]]:
-    """Count what three layers cost on one sequence of T vectors of size D, outputs of size D too.
+    """Count what three layers cost on one sequence of T vectors; all vectors have size D.
 
     rnn:             h_t = tanh(W_x x_t + W_h h_{t-1})
     convolution:     y_t = Σ_j W_j x_{t+j},   j = -(k-1)/2 … (k-1)/2, zeros beyond the ends
@@ -343,7 +343,7 @@ def attention_cost(T: int, D: int, k: int = 3) -> dict[str, dict[str, int]]:
         k: width of the convolution, odd, at least 3.
     Returns:
         For "rnn", "convolution" and "self-attention" a dict of three counts:
-        "multiply_adds" of all matrix products, those with padding included; "memory", the entries
+        "multiply_adds" of all matrix products, including those with padding; "memory", the entries
         of all named results: h_1 … h_T, or Y, or Q, K, V, A and Y; and "path_length", how many
         applications of the layer (of its step, for the RNN) take a signal from x_1 to output T.
     Raises:

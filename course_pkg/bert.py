@@ -14,7 +14,7 @@ from course_pkg.attention import MultiHeadAttention, padding_mask
 def tf_idf(
     counts: Float[Tensor, "N V"], training: Float[Tensor, "M V"] | None = None
 ) -> Float[Tensor, "N V"]:
-    """Describe texts by their words, those that few texts have weighing more.
+    """Describe texts by their words; words that few texts contain weigh more.
 
     x_nv = counts_nv · idf_v, each text's row scaled to length 1,
     idf_v = log((1 + M) / (1 + df_v)) + 1, where df_v of the M training texts have word v
@@ -70,16 +70,16 @@ def next_sentence_pairs(
 ) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
     """Draw pairs of sentences, and say of each whether the second follows the first.
 
-    The first is any sentence that has a follower, all with the same probability. The second is
-    with probability ½ that follower, and else a sentence of another document: any other document,
-    then any of its sentences      (Devlin et al. 2019, §3.1)
+    The first is any sentence that has a follower, all with the same probability. With probability
+    ½ the second is that follower; otherwise another document is drawn, and then any of its
+    sentences      (Devlin et al. 2019, §3.1)
 
     Args:
         documents: at least two, each a list of sentences, which are lists of words.
         B: how many pairs.
         generator: the source of randomness; torch's own when None.
     Returns:
-        The pairs, and for each 0 if the second sentence follows the first, 1 if it does not.
+        The pairs, and for each pair 0 if the second sentence follows the first, 1 if it does not.
     """
 
     def draw(size: int) -> int:
@@ -395,17 +395,17 @@ def load_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Turn the weights of a published BERT into those of our `BertPretraining`.
 
     The names are those of Hugging Face's BertForPreTraining, of BertForMaskedLM, which has no
-    pooler and no next-sentence head, or of BertModel, whose names lack the prefix "bert.". Its
-    matrices are those of nn.Linear, x Wᵀ; our attention's are x W. Old files call a norm's weight
-    and bias gamma and beta, and hold bert.embeddings.position_ids, which is no weight;
-    cls.predictions.decoder repeats the embedding and the bias.
+    pooler and no next-sentence head, or of BertModel, whose names lack the prefix "bert.". The
+    matrices are laid out for x Wᵀ, as in nn.Linear, and those of our attention for x W. Old files
+    call a norm's weight and bias gamma and beta, and hold bert.embeddings.position_ids, which is
+    not a weight; cls.predictions.decoder repeats the embedding and the bias.
 
     Args:
         state: the state dict of a BERT.
     Returns:
-        A state dict for `BertPretraining`, with as many parts as were given.
+        A state dict for `BertPretraining`, with the parts that were given.
     Raises:
-        ValueError: the state holds another name, or a decoder that is not the embedding.
+        ValueError: the state holds an unknown name, or a decoder that is not the embedding.
     """
     outside = {
         "embeddings.word_embeddings": "bert.embeddings.token",

@@ -1,6 +1,6 @@
 """FlashAttention and paged attention as kernels: attention without its matrix of weights.
 
-Shapes: B sequences, H heads of size D_h, T queries, N keys. Where it is causal, the queries are the
+Shapes: B sequences, H heads of size D_h, T queries, N keys. If causal, the queries are the
 last T of the N positions: query t sees the keys up to N - T + t. s is the logarithm of the sum of
 exp(e) over the keys that a query sees. In a paged cache, N blocks of S slots, and G heads of keys
 and values for H heads of queries, as in paged_attention.
@@ -55,11 +55,11 @@ def flash_attention_forward(
     """Attend tile by tile: never hold more than rows × columns scores of a head.
 
     Y = softmax(Q Kᵀ / √D_h) V, with the running m, z and U of `online_softmax` for each tile of
-    queries. Tiles that no query of theirs may see are left out. (Dao et al. 2022, algorithm 1; in
-    the order of loops of Dao 2023)
+    queries. Tiles in which no query may see a key are left out. (Dao et al. 2022, algorithm 1, with
+    the loops in the order of Dao 2023)
 
     Args:
-        Q, K, V: queries, keys and values; T ≤ N where it is causal.
+        Q, K, V: queries, keys and values; T ≤ N if causal.
         causal: whether a query sees only its own position and what comes before.
         rows: the most queries in a tile.
         columns: the most keys in a tile.
@@ -107,10 +107,10 @@ def flash_attention_backward(
     A = exp(E - s),   dV = Aᵀ dY,   dA = dY Vᵀ,   dE = A ∘ (dA - rowsum(dY ∘ Y)),
     dQ = dE K / √D_h,   dK = dEᵀ Q / √D_h      (Dao et al. 2022, algorithm 4)
 
-    Tiles that no query of theirs may see are left out.
+    Tiles in which no query may see a key are left out.
 
     Args:
-        Q, K, V: what the forward pass had.
+        Q, K, V: what the forward pass was given.
         Y, s: what it returned.
         dY: the gradient of the loss with respect to Y.
         causal: as in the forward pass.
@@ -167,7 +167,7 @@ def triton_flash_forward(
         T, N: how many queries and keys a head has.
         scale: 1 / √D_h.
         D_h: the size of a head.
-        WIDTH: a power of 2, at least D_h: tiles have such sides only.
+        WIDTH: a power of 2, at least D_h: a tile can have no other sides.
         ROWS, COLUMNS: queries and keys in a tile.
         CAUSAL: whether a query sees only its own position and what comes before.
     """
@@ -238,13 +238,13 @@ def triton_paged_decode(
         tables: where the block tables (B, M) begin.
         lengths: where the lengths (B,) begin: how many positions each sequence has.
         Y, s: where to store the outputs (parts, B, H, D_h) and log-sums (parts, B, H): 0 and -∞
-            for a part that begins behind the sequence's end.
+            for a part that begins beyond the sequence's end.
         N, M: how many blocks there are, and how many places a table has.
         span: how many positions a part has.
         scale: 1 / √D_h.
         H, G: heads of queries, and of keys and values.
         S, D_h: slots in a block, and the size of a head.
-        SHARING, WIDTH: powers of 2, at least H/G and D_h: tiles have such sides only.
+        SHARING, WIDTH: powers of 2, at least H/G and D_h: a tile can have no other sides.
         COLUMNS: positions in a tile.
     """
     b, g, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)

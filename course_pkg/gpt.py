@@ -80,14 +80,14 @@ class BPETokenizer:
     """Turn bytes into tokens and back; every sequence of bytes has tokens.
 
     Tokens 0 to 255 are the bytes, 256 + n stands for pair number n, and the last tokens are special
-    ones, which mark what no text says, such as the end of a document.
+    ones, which mark what no text contains, such as the end of a document.
 
     Args:
         merges: the pairs, in the order in which they were learned.
         special: the special tokens' names.
 
     Attributes:
-        tokens: the bytes of every token, by its number; of a special token, its name's.
+        tokens: the bytes of every token, by its number; for a special token, those of its name.
         special: the number of each special token, by its name.
     """
 
@@ -104,7 +104,7 @@ class BPETokenizer:
         ### END SOLUTION
 
     def encode(self, text: bytes) -> list[int]:
-        """Turn bytes into tokens: cut them into words, and merge in each what was learned first.
+        """Turn bytes into tokens: cut them into words, then merge pairs within each word.
 
         As long as a word has a pair that can be merged, the pair that was learned earliest is
         merged, wherever it stands. A special token's name in the text is text like any other.
@@ -293,13 +293,13 @@ def perplexity(losses: Float[Tensor, "N"], counts: Int[Tensor, "N"]) -> float:
         losses: the mean loss of each batch, in nats for each token.
         counts: how many tokens each batch predicts.
     Returns:
-        The perplexity, at least 1; that of a model that guesses is V.
+        The perplexity, at least 1; V for a model that only guesses.
     """
     return torch.exp((losses * counts).sum() / counts.sum()).item()
 
 
 def bits_per_byte(loss: float, tokens: int, size: int) -> float:
-    """Turn a loss for each token into one for each byte, which any two tokenizers can share.
+    """Turn a loss for each token into one for each byte, which can be compared across tokenizers.
 
     Args:
         loss: the mean loss, in nats for each token.
@@ -403,16 +403,16 @@ def load_gpt2(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
     The names are those of Hugging Face's GPT2LMHeadModel, or of GPT2Model, which lack the prefix
     "transformer.": wte, wpe, h.N.ln_1, h.N.attn.c_attn, h.N.attn.c_proj, h.N.ln_2, h.N.mlp.c_fc,
-    h.N.mlp.c_proj and ln_f. Its matrices are multiplied from the left, x W; c_attn is
-    [W_Q W_K W_V]. Old files also hold masks, h.N.attn.bias and h.N.attn.masked_bias, which are
-    no weights; lm_head.weight repeats wte.weight.
+    h.N.mlp.c_proj and ln_f. The matrices are laid out for x W; c_attn is [W_Q W_K W_V]. Old files
+    also hold masks, h.N.attn.bias and h.N.attn.masked_bias, which are not weights; lm_head.weight
+    repeats wte.weight.
 
     Args:
         state: the state dict of a GPT-2.
     Returns:
         A state dict for `GPT`.
     Raises:
-        ValueError: the state holds another name, or an lm_head that is not wte.
+        ValueError: the state holds an unknown name, or an lm_head that is not wte.
     """
     state = {name.removeprefix("transformer."): value for name, value in state.items()}
     head = state.pop("lm_head.weight", None)

@@ -32,7 +32,7 @@ class KVCache:
         G: heads of keys and values.
         capacity: how many positions there is room for.
         D_h: size of each head.
-        dtype: in which the numbers are kept.
+        dtype: the type in which the numbers are kept.
         device: where they are kept.
 
     Attributes:
@@ -60,7 +60,7 @@ class KVCache:
         Args:
             K, V: what to add, of any dtype; it is copied.
         Raises:
-            ValueError: K or V has another shape than (B, G, T, D_h), or there is no room for T
+            ValueError: K or V does not have shape (B, G, T, D_h), or there is no room for T
                 more positions; then nothing has changed.
         """
         ### BEGIN SOLUTION
@@ -83,7 +83,7 @@ class KVCache:
     def read(self) -> tuple[Float[Tensor, "B G N D_h"], Float[Tensor, "B G N D_h"]]:
         """Give the keys and values of all N = length positions, in the cache's dtype.
 
-        They are not copied: what is read holds until the cache changes.
+        They are not copied: what is read is valid until the cache changes.
 
         Returns:
             K and V.
@@ -122,7 +122,7 @@ class CachedAttention(MultiHeadAttention):
         D_h: size of each head.
         counts: what has been done since the layer was made, in one sequence and one head:
             "tokens", how many vectors have asked, and "pairs", how many pairs of a query and a key
-            have been scored, those that the mask forbids included.
+            have been scored, including those that the mask forbids.
     """
 
     def __init__(self, D: int, H: int, bias: bool = False):
@@ -144,7 +144,7 @@ class CachedAttention(MultiHeadAttention):
         cache, and then all of it is read;   A_h = softmax(Q_h K_hᵀ / √D_h) over the positions up to
         one's own,   Y = [A_1 V_1 … A_H V_H] W_O + b_O
 
-        What is read from a cache has no gradient: to train, give none.
+        What is read from a cache has no gradient: to train, pass no cache.
 
         Args:
             X: the new positions' vectors: a whole text (prefill), or what comes next (decode).
@@ -294,14 +294,14 @@ def attention_operations(prompt: int, count: int, cached: bool) -> dict[str, int
 
     Without a cache the whole text is read for every new token. With one, the prompt is read for the
     first new token, and one token for each of the others. T tokens that are read after N - T others
-    score T N pairs, those that the mask forbids included.
+    score T N pairs, including those that the mask forbids.
 
     Args:
         prompt: tokens at the start, at least 1.
         count: new tokens, at least 1; the last one is not read.
         cached: whether there is a cache.
     Returns:
-        "tokens": how many vectors ask, all readings together; "pairs": how many pairs of a query
+        "tokens": how many vectors ask, over all readings; "pairs": how many pairs of a query
         and a key are scored.
     Raises:
         ValueError: prompt or count is less than 1.
@@ -335,7 +335,7 @@ def kv_cache_bytes(
         D_h: size of each head.
         N: positions of each sequence.
         B: sequences.
-        dtype: in which the numbers are kept.
+        dtype: the type in which the numbers are kept.
     Returns:
         The bytes.
     """
@@ -345,7 +345,7 @@ def kv_cache_bytes(
 class GroupedQueryAttention(CachedAttention):
     """Cached attention in which several heads of queries share one head of keys and values.
 
-    Query head h looks into key head h // (H / G). With G = H this is multi-head attention, with
+    Query head h reads key head h // (H / G). With G = H this is multi-head attention, with
     G = 1 multi-query attention (Shazeer 2019)      (Ainslie et al. 2023)
 
     Parameters: as in `CachedAttention`, but W_K and W_V are (D, G D_h), and b_K and b_V (G D_h).
@@ -415,7 +415,7 @@ def mha_to_gqa(state: dict[str, Tensor], H: int, G: int) -> dict[str, Tensor]:
 
     Args:
         state: the state dict of a layer, or of a model that has such layers; it is not changed.
-            What is not called W_K, W_V, b_K or b_V, or ends in ".W_K" and so on, stays as it is.
+            Only W_K, W_V, b_K and b_V change, and names that end in ".W_K" and so on.
         H: heads of the attention.
         G: groups.
     Returns:

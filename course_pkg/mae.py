@@ -15,10 +15,10 @@ from course_pkg.vit import PatchEmbedding, ViTLayer
 
 
 def grid_positions(h: int, w: int, D: int, base: float = 30.0) -> Float[Tensor, "h*w D"]:
-    """Encode the places of a grid: half of the numbers tell the row, half the column.
+    """Encode the places of a grid: half of the numbers give the row, half the column.
 
     P[i · w + j] = [sinusoidal_positions of i; sinusoidal_positions of j], D/2 numbers each
-    (He et al. 2022 place patches so, with a base of 10 000)
+    (He et al. 2022 place patches in this way, with a base of 10 000)
 
     Args:
         h, w: how many rows and columns the grid has.
@@ -48,7 +48,7 @@ def random_masking(
         noise: a random number for each patch; those with the smallest stay visible.
         ratio: the share of the patches that are masked.
     Returns:
-        keep: the numbers of the visible patches, that with the smallest noise first.
+        keep: the numbers of the visible patches, the smallest noise first.
         restore: where each patch stands in the shuffled order, so that if `shuffled` holds the
             patches in that order, shuffled[b, restore[b, i]] is patch i.
         masked: whether patch i is masked.
@@ -67,7 +67,7 @@ def random_masking(
 class MAEEncoder(nn.Module):
     """A ViT that sees only some of an image's patches.
 
-    Parts: patches (PatchEmbedding); cls (D), drawn from N(0, 0.02²); layers, L times ViTLayer;
+    Parts: patches (PatchEmbedding); cls (D), drawn from N(0, 0.02²); layers, L ViTLayers;
     norm, a layer norm. The positions (1 + N, D) are not learned: zeros for cls, then twice
     `grid_positions`.
 
@@ -99,7 +99,7 @@ class MAEEncoder(nn.Module):
 
         Args:
             images: the images.
-            keep: the numbers of each image's visible patches, in the order in which they shall
+            keep: the numbers of each image's visible patches, in the order in which they are to
                 come; all patches, from 0 on, when None.
         Returns:
             The vector of cls, then one for each visible patch.
@@ -120,7 +120,7 @@ class MAEDecoder(nn.Module):
     """A small ViT that predicts every patch from the vectors of the visible ones.
 
     Parts: embed (nn.Linear, D to D_dec); mask_token (D_dec), drawn from N(0, 0.02²); layers, L
-    times ViTLayer; norm, a layer norm; head (nn.Linear, D_dec to M). The positions (1 + N, D_dec)
+    ViTLayers; norm, a layer norm; head (nn.Linear, D_dec to M). The positions (1 + N, D_dec)
     are not learned: zeros for cls, then twice `grid_positions`.
 
     Args:

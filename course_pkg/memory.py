@@ -37,7 +37,7 @@ def interpolate(
 
     Args:
         w_content: the weights found by content.
-        w_before: the head's weights of the step before.
+        w_before: the head's weights at the previous step.
         g: the gate in [0, 1]; 1 takes the content's weights alone.
     Returns:
         w, the mixed weights.
@@ -102,7 +102,7 @@ def ntm_write(
     erase: Float[Tensor, "B M"],
     add: Float[Tensor, "B M"],
 ) -> Float[Tensor, "B N M"]:
-    """Erase, then add, in each row as much as its weight says.
+    """Erase, then add, in each row by as much as its weight says.
 
     M'(i) = M(i) ⊙ (1 - w(i) e) + w(i) a      (Graves et al. 2014, §3.2)
 
@@ -166,7 +166,7 @@ class NTM(nn.Module):
             raw: what a head's linear layer gives: the key k (M numbers), then one number each for
                 β = softplus, g = σ and γ = 1 + softplus, then s = softmax (S numbers).
             memory: the memory.
-            w: the head's weights of the step before.
+            w: the head's weights at the previous step.
         Returns:
             The head's new weights.
         """
@@ -234,12 +234,12 @@ def dnc_usage(
     u_t = (u + w_write - u ⊙ w_write) ⊙ ψ,   ψ = Π_r (1 - f_r w_read_r)
     (Graves et al. 2016, Methods, "Dynamic memory allocation")
 
-    What was written is in use; what was read by a head whose free gate is open is not any more.
+    What was written is in use; what was read by a head whose free gate is open no longer is.
 
     Args:
         usage: u_{t-1}, from 0 (free) to 1 (in use).
-        w_write: the write head's weights of the step before.
-        w_read: the weights of the R read heads of the step before.
+        w_write: the write head's weights at the previous step.
+        w_read: the weights of the R read heads at the previous step.
         free: f, the free gates of the read heads, in [0, 1].
     Returns:
         u_t.
@@ -283,7 +283,7 @@ def gaussian_filterbank(
         N: how many filters: the side of the glimpse.
         size: how many pixels the axis has.
     Returns:
-        F. Z_i makes every filter sum to one, also one that lies far outside the image.
+        F. Z_i makes every filter sum to one, even one that lies far outside the image.
     """
     mu = centre[:, None] + (torch.arange(N).to(centre) - (N - 1) / 2) * stride[:, None]  # (B, N)
     distance = torch.arange(size).to(centre) - mu[:, :, None]  # (B, N, size)

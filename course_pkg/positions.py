@@ -1,4 +1,4 @@
-"""Positions: how attention, which treats its input as a set, learns in which order it stands.
+"""Positions: how attention, which treats its input as a set, learns the order of that input.
 
 Shapes: B sequences, T positions, D features; H heads of size D_h. Positions count from 0.
 """
@@ -18,7 +18,7 @@ def linear_positions(T: int, D: int, normalise: bool = False) -> Float[Tensor, "
     P[t, j] = t,   or, normalised,   P[t, j] = t / (T - 1), from 0 to 1
 
     Args:
-        T: how many positions; a single one has the number 0.
+        T: how many positions; a single one has number 0.
         D: features.
         normalise: whether to divide by the last number.
     Returns:
@@ -39,8 +39,8 @@ def sinusoidal_positions(T: int, D: int, base: float = 10000.0) -> Float[Tensor,
     Args:
         T: how many positions.
         D: features, an even number.
-        base: how much slower the last clocks are than the first: the wavelengths go from 2π nearly
-            to 2π · base.
+        base: how much slower the last clocks are than the first: the wavelengths go from 2π to
+            nearly 2π · base.
     Returns:
         The encodings, to add to the vectors at these positions.
     Raises:
@@ -103,7 +103,7 @@ def shaw_relative_attention(
 
     Args:
         Q, K, V: queries, keys and values of one sequence; axes before the last two are a batch.
-        R_K, R_V: what to add to keys and values, one row for each distance; all of the batch share
+        R_K, R_V: what to add to keys and values, one row for each distance; the whole batch shares
             them.
         mask: what may be attended to, of a shape that broadcasts to E's; everything when None.
     Returns:
@@ -134,7 +134,7 @@ def rope_rotate(
         positions: where the T vectors stand, whole numbers or not; 0 … T-1 when None.
         base: how much slower the last pairs turn than the first.
     Returns:
-        The turned vectors, of the lengths and the type that they had.
+        The turned vectors, with their lengths and their type unchanged.
     Raises:
         ValueError: D_h is odd.
     """

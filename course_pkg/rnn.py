@@ -108,7 +108,7 @@ def truncated_bptt(
     Float[Tensor, "H"],
     Float[Tensor, "B H"],
 ]:
-    """Backpropagate through at most k steps: cut the sequence into pieces and each gradient there.
+    """Backpropagate through at most k steps: cut the sequence, and the gradient, into pieces.
 
     Steps 1 … k are the first piece, k+1 … 2k the second; the last may be shorter. Forward, each
     piece starts from the state in which the one before it ended. Backward, that state is a
@@ -117,10 +117,10 @@ def truncated_bptt(
     Args:
         grad_outputs: ∂ℓ_t/∂h_t, as for `rnn_backward`.
         X, W, b, h_0: as for `rnn_forward`.
-        k: the steps of a piece; one that is at least T cuts nothing.
+        k: how many steps a piece has; a k of T or more cuts nothing.
     Returns:
         The gradients with respect to X, W, b and h_0; those of W and b are sums over the pieces,
-        and only the first piece knows h_0.
+        and only the first piece depends on h_0.
     Raises:
         ValueError: k is less than 1.
     """
@@ -191,14 +191,14 @@ def linear_rnn_gradient(W_hh: Float[Tensor, "H H"], T: int) -> Float[Tensor, "H 
 def clip_grad_norm(
     gradients: list[Float[Tensor, "..."]], max_norm: float
 ) -> tuple[list[Float[Tensor, "..."]], Float[Tensor, ""]]:
-    """Shorten the gradient of all parameters together to a longest norm, without turning it.
+    """Limit the norm of the gradient of all parameters together, without turning it.
 
     With g all gradients as one long vector: g becomes g · max_norm / ‖g‖ where ‖g‖ > max_norm, and
     stays as it is otherwise      (Pascanu et al. 2013, §3.2, algorithm 1)
 
     Args:
         gradients: one tensor per parameter, of any shapes; they are not changed in place.
-        max_norm: the longest norm that g may have, greater than zero.
+        max_norm: the largest norm that g may have, greater than zero.
     Returns:
         The new gradients, in the same order, and ‖g‖ as it was before.
     Raises:

@@ -146,7 +146,7 @@ def greedy_decode(
     mask: Bool[Tensor, "B N"],
     max_length: int,
 ) -> Int[Tensor, "B T"]:
-    """Translate by taking the most probable word at every step, which the next step is given.
+    """Translate by taking the most probable word at every step and giving it to the next step.
 
     Args:
         decoder: has `start` and `step`.
@@ -183,7 +183,7 @@ def bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
     Returns:
         A number from 0 to 100; 0 when some p_n is zero.
     Raises:
-        ValueError: there are not as many references as hypotheses.
+        ValueError: hypotheses and references differ in number.
     """
     logarithms = []
     for n in range(1, 5):
@@ -208,7 +208,7 @@ def additive_scores(
     W: Float[Tensor, "A S"],
     v: Float[Tensor, "A"],
 ) -> Float[Tensor, "B N"]:
-    """Score how well each source word fits to what the decoder is about to write.
+    """Score how well each source word fits what the decoder is about to write.
 
     e_{t,i} = vᵀ tanh(W s_{t-1} + U h_i)      (Bahdanau et al. 2015, §A.1.2)
 
@@ -334,7 +334,7 @@ def beam_search(
     s, memory = decoder.start(h.expand(width, -1, -1), mask.expand(width, -1))
     words = mask.new_full((width, 1), BOS, dtype=torch.long)
     log_p = h.new_full((width,), -math.inf)
-    log_p[0] = 0.0  # in the beginning all rows are the same: only one of them counts
+    log_p[0] = 0.0  # at first all rows are the same: only one of them counts
     length = torch.zeros_like(log_p)
     ended = mask.new_zeros(width)
     while words.shape[1] <= max_length and not ended.all():

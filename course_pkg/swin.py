@@ -18,7 +18,7 @@ from course_pkg.attention import masked_softmax
 def window_partition(X: Float[Tensor, "B h w D"], M: int) -> Float[Tensor, "B N M*M D"]:
     """Cut maps into square windows that do not overlap.
 
-    The windows come as one reads: the top row of windows from left to right, then the next row. In
+    The windows come in reading order: the top row from left to right, then the next row. In
     a window the positions come in the same order.
     windows[b, i · w/M + j, p · M + q] = X[b, i · M + p, j · M + q]      (Liu et al. 2021, §3.2)
 
@@ -49,7 +49,7 @@ def window_reverse(
     Returns:
         The maps.
     Raises:
-        ValueError: so many windows, of that many positions, do not make up such maps.
+        ValueError: the windows do not make up maps of that size.
     """
     B, N, T, D = windows.shape
     h, w = size
@@ -226,7 +226,7 @@ class SwinBlock(nn.Module):
 
 
 class PatchMerging(nn.Module):
-    """Halve the sides of a map: join the four positions of every 2 × 2 square to one.
+    """Halve the sides of a map: join the four positions of every 2 × 2 square into one.
 
     Parts: norm, a layer norm of 4D features; reduction (nn.Linear, 4D to 2D, without a bias).
 
@@ -259,7 +259,7 @@ class PatchMerging(nn.Module):
 
 
 class Swin(nn.Module):
-    """Classify images with a hierarchy: stages of blocks, on maps of half the side each.
+    """Classify images with a hierarchy: stages of blocks, each on maps of half the previous side.
 
     Stage number n = 0, 1, … has depths[n] blocks with 2ⁿ D features and heads[n] heads; every
     second block of a stage, beginning with its second, is shifted by M // 2.

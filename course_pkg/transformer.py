@@ -179,9 +179,9 @@ class Transformer(nn.Module):
     """Translate: an encoder reads the source, a decoder writes the target word by word.
 
     Parts: source_table (V_source, D), target_table and output_table (V_target, D), drawn from
-    N(0, 1/D); encoder and decoder, lists of layers; and in a pre-LN model, whose sums nobody has
-    normalised, row 0 of gains and of biases, both (2, D), for the encoder's output and row 1 for
-    the decoder's.
+    N(0, 1/D); encoder and decoder, lists of layers; and in a pre-LN model, whose last sums are not
+    normalised yet, row 0 of gains and of biases, both (2, D), for the encoder's output and row 1
+    for the decoder's.
 
     Args:
         V_source, V_target: words of the two languages.
@@ -327,7 +327,7 @@ def count_parameters(
 
 
 def noam_lr(step: int, D: int, warmup: int = 4000) -> float:
-    """Compute the learning rate of one training step: up in a line, then down with the root.
+    """Compute the learning rate of one training step: up linearly, then down as 1 / √step.
 
     D^(-1/2) · min(step^(-1/2), step · warmup^(-3/2))      (Vaswani et al. 2017, eq. 3)
 

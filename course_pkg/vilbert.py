@@ -106,8 +106,8 @@ class CoAttentionBlock(nn.Module):
         Args:
             t: the words' vectors; they are not changed in place.
             v: the regions' vectors; they are not changed in place.
-            words: which words are real: no region attends to another one. All when None.
-            regions: which regions are real: no word attends to another one. All when None.
+            words: which words are real: no region attends to any other. All when None.
+            regions: which regions are real: no word attends to any other. All when None.
         Returns:
             t'' and v'', the weights with which words attend to regions, and those with which
             regions attend to words.
@@ -171,8 +171,8 @@ class ViLBERT(nn.Module):
             regions: which regions are real; nothing attends to the others. [IMG] always is.
             return_weights: whether to return the words' weights in the blocks as well.
         Returns:
-            t, one vector for each token, and v, one for [IMG] and for each region; or (t, v, A),
-            A the weights with which words attend to [IMG] and the regions in each block.
+            t, a vector for each token, and v, one for [IMG] and one for each region; or (t, v, A):
+            A holds the weights with which words attend to [IMG] and the regions, by block.
         """
         ### BEGIN SOLUTION
         t, v = self.text(tokens), self.visual(features, boxes, regions)

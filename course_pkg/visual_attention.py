@@ -26,7 +26,7 @@ def grid_features(maps: Float[Tensor, "B D R C"]) -> Float[Tensor, "B L D"]:
 def soft_attention(
     e: Float[Tensor, "B L"], a: Float[Tensor, "B L D"]
 ) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B L"]]:
-    """Look at all locations at once, at each as much as its weight says.
+    """Look at all locations at once, at each by as much as its weight says.
 
     p = softmax(e),   z = Σ_l p_l a_l: the expectation of what hard attention sees
     (Xu et al. 2015, §4.2)
@@ -53,8 +53,8 @@ def hard_attention(
     Args:
         e: the scores.
         a: the features.
-        sample: whether to draw s at random, from torch's global generator; else s is the location
-            with the largest weight.
+        sample: whether to draw s at random, from torch's global generator; if not, s is the
+            location with the largest weight.
     Returns:
         z, the features of the chosen location; p, the weights of all; and log p_s, which stays
         finite however small p_s is.
@@ -82,7 +82,7 @@ class CaptionDecoder(nn.Module):
         H: features of the hidden state and of a word's embedding.
         A: size of the attention's hidden layer.
         hard: whether to look at one location, drawn at random while training and the best one
-            otherwise; else at all of them.
+            otherwise; if not, it looks at all of them.
     """
 
     def __init__(self, words: int, D: int, H: int, A: int = 32, hard: bool = False):
@@ -158,7 +158,7 @@ class CaptionDecoder(nn.Module):
 def doubly_stochastic_penalty(
     p: Float[Tensor, "B T L"], mask: Bool[Tensor, "B T"]
 ) -> Float[Tensor, ""]:
-    """Penalise captions that don't look at every location as much as at any other.
+    """Penalise captions that don't look at all locations equally.
 
     Σ_l (1 - Σ_t p_tl)²,   averaged over the pictures      (Xu et al. 2015, §4.2.1)
 
@@ -185,14 +185,14 @@ def reinforce_loss(
     R = Σ_t log P(y_t), the reward;   loss = -(R + (R - b) Σ_t log p_t), averaged over the pictures,
     where R - b is a number without a gradient (Williams 1992; Xu et al. 2015, §4.1)
 
-    The first term trains what follows the chosen locations. The second makes choices more likely
-    that brought more than the baseline b.
+    The first term trains what follows the chosen locations. The second makes those choices more
+    likely that brought more than the baseline b.
 
     Args:
         log_y: log P(y_t), the log-probabilities of the true words.
         log_p: log-probabilities of the locations that were chosen.
         mask: which words count: True for words, False for padding.
-        baseline: b, what reward to expect.
+        baseline: b, the reward to expect.
     Returns:
         The loss, and R of each picture, without a gradient.
     """

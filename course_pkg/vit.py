@@ -18,8 +18,8 @@ from course_pkg.attention import MultiHeadAttention
 def patchify(images: Float[Tensor, "B C S_h S_w"], P: int) -> Float[Tensor, "B N P*P*C"]:
     """Cut images into square patches, and write each patch down as one vector.
 
-    The patches come as one reads: row 0 of the grid from left to right, then row 1. In a patch the
-    pixels come in the same order, and the channels last: the numbers of one pixel are neighbours.
+    The patches come in reading order: row 0 of the grid from left to right, then row 1. Within a
+    patch the pixels come in the same order, channels last: the numbers of one pixel are neighbours.
     patches[b, i · S_w/P + j, (p · P + q) · C + c] = images[b, c, i · P + p, j · P + q]
     (Dosovitskiy et al. 2021, §3.1; the order within a patch is that of He et al. 2022)
 
@@ -51,7 +51,7 @@ def unpatchify(
     Returns:
         The images.
     Raises:
-        ValueError: so many patches, of that many numbers, do not make up such images.
+        ValueError: the patches do not make up images of that size.
     """
     B, N, numbers = patches.shape
     S_h, S_w = size
@@ -146,7 +146,7 @@ class ViT(nn.Module):
     """Classify images with an encoder of patches.
 
     Parts: patches (PatchEmbedding); positions (T, D), and cls (D) if the pool is "cls", both drawn
-    from N(0, 0.02²); layers, L times ViTLayer; norm, a layer norm; head (nn.Linear).
+    from N(0, 0.02²); layers, L ViTLayers; norm, a layer norm; head (nn.Linear).
 
     Args:
         size: height and width of the images, in pixels.
@@ -260,7 +260,7 @@ def vit_parameters(
 def resize_positions(
     positions: Float[Tensor, "T D"], old: tuple[int, int], new: tuple[int, int]
 ) -> Float[Tensor, "T_new D"]:
-    """Stretch the positions of one grid of patches over another, to go on at another resolution.
+    """Stretch the positions of one grid of patches over another, to continue at another resolution.
 
     The last h · w rows are the old grid's; they are taken as an image of D channels and
     interpolated, bicubically and with the grids' outer edges on each other (align_corners=False).
@@ -270,7 +270,7 @@ def resize_positions(
     Args:
         positions: the positions.
         old: height h and width w of the grid that they are for, in patches.
-        new: height and width of the grid that they shall be for, in patches.
+        new: height and width of the grid that they are to be for, in patches.
     Returns:
         The new positions.
     Raises:

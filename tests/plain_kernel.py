@@ -1,6 +1,6 @@
 """A kernel without Jupyter and without a sandbox: a process that runs cells, for tests of the wire.
 
-It offers what Solutions uses of a Kernel, so that tests go the road that grading goes: a cell calls
+It offers what Solutions uses of a Kernel, so that tests take the path of grading: a cell calls
 `serve`, a fork answers over a socket, and the process goes on with the next cell.
 """
 

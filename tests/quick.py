@@ -2,7 +2,7 @@
 
 Tests are in folders that mirror the packages: a module's tests are those of its name, or, if there
 are none, all of its folder. A change of an assignment runs its scoreboard too. Tests that take
-minutes run only if they have changed themselves.
+minutes run only if they themselves have changed.
 """
 
 import re

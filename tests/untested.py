@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-# Reasons say what is missing and, behind a colon, how to get it.
+# Reasons say what is missing and, after a colon, how to get it.
 BUBBLEWRAP = "apt-get install bubblewrap, on Linux"
 TRITON = "Triton is not installed: make env installs it on Linux, where alone it exists"
 
@@ -12,7 +12,7 @@ def table(skipped: Iterable[tuple[str, str]]) -> list[str]:
     """Lay out which tests were skipped.
 
     Args:
-        skipped: the file of each test and the reason that it was skipped for.
+        skipped: the file of each test and the reason why it was skipped.
     """
     reasons: dict[str, list[str]] = {}
     for file, reason in skipped:

@@ -24,8 +24,12 @@ from course_pkg.checking import naming
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignments", nargs="*", metavar="NN_topic", help="default: all")
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if stale")
-    parser.add_argument("--execute", action="store_true", help="run solved notebooks in any case")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if a file is out of date"
+    )
+    parser.add_argument(
+        "--execute", action="store_true", help="run solved notebooks even if nothing has changed"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -45,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
-    """Write the files of an assignment that are missing or stale.
+    """Write the files of an assignment that are missing or out of date.
 
     A solved notebook whose code and whose imports are unchanged keeps its outputs, so that plots,
     and numbers that depend on the machine, change in a commit only when their code does.
@@ -81,7 +85,7 @@ def check(assignment: Assignment) -> list[Path]:
 
 
 def is_stale(path: Path, assignment: Assignment) -> str:
-    """Say which file is stale and what mends it."""
+    """Say which file is out of date and what mends it."""
     return f"{path.relative_to(ROOT)} is stale: run `python -m autograder build {assignment.name}`"
 
 

@@ -8,7 +8,7 @@ from nbformat import NotebookNode
 
 from autograder.assignment import use_this_checkout
 
-CELL_SECONDS = 1200  # a limit for what hangs, also on a busy machine
+CELL_SECONDS = 1200  # ends a cell that hangs, but no other, even on a busy machine
 
 
 def execute(nb: NotebookNode, *, allow_errors: bool = False) -> None:
@@ -18,7 +18,7 @@ def execute(nb: NotebookNode, *, allow_errors: bool = False) -> None:
 
     Args:
         nb: the notebook; it gets its outputs.
-        allow_errors: whether to run the cells below one that fails as well.
+        allow_errors: whether to go on with the cells below one that fails.
     Raises:
         CellExecutionError: a cell fails.
     """

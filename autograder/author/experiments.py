@@ -9,8 +9,8 @@ from nbformat import NotebookNode
 def mark_experiments(cells: list[NotebookNode]) -> None:
     """Mark the locked code cells that grading may leave out, in their metadata.
 
-    Those are kept that bind a name which a solution or a graded cell uses, be it by way of another
-    locked cell; and those that only import and define, without the names of an experiment, because
+    Cells stay if they bind a name that a solution or a graded cell uses, perhaps through another
+    locked cell; so do those that only import and define, without an experiment's names, because
     solutions may use them too.
     """
     codes = [cell for cell in cells if cell.cell_type == "code"]

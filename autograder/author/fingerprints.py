@@ -12,7 +12,7 @@ from course_pkg.checking.registry import CHECKS
 def files(assignment: Assignment) -> dict[Path, list[Entry]]:
     """Compute the fingerprints of an assignment.
 
-    Those of checks that cannot run here are taken from the files as they are.
+    Fingerprints of checks that cannot run here are taken from the files as they are.
 
     Returns:
         For each of its two files, of visible and of hidden checks, the entries that belong in it.

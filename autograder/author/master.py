@@ -68,7 +68,7 @@ def parts(path: Path) -> list[Part]:
     for part in found:
         if isinstance(part, (ExerciseFence, Question)):
             if part.name in names:
-                raise CourseError(f"{path}:{part.line}: {part.name!r} is there twice; rename one")
+                raise CourseError(f"{path}:{part.line}: {part.name!r} occurs twice; rename one")
             names.add(part.name)
     return found
 

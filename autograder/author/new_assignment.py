@@ -46,12 +46,12 @@ _NEW = {  # files of a new assignment, without its exercises
     "autograder/bugs/{topic}.py": '"""Known wrong solutions of {name}."""\n\n'
     "from autograder.bugs import bug  # noqa: F401, until the first bug is written\n"
     "from course_pkg.{topic} import {exercise}  # noqa: F401\n",
-    "tests/alternatives/{topic}.py": '"""Correct solutions of {name} by other ways."""\n\n'
+    "tests/alternatives/{topic}.py": '"""Other correct solutions of {name}."""\n\n'
     "from course_pkg.{topic} import {exercise}  # noqa: F401, until the first is written\n"
     "from tests.alternatives import alternative  # noqa: F401\n",
     "tests/submissions/{topic}.py": '"""A submission of {name} with mistakes."""\n\n'
-    "# What stands in the right solution, and what stands there instead.\nCHANGES = {}\n\n"
-    "# By weight of the checks that pass; what is not named here gets all its points.\n"
+    "# What the right solution says, and what this one says instead.\nCHANGES = {}\n\n"
+    "# By the weight of the checks that pass; what is not named here gets all its points.\n"
     "SCORES = {}\n",
 }
 
@@ -65,11 +65,11 @@ def main(arguments: argparse.Namespace) -> int:
     """Write the files of a new assignment, with one exercise."""
     name, exercise = arguments.name, arguments.exercise
     if not re.fullmatch(r"\d\d_[a-z][a-z_]*", name):
-        raise CourseError(f"an assignment is called NN_topic, as 02_lstm is, and not {name!r}")
+        raise CourseError(f"an assignment is called NN_topic, like 02_lstm, not {name!r}")
     assignment = Assignment(name)
     for other in assignments():
         if other.topic == assignment.topic or other.name[:2] == name[:2]:
-            raise CourseError(f"{other.name} has that number or topic already")
+            raise CourseError(f"{other.name} already has that number or topic")
     demand_name(exercise)
     names = {"name": name, "topic": assignment.topic, "exercise": exercise}
     for place, text in _NEW.items():

@@ -1,4 +1,4 @@
-"""`python -m autograder new-exercise`: stubs of all that an exercise needs, to be filled in.
+"""`python -m autograder new-exercise`: stubs of everything that an exercise needs, to be filled in.
 
 Then `python -m autograder score NN_topic` says what is still missing, and in which file.
 """
@@ -70,19 +70,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write stubs of all that a new exercise of an assignment needs."""
+    """Write stubs of everything that a new exercise of an assignment needs."""
     (assignment,) = assignments([arguments.assignment])
     demand_name(arguments.exercise)
     defined = ast.parse((ROOT / "course_pkg" / f"{assignment.topic}.py").read_text("utf-8")).body
     if arguments.exercise in {getattr(node, "name", None) for node in defined}:
-        raise CourseError(f"{assignment.name} has an exercise {arguments.exercise!r} already")
+        raise CourseError(f"{assignment.name} already has an exercise {arguments.exercise!r}")
     return add(assignment, arguments.exercise)
 
 
 def demand_name(exercise: str) -> None:
-    """Refuse what is no name of an exercise."""
+    """Refuse what cannot be the name of an exercise."""
     if not exercise.isidentifier() or exercise.startswith("_"):
-        raise CourseError(f"an exercise is called as its function or class, not {exercise!r}")
+        raise CourseError(f"an exercise has the name of its function or class, not {exercise!r}")
 
 
 def add(assignment: Assignment, exercise: str) -> int:

@@ -27,7 +27,7 @@ _PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 def notebook(assignment: Assignment) -> NotebookNode:
     """Make the notebook of an assignment.
 
-    Its metadata hold a hash of the code that its outputs depend on.
+    Its metadata holds a hash of the code that its outputs depend on.
 
     Raises:
         CourseError: the master and course_pkg do not fit together.
@@ -62,14 +62,16 @@ def pictures(assignment: Assignment) -> list[Path]:
 
 
 def with_numbers(assignment: Assignment, part: Part) -> Part:
-    """Put numbers in the place of topics, `[[lstm]]`, and the own one into the title."""
+    """Replace topics, `[[lstm]]`, by numbers, and put the assignment's own into the title."""
     known = {other.topic: other.name[:2] for other in assignments()}
 
     def number(match: re.Match) -> str:
         if match[1] not in known:
             line = _line(assignment, match[0])
             alike = ", ".join(get_close_matches(match[1], known, n=3, cutoff=0.4))
-            raise CourseError(f"{assignment.master}:{line}: no assignment is {match[0]}; {alike}?")
+            raise CourseError(
+                f"{assignment.master}:{line}: there is no assignment {match[0]}; {alike}?"
+            )
         return known[match[1]]
 
     def resolved(text: str) -> str:
@@ -267,8 +269,8 @@ def _hash(assignment: Assignment, cells: list[NotebookNode]) -> str:
 def _needed(code: str) -> set[Path]:
     """Find the files of the course that some code imports.
 
-    A package hands on names of its modules: those modules count whose names the code mentions, so
-    that a new data set does not make the notebooks stale that do not use it.
+    A package passes on names of its modules: only modules whose names the code mentions count, so
+    that a new data set does not make notebooks stale that do not use it.
     """
     words, found = set(re.findall(r"\w+", code)), set()
     for path in {path for name in _imports(code) for path in _files(name)}:

@@ -20,13 +20,13 @@ from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import WIDTH
 from tests.alternatives import ALTERNATIVES
 
-MUTANTS_KILLED = 0.95  # the least share; bugs and alternatives must be at 1
+MUTANTS_KILLED = 0.95  # the smallest share; for bugs and alternatives it is 1
 BUGS_NEEDED, ALTERNATIVES_NEEDED = 8, 2
 
 
 @dataclass
 class Row:
-    """The figures of one exercise, and in words whatever is not as it must be."""
+    """The figures of one exercise, and in words whatever is not as it should be."""
 
     exercise: str
     checks: int
@@ -47,10 +47,10 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignments", nargs="*", metavar="NN_topic", help="default: all")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to a file as well")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to a file")
     parser.add_argument("--jobs", type=int, default=1, help="assignments at a time (default: 1)")
     parser.add_argument(
-        "--fresh", action="store_true", help="fail as well if a generated file is out of date"
+        "--fresh", action="store_true", help="also fail if a generated file is out of date"
     )
     parser.add_argument(
         "--thorough", action="store_true", help="with other inputs too, and for wrong names (slow)"
@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.jobs == 1:
         results = [work(assignment) for assignment in found]
     else:
-        # The first ones are the shortest: the long ones must not come last.
+        # The first ones are the shortest, and the long ones must not come last.
         with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
             results = list(pool.map(work, reversed(found)))[::-1]
     rows = [row for rows, _ in results for row in rows]
@@ -134,7 +134,7 @@ def _score_checks(exercise: Exercise, row: Row) -> None:
     if True not in kinds:
         row.problems.append(f"no hidden check: autograder/hidden/{exercise.module}.py")
     untitled = [check.name for check in CHECKS[exercise].values() if not check.title]
-    row.problems += [f"the check {name} says in no docstring what holds" for name in untitled]
+    row.problems += [f"the check {name} has no docstring that says what holds" for name in untitled]
 
 
 def _score_bugs(exercise: Exercise, row: Row) -> None:
@@ -156,7 +156,7 @@ def _score_bugs(exercise: Exercise, row: Row) -> None:
             row.problems.append(f"bug {bug.name} passes all checks")
         elif not named:
             row.problems.append(
-                f"bug {bug.name} is not named, or not rightly; if it is new or a check has changed,"
+                f"bug {bug.name} is not named, or wrongly; if it is new or a check has changed,"
                 f" build its assignment first\n{report.text}"
             )
         if any(len(line) > WIDTH for line in report.text.splitlines()):
@@ -181,7 +181,7 @@ def _score_mutants(exercise: Exercise, row: Row) -> None:
     row.survivors = survivors
     if row.killed < MUTANTS_KILLED * row.mutants:
         row.problems.append(f"only {row.killed} of {row.mutants} mutants are killed")
-    row.problems += [f"no surviving mutant needs the excuse: {name}" for name in excuses]
+    row.problems += [f"no surviving mutant needs this excuse: {name}" for name in excuses]
 
 
 def _score_alternatives(exercise: Exercise, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""Run solved notebooks with other seeds and tell which claims hold, and by how much."""
+"""Run solved notebooks with other seeds and say which claims hold, and by how much."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignments", nargs="*", metavar="NN_topic", help="default: all")
     parser.add_argument("--seeds", nargs="+", type=int, default=range(5), metavar="SEED")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default: 2)")
-    parser.add_argument("--json", metavar="FILE", help="write every value to a file as well")
+    parser.add_argument("--json", metavar="FILE", help="also write every value to a file")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -97,8 +97,8 @@ def problems(run: Run) -> list[str]:
 def table(runs: Iterable[Run]) -> str:
     """Lay out, for each claim with bounds, how far it stays inside over all seeds.
 
-    The last column is the mean distance from the bound in standard deviations over the seeds: below
-    three, another seed may well cross it.
+    The last column is the mean distance from the bound in standard deviations over the seeds: if it
+    is below three, another seed may well cross the bound.
     """
     margins: dict[tuple[str, str], list[float]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""Run the known mistakes of an exercise through its graders, once for all who want to know."""
+"""Run the known mistakes of an exercise through its graders, once for all that need the reports."""
 
 import contextlib
 import functools

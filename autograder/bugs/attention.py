@@ -128,12 +128,12 @@ def by_distance(q, X):
     return blend(-distances(q, X) / 2, X)
 
 
-@bug(dot_attention, "the scores are divided by √D_Q already")
+@bug(dot_attention, "the scores are already divided by √D_Q")
 def scaled(q, X):
     return blend(X @ q / math.sqrt(len(q)), X)
 
 
-@bug(dot_attention, "query and rows are brought to length one: cosines in place of dot products")
+@bug(dot_attention, "query and rows are scaled to length one: cosines in place of dot products")
 def cosines(q, X):
     return blend(F.cosine_similarity(X, q[None]), X)
 
@@ -243,7 +243,7 @@ def output_scaled(q, X):
     return y / math.sqrt(len(q)), weights
 
 
-@bug(scaled_dot_attention, "query and rows are brought to length one: cosines in place of scores")
+@bug(scaled_dot_attention, "query and rows are scaled to length one: cosines in place of scores")
 def cosines(q, X):
     same_size(q, X)
     return blend(F.cosine_similarity(X, q[None]), X)
@@ -369,7 +369,7 @@ def in_place(Q, X):
     return many(Q, X, 1)
 
 
-@bug(attention_matrix, "X.T turns round all axes of a batch", told_by="raised RuntimeError: ")
+@bug(attention_matrix, "X.T reverses all axes of a batch", told_by="raised RuntimeError: ")
 def all_axes(Q, X):
     return blend(Q @ X.permute(*reversed(range(X.dim()))) / math.sqrt(Q.shape[-1]), X)
 
@@ -455,7 +455,7 @@ class WrongOrder(AttentionLayer):
         return super().forward(Q, X)[::-1]
 
 
-@bug(basic_self_attention, "the scores are divided by √D_X, which this bare form does not do")
+@bug(basic_self_attention, "the scores are divided by √D_X, although this bare form has no scale")
 def scaled(X):
     return layer(X, X, X)
 
@@ -488,7 +488,7 @@ def causal(X):
     return blend(E.masked_fill(torch.ones_like(E).triu(1).bool(), -torch.inf), X)
 
 
-@bug(basic_self_attention, "all vectors are brought to length one before they are compared")
+@bug(basic_self_attention, "all vectors are scaled to length one before they are compared")
 def cosines(X):
     unit = F.normalize(X, dim=-1)
     return blend(unit @ unit.mT, X)
@@ -614,12 +614,12 @@ def not_itself(T, past=0):
     return torch.ones(T, past + T, dtype=torch.bool).tril(past - 1)
 
 
-@bug(causal_mask, "a position sees the next one as well")
+@bug(causal_mask, "a position also sees the next one")
 def one_ahead(T, past=0):
     return torch.ones(T, past + T, dtype=torch.bool).tril(past + 1)
 
 
-@bug(causal_mask, "True stands for what is forbidden: here True = may attend")
+@bug(causal_mask, "True means forbidden: here True = may attend")
 def inverted(T, past=0):
     return ~causal_mask(T, past)
 
@@ -644,13 +644,13 @@ def past_forbidden(T, past=0):
     return torch.ones(T, past + T, dtype=torch.bool).tril()
 
 
-@bug(causal_mask, "the columns of the past stand after those of the T positions")
+@bug(causal_mask, "the columns of the past come after those of the T positions")
 def past_last(T, past=0):
     now = torch.ones(T, T, dtype=torch.bool).tril()
     return torch.cat([now, torch.ones(T, past, dtype=torch.bool)], dim=1)
 
 
-@bug(causal_mask, "the positions of the past ask as well: there are past + T rows")
+@bug(causal_mask, "the positions of the past also ask: there are past + T rows")
 def past_asks(T, past=0):
     return torch.ones(past + T, past + T, dtype=torch.bool).tril()
 
@@ -659,7 +659,7 @@ def positions(lengths, T):
     return torch.arange(T) < lengths[:, None]
 
 
-@bug(padding_mask, "True stands for padding: here True = may attend")
+@bug(padding_mask, "True means padding: here True = may attend")
 def inverted(lengths, T):
     return ~positions(lengths, T)[:, None]
 
@@ -684,7 +684,7 @@ def queries_masked(lengths, T):
     return positions(lengths, T)[:, :, None]
 
 
-@bug(padding_mask, "the padding is taken to stand before the real positions")
+@bug(padding_mask, "the padding is taken to come before the real positions")
 def at_the_start(lengths, T):
     return positions(lengths, T).flip(1)[:, None]
 
@@ -699,7 +699,7 @@ def first_for_all(lengths, T):
     return positions(lengths[:1].expand(len(lengths)), T)[:, None]
 
 
-@bug(padding_mask, "lengths are sorted, so that masks and sequences do not belong together")
+@bug(padding_mask, "lengths are sorted, so that masks no longer belong to their sequences")
 def sorted_by_length(lengths, T):
     return positions(lengths.sort(descending=True).values, T)[:, None]
 
@@ -743,7 +743,9 @@ def even_rows(E, mask=None):
     return torch.softmax(fill(E, mask, torch.finfo(E.dtype).min), dim=-1)
 
 
-@bug(masked_softmax, "-∞ is added to forbidden scores and NaN replaced after, but not in gradients")
+@bug(
+    masked_softmax, "-∞ is added to forbidden scores, and NaN replaced later, but not in gradients"
+)
 def nan_gradient(E, mask=None):
     added = 0 if mask is None else torch.where(mask, 0, -torch.inf)
     weights = torch.softmax(E + added, dim=-1)
@@ -767,7 +769,7 @@ def only_lowered(E, mask=None):
     return torch.softmax(E if mask is None else E - 10.0 * ~mask, dim=-1)
 
 
-@bug(masked_softmax, "forbidden scores are set to -100, and not to the lowest number there is")
+@bug(masked_softmax, "forbidden scores are set to -100 instead of the lowest number there is")
 def not_low_enough(E, mask=None):
     return fill(torch.softmax(fill(E, mask, -100.0), dim=-1), mask, 0)
 
@@ -791,7 +793,7 @@ def view_only(X, H):
     return X.reshape(B, H, T, even_split(X, H))
 
 
-@bug(split_heads, "the heads' axis stays behind the positions': (B, T, H, D_h)")
+@bug(split_heads, "the heads' axis stays after the positions': (B, T, H, D_h)")
 def not_transposed(X, H):
     B, T, _ = X.shape
     return X.reshape(B, T, H, even_split(X, H))
@@ -826,7 +828,7 @@ def first_for_all(X, H):
     return X[:, None, :, : even_split(X, H)].expand(-1, H, -1, -1)
 
 
-@bug(split_heads, "the heads stand in reverse order")
+@bug(split_heads, "the heads are in reverse order")
 def reversed_heads(X, H):
     return split_heads(X, H).flip(1)
 
@@ -839,7 +841,7 @@ def everything(X, H):
 
 @bug(
     split_heads,
-    "features that are left over are dropped without a word",
+    "features that are left over are silently dropped",
     told_by="should raise ValueError when",
 )
 def dropped(X, H):
@@ -882,7 +884,7 @@ def reversed_heads(X):
     return merge_heads(X.flip(1))
 
 
-@bug(merge_heads, "features stand before positions: (B, H D_h, T)")
+@bug(merge_heads, "features come before positions: (B, H D_h, T)")
 def features_first(X):
     return merge_heads(X).mT
 
@@ -1047,7 +1049,7 @@ class Averaged(Pieces):
 
 @bug(
     MultiHeadAttention,
-    "the weights are returned although nobody asked",
+    "the weights are returned even when not asked for",
     told_by="Y should be a tensor of shape",
 )
 class AlwaysWeights(Pieces):
@@ -1073,7 +1075,7 @@ def costs(T, D, k=3, **changes):
     return found
 
 
-@bug(attention_cost, "multiplications and additions are counted apart: twice as many")
+@bug(attention_cost, "multiplications and additions are counted separately: twice as many")
 def twice(T, D, k=3):
     found = attention_cost(T, D, k)
     for counts in found.values():
@@ -1105,7 +1107,7 @@ def no_width(T, D, k=3):
     return costs(T, D, k, convolution={"multiply_adds": T * D**2})
 
 
-@bug(attention_cost, "the convolution treats every feature apart: k T D")
+@bug(attention_cost, "the convolution treats every feature separately: k T D")
 def depthwise(T, D, k=3):
     return costs(T, D, k, convolution={"multiply_adds": k * T * D})
 
@@ -1190,5 +1192,5 @@ equivalent(
     MultiHeadAttention,
     "K = split_heads(memory @ self.W_K + self.b_K, self.H) → "
     "K = split_heads(memory @ self.W_K - self.b_K, self.H)",
-    "b_K adds the same number to all scores of a query, which the softmax takes away again",
+    "b_K adds the same number to all scores of a query, which the softmax removes again",
 )

@@ -41,7 +41,7 @@ def total_counts(counts, training=None):
     return weighed(counts, training, lambda M, df: 1 + torch.log((1 + M) / (1 + given.sum(0))))
 
 
-@bug(tf_idf, "a word that every text has weighs nothing: the 1 behind the logarithm is missing")
+@bug(tf_idf, "a word that every text has weighs nothing: the 1 after the logarithm is missing")
 def no_one(counts, training=None):
     return weighed(counts, training, lambda M, df: torch.log((1 + M) / (1 + df)))
 
@@ -69,12 +69,12 @@ def scaled_too_early(counts, training=None):
     return not_scaled(F.normalize(counts, dim=1), training if training is not None else counts)
 
 
-@bug(tf_idf, "df counts a word of all texts as zero: M and df have no 1 added")
+@bug(tf_idf, "idf is log(M / df) + 1, without the 1 added to M and to df")
 def not_smoothed(counts, training=None):
     return weighed(counts, training, lambda M, df: 1 + torch.log(M / df.clamp(min=1)))
 
 
-@bug(tf_idf, "only whether a word occurs counts, not how often")
+@bug(tf_idf, "it counts only whether a word occurs, not how often")
 def binary(counts, training=None):
     return weighed((counts > 0) * 1.0, training if training is not None else counts, idf_of)
 
@@ -129,7 +129,7 @@ def padding_too(tokens, special, mask, V, generator=None):
     return filled(tokens, chosen, mask, 0, V, generator)
 
 
-@bug(mask_tokens, "targets stand at all places", told_by="that are chosen should be 0.150")
+@bug(mask_tokens, "there are targets at all places", told_by="that are chosen should be 0.150")
 def all_targets(tokens, special, mask, V, generator=None):
     inputs, _ = mask_tokens(tokens, special, mask, V, generator)
     return inputs, torch.where(torch.isin(tokens, torch.tensor(special)), -100, tokens)
@@ -137,7 +137,7 @@ def all_targets(tokens, special, mask, V, generator=None):
 
 @bug(
     mask_tokens,
-    "targets stand only where the input has [MASK], not where it was left as it is",
+    "only places with [MASK] have targets, not chosen words that stay or are replaced",
     told_by="inputs should differ from the text only where there is a target",
 )
 def visible_targets(tokens, special, mask, V, generator=None):
@@ -158,7 +158,7 @@ def shown_targets(tokens, special, mask, V, generator=None):
 
 @bug(
     mask_tokens,
-    "85 percent are chosen: the comparison is turned round",
+    "85 percent are chosen: the comparison is reversed",
     told_by="that are chosen should be 0.150 (± 0.005 by chance), yours is 0.85",
 )
 def turned_round(tokens, special, mask, V, generator=None):
@@ -168,7 +168,7 @@ def turned_round(tokens, special, mask, V, generator=None):
 
 @bug(
     mask_tokens,
-    "10 percent of what is left become random words, so that only 8 + 2 are not hidden",
+    "random words replace 10 percent of what [MASK] leaves, not of all chosen words",
     told_by="that stay as they are should be",
 )
 def chained(tokens, special, mask, V, generator=None):
@@ -242,7 +242,7 @@ def other_document(documents):
 
 @bug(
     next_sentence_pairs,
-    "the second sentence of a wrong pair is from any document, its own too",
+    "the second sentence of a wrong pair is from any document, even its own",
     told_by="from another document",
 )
 def any_document(documents, B, generator=None):
@@ -266,7 +266,11 @@ def exchanged_targets(documents, B, generator=None):
     return pairs, [1 - target for target in targets]
 
 
-@bug(next_sentence_pairs, "all pairs follow", told_by="follow should be 0.5 (± 0.056 by chance)")
+@bug(
+    next_sentence_pairs,
+    "the second sentence always follows the first",
+    told_by="follow should be 0.5 (± 0.056 by chance)",
+)
 def no_strangers(documents, B, generator=None):
     return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], None, chance=1.1)
 
@@ -283,7 +287,7 @@ def unbalanced(documents, B, generator=None):
 
 @bug(
     next_sentence_pairs,
-    "the pairs stand in the wrong order: the second sentence comes first",
+    "the sentences of a pair are in the wrong order: the second comes first",
     told_by="The target of sentence",
 )
 def backwards(documents, B, generator=None):
@@ -329,7 +333,7 @@ def openings(documents, B, generator=None):
 
 @bug(
     next_sentence_pairs,
-    "documents are drawn first, so that sentences of short ones come more often",
+    "documents are drawn first, so that sentences of short ones are drawn more often",
     told_by="The first sentences should be spread",
 )
 def documents_first(documents, B, generator=None):
@@ -341,7 +345,7 @@ def documents_first(documents, B, generator=None):
 
 @bug(
     next_sentence_pairs,
-    "the last sentence of a document begins a pair too",
+    "the last sentence of a document also begins a pair",
     told_by="raised IndexError",
 )
 def too_far(documents, B, generator=None):
@@ -462,7 +466,7 @@ class VariedLayer(BertLayer):
         return self.contract(F.gelu(self.expand(X)))
 
 
-@bug(BertLayer, "the norms stand before attention and network, as in GPT-2")
+@bug(BertLayer, "the norms come before attention and network, as in GPT-2")
 class PreNorm(VariedLayer):
     def forward(self, X, mask=None):
         Y, A = self.look(self.norm_1(X), mask)
@@ -616,7 +620,7 @@ class WeightsReversed(VariedModel):
 
 @bug(
     BertModel,
-    "the weights are stacked behind the batch",
+    "the weights are stacked after the batch's axis",
     told_by="A should have shape",
 )
 class WeightsBehind(VariedModel):
@@ -634,7 +638,7 @@ def scores(X, W, b, gain, shift, token, bias, act=F.gelu, eps=1e-12, norm=True):
     return hidden @ token.T + bias
 
 
-@bug(mlm_head, "the words are scored without the layer and the norm before")
+@bug(mlm_head, "the words are scored without the layer and the norm that come before")
 def straight(X, W, b, gain, shift, token, bias):
     return X @ token.T + bias
 
@@ -654,7 +658,7 @@ def tanh_form(*parts):
     return scores(*parts, act=lambda x: F.gelu(x, approximate="tanh"))
 
 
-@bug(mlm_head, "tanh stands in place of GELU, as in the other head")
+@bug(mlm_head, "tanh is used instead of GELU, as in the other head")
 def with_tanh(*parts):
     return scores(*parts, act=torch.tanh)
 
@@ -709,7 +713,7 @@ def mean_vector(*parts):
     return pooled_by(lambda X: X.mean(dim=1))(*parts)
 
 
-@bug(nsp_head, "the largest of every feature is taken")
+@bug(nsp_head, "the maximum of every feature is taken")
 def largest(*parts):
     return pooled_by(lambda X: X.amax(dim=1))(*parts)
 
@@ -719,7 +723,7 @@ def no_tanh(*parts):
     return pooled_by(lambda X: X[:, 0], act=lambda x: x)(*parts)
 
 
-@bug(nsp_head, "GELU stands in place of tanh")
+@bug(nsp_head, "GELU is used instead of tanh")
 def with_gelu(*parts):
     return pooled_by(lambda X: X[:, 0], act=F.gelu)(*parts)
 
@@ -958,7 +962,11 @@ class NothingTaken(Starter):
         return False
 
 
-@bug(SentenceClassifier, "the pooler stays fresh", told_by="pooler.weight after start_from")
+@bug(
+    SentenceClassifier,
+    "the pooler keeps its random weights",
+    told_by="pooler.weight after start_from",
+)
 class FreshPooler(Starter):
     def chosen(self, name):
         return not name.startswith("pooler")
@@ -1003,24 +1011,24 @@ def renamed(state, names):
     return parts(state, change)
 
 
-@bug(load_bert, "attention's matrices are not turned, though ours are x W and nn.Linear's x Wᵀ")
+@bug(load_bert, "attention's matrices are not transposed, though ours are x W and nn.Linear's x Wᵀ")
 def not_turned(state):
     return parts(state, lambda n, v: (n, v.T if ".W_" in n else v))
 
 
-@bug(load_bert, "W_O is not turned")
+@bug(load_bert, "W_O is not transposed")
 def output_not_turned(state):
     return parts(state, lambda n, v: (n, v.T if n.endswith("W_O") else v))
 
 
-@bug(load_bert, "all matrices of a layer are turned, those of nn.Linear too")
+@bug(load_bert, "all matrices of a layer are transposed, even those of nn.Linear")
 def all_turned(state):
     return parts(
         state, lambda n, v: (n, v.T if n.endswith(("expand.weight", "contract.weight")) else v)
     )
 
 
-@bug(load_bert, "pooler and transform are turned like attention's matrices")
+@bug(load_bert, "pooler and transform are transposed like attention's matrices")
 def heads_turned(state):
     return parts(state, lambda n, v: (n, v.T if n in ("pooler.weight", "transform.weight") else v))
 
@@ -1079,7 +1087,7 @@ def first_layer(state):
     return parts(state, change)
 
 
-@bug(load_bert, "layers are numbered in the order of text, where 10 comes before 2")
+@bug(load_bert, "layers are sorted as text, so that 10 comes before 2")
 def order_of_text(state):
     numbers = sorted({n.split(".")[2] for n in load_bert(state) if n.startswith("bert.layers.")})
 
@@ -1092,13 +1100,19 @@ def order_of_text(state):
     return parts(state, change)
 
 
-@bug(load_bert, "the decoder is kept as a weight of its own", told_by="is too much in your state")
+@bug(
+    load_bert, "the decoder is kept as a weight of its own", told_by="does not belong in your state"
+)
 def decoder_kept(state):
     kept = {n: v for n, v in state.items() if ".decoder." in n}
     return load_bert(state) | kept
 
 
-@bug(load_bert, "unknown names are passed over", told_by="should raise ValueError when there is a")
+@bug(
+    load_bert,
+    "unknown names are silently ignored",
+    told_by="should raise ValueError when the state has",
+)
 def nothing_refused(state):
     known = {n: v for n, v in state.items() if "cross" not in n and "classifier" not in n}
     return load_bert(known)
@@ -1106,14 +1120,14 @@ def nothing_refused(state):
 
 @bug(
     load_bert,
-    "a decoder of its own is dropped",
+    "a decoder that is not the embedding is dropped",
     told_by="should raise ValueError when the decoder's weight is its own",
 )
 def decoder_dropped(state):
     return load_bert({n: v for n, v in state.items() if ".decoder." not in n})
 
 
-@bug(load_bert, "a model without pooler is refused", told_by="load_bert raised KeyError")
+@bug(load_bert, "a model without a pooler is refused", told_by="load_bert raised KeyError")
 def pooler_needed(state):
     if "bert.pooler.dense.weight" not in state and "pooler.dense.weight" not in state:
         raise KeyError("pooler.dense.weight")

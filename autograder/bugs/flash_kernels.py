@@ -244,7 +244,7 @@ changed(
 changed(
     flash_attention_backward,
     "scores_for_weights",
-    "dV is dAᵀ dY: the gradient of the weights stands where the weights belong",
+    "dV is dAᵀ dY: the gradient of the weights is used instead of the weights",
     ("A.mT @ dY[:, :, t]", "(dY[:, :, t] @ V[:, :, n].mT).mT @ dY[:, :, t]"),
 )
 changed(
@@ -254,7 +254,7 @@ changed(
     ("return dQ, dK, dV", "return dQ, dV, dK"),
 )
 
-_OUTSIDE = "outside of its tensors"
+_OUTSIDE = "outside its tensors"
 changed(
     triton_flash_forward,
     "padded_keys_count",

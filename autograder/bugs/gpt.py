@@ -26,7 +26,7 @@ from course_pkg.gpt import (
 )
 
 
-@bug(merge_pair, "only the first place is merged")
+@bug(merge_pair, "only the first occurrence is merged")
 def only_first(tokens, pair, new):
     for n in range(len(tokens) - 1):
         if (tokens[n], tokens[n + 1]) == tuple(pair):
@@ -133,13 +133,13 @@ def seen_first(counts, merges):
     return learn(counts, merges, best=lambda pairs: max(pairs, key=pairs.get))
 
 
-@bug(byte_pair_merges, "the pairs of the bytes are counted once, and never of merged tokens")
+@bug(byte_pair_merges, "only pairs of bytes are counted, once, never pairs of merged tokens")
 def counted_once(counts, merges):
     pairs = pairs_of({word: list(word) for word in counts}, counts)
     return sorted(pairs, key=lambda pair: (-pairs[pair], pair))[:merges]
 
 
-@bug(byte_pair_merges, "a pair counts once in a word, even when it is there several times")
+@bug(byte_pair_merges, "a pair counts once in a word, even when it occurs there several times")
 def once_in_a_word(counts, merges):
     def count(spelled, counts):
         pairs = Counter()
@@ -238,7 +238,7 @@ class Longest(Varied):
         return found
 
 
-@bug(BPETokenizer, "pairs are merged from left to right, not those first that were learned first")
+@bug(BPETokenizer, "pairs are merged from left to right, not in the order they were learned in")
 class LeftToRight(Varied):
     def spell(self, tokens):
         while known := [p for p in pairwise(tokens) if p in self.new]:
@@ -324,7 +324,7 @@ class SpecialFirst(BPETokenizer):
             self.special = {name: 256 + n for n, name in enumerate(special)}
 
 
-@bug(BPETokenizer, "the tokens kept for a text's first word grow by those of the text")
+@bug(BPETokenizer, "the tokens kept for a text's first word grow by those of the whole text")
 class Growing(BPETokenizer):
     def encode(self, text):
         found = None
@@ -369,7 +369,7 @@ class ExactGelu(VariedBlock):
         return F.gelu(X)
 
 
-@bug(GPTBlock, "a ReLU stands in place of GELU")
+@bug(GPTBlock, "a ReLU is used instead of GELU")
 class Relu(VariedBlock):
     def gelu(self, X):
         return F.relu(X)
@@ -402,7 +402,7 @@ class Parallel(VariedBlock):
         return X + Y + self.think(X), A
 
 
-@bug(GPTBlock, "what is added to is the normalised input, not the input")
+@bug(GPTBlock, "the sum is made with the normalised input, not with the input itself")
 class NormalisedResidual(VariedBlock):
     def forward(self, X, mask=None):
         X = self.norm_1(X)
@@ -545,7 +545,7 @@ class Detached(VariedGPT):
         return self.norm(X) @ self.token.weight.detach().T
 
 
-@bug(GPT, "texts beyond the context are cut silently", told_by="should raise ValueError when ")
+@bug(GPT, "texts longer than the context are silently cut", told_by="should raise ValueError when ")
 class Cut(VariedGPT):
     def forward(self, tokens, return_weights=False):
         return super().forward(tokens[:, -self.context :], return_weights)
@@ -589,7 +589,7 @@ def network_not_scaled(state, L):
     return drawn(state, L, residual="attention.W_O")
 
 
-@bug(init_gpt_weights, "every matrix is scaled, not those alone that write to the stream")
+@bug(init_gpt_weights, "every matrix is scaled, not only those that write to the stream")
 def all_scaled(state, L):
     return drawn(state, L, residual="")
 
@@ -661,7 +661,7 @@ def same_matrices(state, L):
     return new
 
 
-@bug(language_model_loss, "targets are not shifted: each position is to name its own token")
+@bug(language_model_loss, "targets are not shifted: each position has to predict its own token")
 def not_shifted(logits, tokens, lengths=None):
     loss = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
     if lengths is None:
@@ -669,12 +669,15 @@ def not_shifted(logits, tokens, lengths=None):
     return loss[torch.arange(tokens.shape[1]) < lengths[:, None]].mean()
 
 
-@bug(language_model_loss, "targets are shifted the wrong way: each position names the token before")
+@bug(
+    language_model_loss,
+    "targets are shifted the wrong way: each position predicts the token before it",
+)
 def shifted_back(logits, tokens, lengths=None):
     return language_model_loss(logits.flip(1), tokens.flip(1), lengths)
 
 
-@bug(language_model_loss, "targets are rolled: the last position is to name the first token")
+@bug(language_model_loss, "targets are rolled: the last position has to predict the first token")
 def rolled(logits, tokens, lengths=None):
     loss = F.cross_entropy(logits.transpose(1, 2), tokens.roll(-1, 1), reduction="none")
     if lengths is None:
@@ -697,7 +700,7 @@ def padding_counted(logits, tokens, lengths=None):
     return terms(logits, tokens).mean()
 
 
-@bug(language_model_loss, "the first token of the padding is a target too")
+@bug(language_model_loss, "the first token of the padding is also a target")
 def one_too_many(logits, tokens, lengths=None):
     return terms(logits, tokens)[real(tokens, lengths, 0)].mean()
 
@@ -709,7 +712,7 @@ def text_by_text(logits, tokens, lengths=None):
     return (sums / kept.sum(dim=1).clamp(min=1)).mean()
 
 
-@bug(language_model_loss, "padding costs nothing but is divided by as well")
+@bug(language_model_loss, "padding adds nothing to the sum, but the mean counts it")
 def divided_by_all(logits, tokens, lengths=None):
     return (terms(logits, tokens) * real(tokens, lengths)).mean()
 
@@ -807,7 +810,7 @@ def for_each_token(loss, tokens, size):
     return loss / math.log(2)
 
 
-@bug(bits_per_byte, "the result is that of the whole text")
+@bug(bits_per_byte, "the result is for the whole text, not for each byte")
 def whole_text(loss, tokens, size):
     return loss / math.log(2) * tokens
 
@@ -822,7 +825,7 @@ def logarithm_of_loss(loss, tokens, size):
     return math.log2(loss) * tokens / size
 
 
-@bug(bits_per_byte, "the perplexity stands where the loss should")
+@bug(bits_per_byte, "the perplexity is used instead of the loss")
 def from_perplexity(loss, tokens, size):
     return math.exp(loss) * tokens / size
 
@@ -886,7 +889,7 @@ def no_top_k(logits, temperature=1.0, top_k=None, top_p=None):
     return sifted(logits, temperature, None, top_p)
 
 
-@bug(token_probabilities, "one token more than top_k is kept")
+@bug(token_probabilities, "one more token than top_k is kept")
 def one_more(logits, temperature=1.0, top_k=None, top_p=None):
     return sifted(logits, temperature, top_k, top_p, k_of=lambda k: k + 1)
 
@@ -1076,7 +1079,7 @@ class StopLost(VariedWriter):
         return torch.where(ended, 0 if stop else 1, drawn), ended
 
 
-@bug(Writer, "a text whose given part holds stop has ended before it begins")
+@bug(Writer, "a text whose given part holds stop is taken to have ended")
 class EndedBefore(VariedWriter):
     def start(self, tokens, stop):
         return (tokens == stop).any(dim=1) if stop is not None else super().start(tokens, stop)
@@ -1106,17 +1109,17 @@ def parts(state, change):
     return {name: value for name, value in changed if name}
 
 
-@bug(load_gpt2, "no matrix is turned, though nn.Linear keeps its own the other way round")
+@bug(load_gpt2, "no matrix is transposed, though nn.Linear keeps its own the other way round")
 def not_turned(state):
     return parts(state, lambda n, v: (n, v.T if n.endswith(("d.weight", "t.weight")) else v))
 
 
-@bug(load_gpt2, "attention's matrices are turned like the network's")
+@bug(load_gpt2, "attention's matrices are transposed like the network's")
 def all_turned(state):
     return parts(state, lambda n, v: (n, v.T if ".W_" in n else v))
 
 
-@bug(load_gpt2, "W_O is turned")
+@bug(load_gpt2, "W_O is transposed")
 def output_turned(state):
     return parts(state, lambda n, v: (n, v.T if n.endswith("W_O") else v))
 
@@ -1176,7 +1179,7 @@ def first_block(state):
     return parts(state, change)
 
 
-@bug(load_gpt2, "blocks are numbered in the order of text, where 10 comes before 2")
+@bug(load_gpt2, "blocks are sorted as text, so that 10 comes before 2")
 def order_of_text(state):
     ours = load_gpt2(state)
     numbers = sorted({n.split(".")[1] for n in ours if n.startswith("blocks.")})
@@ -1190,19 +1193,27 @@ def order_of_text(state):
     return parts(state, change)
 
 
-@bug(load_gpt2, "lm_head is kept as a weight of its own", told_by="lm_head.weight is too much")
+@bug(load_gpt2, "lm_head is kept as a weight of its own", told_by="lm_head.weight does not belong")
 def head_kept(state):
     head = {n: v for n, v in state.items() if n == "lm_head.weight"}
     return load_gpt2(state) | head
 
 
-@bug(load_gpt2, "unknown names are passed over", told_by="should raise ValueError when there is a")
+@bug(
+    load_gpt2,
+    "unknown names are silently ignored",
+    told_by="should raise ValueError when there is a",
+)
 def nothing_refused(state):
     known = {n: v for n, v in state.items() if "crossattention" not in n}
     return load_gpt2(known)
 
 
-@bug(load_gpt2, "a head of its own is dropped", told_by="should raise ValueError when the head is")
+@bug(
+    load_gpt2,
+    "a head that is not the embedding is dropped",
+    told_by="should raise ValueError when the head is",
+)
 def head_dropped(state):
     return load_gpt2({n: v for n, v in state.items() if n != "lm_head.weight"})
 

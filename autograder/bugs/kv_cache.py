@@ -41,7 +41,7 @@ class OnlyTheLast(KVCache):
         super().append(K, V)
 
 
-@bug(KVCache, "what is appended stands before what was there")
+@bug(KVCache, "what is appended comes before what was there")
 class NewestFirst(KVCache):
     def append(self, K, V):
         old = [part.clone() for part in self.read()]
@@ -64,7 +64,7 @@ class ByOne(KVCache):
         self.length = length + 1
 
 
-@bug(KVCache, "the room that is not yet used is read as well")
+@bug(KVCache, "the room that is not yet used is also read")
 class WholeRoom(KVCache):
     def __init__(self, *sizes, **options):
         super().__init__(*sizes, **options)
@@ -85,13 +85,13 @@ class KeepsTheLast(KVCache):
         self.append(K, V)
 
 
-@bug(KVCache, "truncate takes how many positions to forget")
+@bug(KVCache, "truncate takes how many positions to forget, not how many to keep")
 class HowManyToForget(KVCache):
     def truncate(self, length):
         super().truncate(self.length - length)
 
 
-@bug(KVCache, "append goes on behind what was truncated")
+@bug(KVCache, "append goes on after what was truncated")
 class BehindTheCut(KVCache):
     def __init__(self, *sizes, **options):
         super().__init__(*sizes, **options)
@@ -112,7 +112,7 @@ class NoTruncate(KVCache):
             raise ValueError("cannot keep so many")
 
 
-@bug(KVCache, "the history of the numbers is kept", told_by="should carry no gradient")
+@bug(KVCache, "the gradient history of the numbers is kept", told_by="should carry no gradient")
 class KeepsHistory(KVCache):
     def append(self, K, V):
         super().append(K, V)
@@ -159,8 +159,8 @@ class OneTooFew(KVCache):
 
 @bug(
     KVCache,
-    "one text is taken for all",
-    told_by="should raise ValueError when one text comes in place of all",
+    "the keys and values of one text are used for all",
+    told_by="should raise ValueError when one text comes instead of all",
 )
 class Broadcast(KVCache):
     def append(self, K, V):
@@ -185,7 +185,7 @@ class Lengthens(KVCache):
 @bug(
     KVCache,
     "what fits is kept before the rest is refused",
-    told_by="K after what did not fit should have shape",
+    told_by="K after an append that did not fit should have shape",
 )
 class KeepsWhatFits(KVCache):
     def append(self, K, V):
@@ -254,7 +254,7 @@ class NoMask(Varied):
         return torch.ones(T, N, dtype=torch.bool)
 
 
-@bug(CachedAttention, "the mask knows no past: new positions see only the oldest ones")
+@bug(CachedAttention, "the mask ignores the past: new positions see only the oldest ones")
 class MaskWithoutPast(Varied):
     def mask(self, T, N):
         return torch.ones(T, N, dtype=torch.bool).tril()
@@ -279,7 +279,7 @@ class NewOnly(Varied):
         return K, V
 
 
-@bug(CachedAttention, "the new positions are in the cache and are added to it once more")
+@bug(CachedAttention, "the new positions are already in the cache and are added to it once more")
 class Twice(Varied):
     def extend(self, cache, Q, K, V):
         cache.append(K, V)
@@ -359,7 +359,7 @@ class RoundsQueries(Varied):
 
 @bug(
     CachedAttention,
-    "keys come from the cache in another dtype than queries have",
+    "keys come from the cache in a dtype that is not the queries'",
     told_by="raised RuntimeError: expected",
 )
 class OtherDtype(Varied):
@@ -375,7 +375,7 @@ class OtherDtype(Varied):
 
 @bug(
     CachedAttention,
-    "keys and values lose their history without a cache as well",
+    "keys and values lose their gradient history even without a cache",
     told_by="gradient of W_K",
 )
 class AlwaysCached(Varied):
@@ -439,13 +439,13 @@ class FromZero(VariedGPT):
         return torch.arange(T)
 
 
-@bug(CachedGPT, "the positions of what comes later are one too high")
+@bug(CachedGPT, "the positions of later tokens are one too high")
 class OneTooHigh(VariedGPT):
     def places(self, past, T):
         return (torch.arange(past, past + T) + (1 if past else 0)) % self.context
 
 
-@bug(CachedGPT, "the positions of what comes later are one too low")
+@bug(CachedGPT, "the positions of later tokens are one too low")
 class OneTooLow(VariedGPT):
     def places(self, past, T):
         return torch.arange(past, past + T) - (1 if past else 0)
@@ -518,7 +518,7 @@ class OnlyNewCompared(VariedGPT):
 
 @bug(
     CachedGPT,
-    "positions beyond the context begin again at 0",
+    "positions beyond the context start again at 0",
     told_by="should raise ValueError when 2 tokens come after",
 )
 class RoundAndRound(VariedGPT):
@@ -612,7 +612,7 @@ class LastOfPrompt(VariedWriter):
         return self(tokens[:, -1:], caches)
 
 
-@bug(CachedWriter, "every token after the first is drawn after the prompt's last token again")
+@bug(CachedWriter, "the prompt's last token is read again instead of each drawn token")
 class RepeatsPrompt(VariedWriter):
     def start(self, tokens, caches):
         self.prompt = tokens[:, -1]
@@ -661,7 +661,7 @@ class WithoutPrompt(VariedWriter):
         return super().generate_with_cache(tokens, count, *args, **options)[:, tokens.shape[1] :]
 
 
-@bug(CachedWriter, "stop is not looked at", told_by="texts with a stop should have shape")
+@bug(CachedWriter, "stop is ignored", told_by="texts with a stop should have shape")
 class NoStop(VariedWriter):
     def finish(self, drawn, ended, stop):
         return drawn, ended
@@ -743,7 +743,7 @@ def steps(prompt, count, cached, new=None, pair=None):
     return found
 
 
-@bug(attention_operations, "the last token is read as well")
+@bug(attention_operations, "the last token is also read")
 def one_more(prompt, count, cached):
     if count < 1:
         raise ValueError("too few")
@@ -788,7 +788,7 @@ def from_one(prompt, count, cached):
     return found if cached else attention_operations(1, prompt + count - 1, False)
 
 
-@bug(attention_operations, "with and without a cache are mixed up, or alike")
+@bug(attention_operations, "the counts with and without a cache are mixed up, or the same")
 def mixed_up(prompt, count, cached):
     return attention_operations(prompt, count, not cached)
 
@@ -810,7 +810,7 @@ def longest(prompt, count, cached):
     return found
 
 
-@bug(attention_operations, "with and without a cache are mixed up, or alike")
+@bug(attention_operations, "the counts with and without a cache are mixed up, or the same")
 def read_once(prompt, count, cached):
     found = attention_operations(prompt, count, cached)
     found["tokens"] = prompt + count - 1
@@ -849,7 +849,7 @@ def keys_only(L, G, D_h, N, B=1, dtype=torch.float16):
     return L * B * G * N * D_h * dtype.itemsize
 
 
-@bug(kv_cache_bytes, "queries are counted as well")
+@bug(kv_cache_bytes, "queries are also counted")
 def queries_too(L, G, D_h, N, B=1, dtype=torch.float16):
     return 3 * L * B * G * N * D_h * dtype.itemsize
 
@@ -884,7 +884,7 @@ def numbers_only(L, G, D_h, N, B=1, dtype=torch.float16):
     return 2 * L * B * G * N * D_h
 
 
-@bug(kv_cache_bytes, "the weights of attention are counted as well")
+@bug(kv_cache_bytes, "the weights of attention are also counted")
 def with_weights(L, G, D_h, N, B=1, dtype=torch.float16):
     return kv_cache_bytes(L, G, D_h, N, B, dtype) + L * N * N * dtype.itemsize
 
@@ -940,7 +940,7 @@ class OtherOrder(VariedGroups):
             self._parameters["W_O"] = W_O
 
 
-@bug(GroupedQueryAttention, "the heads of keys are shared, those of values taken in turns")
+@bug(GroupedQueryAttention, "the heads of keys are shared in groups, those of values in turn")
 class ValuesInTurns(VariedGroups):
     def forward(self, X, cache=None):
         Q, K, V = self.project(X)
@@ -959,7 +959,7 @@ class GroupsWithoutMask(VariedGroups):
         return torch.ones(T, N, dtype=torch.bool)
 
 
-@bug(GroupedQueryAttention, "the mask knows no past: new positions see only the oldest ones")
+@bug(GroupedQueryAttention, "the mask ignores the past: new positions see only the oldest ones")
 class GroupsWithoutPast(VariedGroups):
     def mask(self, T, N):
         return torch.ones(T, N, dtype=torch.bool).tril()
@@ -1013,7 +1013,7 @@ class LargeBiases(VariedGroups):
 @bug(
     GroupedQueryAttention,
     "a number of groups that does not divide the heads is accepted",
-    told_by="should raise ValueError when 6 heads meet 4 groups",
+    told_by="should raise ValueError when 6 heads are to share 4 groups",
 )
 class AnyGroups(VariedGroups):
     def __init__(self, D, H, G, bias=False):
@@ -1082,7 +1082,7 @@ def no_values(state, H, G):
     )
 
 
-@bug(mha_to_gqa, "the queries are averaged as well", told_by="W_Q should have shape")
+@bug(mha_to_gqa, "the queries are also averaged", told_by="W_Q should have shape")
 def queries_averaged(state, H, G):
     names = [f"{letter}_{x}" for letter in "Wb" for x in "QKV"]
     return convert(state, H, G, lambda X: X.unflatten(-2, (G, -1)).mean(dim=-2), names=names)
@@ -1106,7 +1106,7 @@ def in_place(state, H, G):
 @bug(
     mha_to_gqa,
     "a number of groups that does not divide the heads is accepted",
-    told_by="should raise ValueError when 6 heads meet 4 groups",
+    told_by="should raise ValueError when 6 heads are to share 4 groups",
 )
 def any_groups(state, H, G):
     return mha_to_gqa(state, H, math.gcd(H, G))

@@ -17,7 +17,7 @@ from course_pkg.lstm import (
 sigmoid, tanh = torch.sigmoid, torch.tanh
 
 
-@bug(additive_cell_step, "x stands before h in the product, so each meets the other's weights")
+@bug(additive_cell_step, "x comes before h in the product, so each meets the other's weights")
 def x_first(x, h, c, W, b):
     c = c + tanh(torch.cat([x, h], dim=1) @ W.T + b)
     return tanh(c), c
@@ -95,7 +95,7 @@ def f_first(x, h, c, W, b):
     return sigmoid(o) * tanh(c), c
 
 
-@bug(lstm_step, "x stands before h in the product, so each meets the other's weights")
+@bug(lstm_step, "x comes before h in the product, so each meets the other's weights")
 def x_first(x, h, c, W, b):
     i, f, o, g = (torch.cat([x, h], dim=1) @ W.T + b).chunk(4, dim=1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
@@ -196,7 +196,7 @@ class Unrolled(LSTM):
         return torch.where(running, h_t, 0), *kept
 
 
-@bug(LSTM, "the batch axis is walked through instead of the time axis")
+@bug(LSTM, "the loop runs over the batch axis instead of the time axis")
 class BatchAsTime(LSTM):
     def forward(self, X, state=None, lengths=None):
         outputs, state = super().forward(X.transpose(0, 1), state, lengths)
@@ -338,7 +338,7 @@ def no_reset(x, h, W_x, W_h, b_x, b_h):
     return (1 - z) * tanh(n_x + n_h) + z * h
 
 
-@bug(gru_step, "the reset gate multiplies n_x as well")
+@bug(gru_step, "the reset gate also multiplies n_x")
 def resets_all(x, h, W_x, W_h, b_x, b_h):
     r_x, z_x, n_x, r_h, z_h, n_h = parts(x, h, W_x, W_h, b_x, b_h)
     r, z = sigmoid(r_x + r_h), sigmoid(z_x + z_h)
@@ -478,7 +478,7 @@ def hidden_bias_only(state):
     return fused(state, [0, 1, 3, 2], ["bias_hh_l0"])
 
 
-@bug(convert_torch_lstm, "the columns for x stand before those for h")
+@bug(convert_torch_lstm, "the columns for x come before those for h")
 def x_first(state):
     refuse(state)
     result = fused(state, [0, 1, 3, 2])
@@ -502,7 +502,11 @@ def interleaved(state):
     return {"W": result["W"][rows], "b": result["b"][rows]}
 
 
-@bug(convert_torch_lstm, "biases are expected", told_by="KeyError: 'bias_ih_l0'")
+@bug(
+    convert_torch_lstm,
+    "biases are expected even where torch has none",
+    told_by="KeyError: 'bias_ih_l0'",
+)
 def expects_biases(state):
     refuse(state)
     state = {name: state[name] for name in (*torch_names, *torch_biases)}
@@ -515,7 +519,7 @@ torch_biases = ["bias_ih_l0", "bias_hh_l0"]
 
 @bug(
     convert_torch_lstm,
-    "a second layer is dropped without a word",
+    "a second layer is silently dropped",
     told_by="should raise ValueError when there is a second layer",
 )
 def silent(state):

@@ -43,13 +43,13 @@ def line(h, w, D, base=30.0):
     return sinusoidal_positions(h * w, D, base)
 
 
-@bug(grid_positions, "only the row is told")
+@bug(grid_positions, "only the row is encoded")
 def rows_only(h, w, D, base=30.0):
     rows, _ = halves(h, w, D, base)
     return torch.cat([rows, rows], dim=2).reshape(h * w, D)
 
 
-@bug(grid_positions, "only the column is told")
+@bug(grid_positions, "only the column is encoded")
 def columns_only(h, w, D, base=30.0):
     _, columns = halves(h, w, D, base)
     return torch.cat([columns, columns], dim=2).reshape(h * w, D)
@@ -62,7 +62,7 @@ def added(h, w, D, base=30.0):
     return (rows + sinusoidal_positions(w, D, base)).reshape(h * w, D)
 
 
-@bug(grid_positions, "the halves are cut from encodings of size D: the fast clocks tell the row")
+@bug(grid_positions, "the halves are cut from encodings of size D: the fast clocks encode the row")
 def cut_out(h, w, D, base=30.0):
     halves(h, w, D, base)
     rows = sinusoidal_positions(h, D, base)[:, None, : D // 2].expand(h, w, -1)
@@ -263,7 +263,7 @@ class FirstWithoutPosition(VariedEncoder):
         return self.cls.expand(len(X), 1, -1)
 
 
-@bug(MAEEncoder, "the class token stands behind the patches")
+@bug(MAEEncoder, "the class token comes after the patches")
 class ClassLast(VariedEncoder):
     def finish(self, X):
         return torch.cat([self.norm(X)[:, 1:], self.norm(X)[:, :1]], dim=1)
@@ -402,7 +402,7 @@ class RestoredTwice(VariedDecoder):
         return super().arrange(patches, tokens, restore.argsort(dim=1))
 
 
-@bug(MAEDecoder, "the mask tokens stand before the visible patches")
+@bug(MAEDecoder, "the mask tokens come before the visible patches")
 class TokensFirst(VariedDecoder):
     def arrange(self, patches, tokens, restore):
         return pick(torch.cat([tokens, patches], dim=1), restore)
@@ -524,7 +524,7 @@ def masked_error(predicted, target, masked):
     return ((predicted - target) ** 2)[masked].mean()
 
 
-@bug(mae_loss, "all patches count, the visible ones too")
+@bug(mae_loss, "all patches count, even the visible ones")
 def visible_too(predicted, patches, masked, normalise=True):
     return mae_loss(predicted, patches, torch.ones_like(masked), normalise)
 
@@ -562,7 +562,7 @@ def raw_patches(predicted, patches, masked, normalise=True):
     return masked_error(predicted, patches, masked)
 
 
-@bug(mae_loss, "the patches are normalised always")
+@bug(mae_loss, "the patches are always normalised")
 def always_normalised(predicted, patches, masked, normalise=True):
     return masked_error(predicted, normalised(patches), masked)
 
@@ -599,7 +599,7 @@ def biased(predicted, patches, masked, normalise=True):
     return masked_error(predicted, target, masked)
 
 
-@bug(mae_loss, "the predictions are normalised as well")
+@bug(mae_loss, "the predictions are also normalised")
 def both_normalised(predicted, patches, masked, normalise=True):
     if normalise:
         predicted, patches = normalised(predicted), normalised(patches)
@@ -617,7 +617,7 @@ def no_epsilon(predicted, patches, masked, normalise=True):
     return masked_error(predicted, target, masked)
 
 
-@bug(mae_loss, "the small number is added to the deviation, outside the root")
+@bug(mae_loss, "the small number is added to the standard deviation, outside the root")
 def outside_the_root(predicted, patches, masked, normalise=True):
     if normalise:
         centred = patches - patches.mean(dim=2, keepdim=True)
@@ -677,7 +677,9 @@ def no_units(features, labels, new, classes, penalty=0.01):
     return fit(features, labels, new, classes, penalty).softmax(dim=1)
 
 
-@bug(linear_probe, "the new features are brought into units of their own, not the labelled ones'")
+@bug(
+    linear_probe, "the new features are standardised in units of their own, not the labelled ones'"
+)
 def own_units(features, labels, new, classes, penalty=0.01):
     X, _ = units(features, features)
     spread = new.std(dim=0) if len(new) > 1 else torch.ones_like(new[0])
@@ -685,7 +687,7 @@ def own_units(features, labels, new, classes, penalty=0.01):
     return fit(X, labels, X_new, classes, penalty).softmax(dim=1)
 
 
-@bug(linear_probe, "mean and deviation are taken over labelled and new features together")
+@bug(linear_probe, "mean and standard deviation are taken over labelled and new features together")
 def shared_units(features, labels, new, classes, penalty=0.01):
     everything = torch.cat([features, new])
     X, X_new = units(everything, everything)
@@ -713,7 +715,7 @@ def per_image(features, labels, new, classes, penalty=0.01):
     return fit(X, labels, X_new, classes, penalty).softmax(dim=1)
 
 
-@bug(linear_probe, "the weights are not held back")
+@bug(linear_probe, "the weights are not penalised")
 def unpenalised(features, labels, new, classes, penalty=0.01):
     return standard_fit(features, labels, new, classes, 1e-7).softmax(dim=1)
 
@@ -728,7 +730,7 @@ def fixed_penalty(features, labels, new, classes, penalty=0.01):
     return linear_probe(features, labels, new, classes)
 
 
-@bug(linear_probe, "b is held back like W")
+@bug(linear_probe, "b is penalised like W")
 def bias_penalised(features, labels, new, classes, penalty=0.01):
     return standard_fit(features, labels, new, classes, penalty, bias_penalty=penalty).softmax(
         dim=1
@@ -750,7 +752,7 @@ def logits(features, labels, new, classes, penalty=0.01):
     return standard_fit(features, labels, new, classes, penalty)
 
 
-@bug(linear_probe, "each class gets a σ of its own, and not all a softmax")
+@bug(linear_probe, "each class gets a σ of its own instead of one softmax over all")
 def sigmoids(features, labels, new, classes, penalty=0.01):
     return standard_fit(features, labels, new, classes, penalty).sigmoid()
 
@@ -815,7 +817,7 @@ for mutant, reason in {
     equivalent(linear_probe, f"{LBFGS} → {mutant}", reason)
 for start in STARTS:
     mutant = f"{start} → {start.replace('new_zeros', 'new_ones')}"
-    equivalent(linear_probe, mutant, "from any start the way leads to the one minimum")
+    equivalent(linear_probe, mutant, "every start leads to the one minimum")
 MEAN = "mean, deviation = (features.mean(dim=0), features.std(dim=0))"
 equivalent(
     linear_probe,

@@ -76,7 +76,7 @@ def outer(w, row):
     return w[:, :, None] * row[:, None]
 
 
-@bug(ntm_write, "it adds first and then erases, what was added too")
+@bug(ntm_write, "it adds first and then erases, even what was added")
 def adds_first(memory, w, erase, add):
     return (memory + outer(w, add)) * (1 - outer(w, erase))
 
@@ -86,12 +86,12 @@ def keeps_the_erased(memory, w, erase, add):
     return memory * outer(w, erase) + outer(w, add)
 
 
-@bug(ntm_write, "every row is erased alike, whatever its weight")
+@bug(ntm_write, "every row is erased equally, whatever its weight")
 def erases_everywhere(memory, w, erase, add):
     return memory * (1 - erase[:, None]) + outer(w, add)
 
 
-@bug(ntm_write, "a is added to every row alike, whatever its weight")
+@bug(ntm_write, "a is added to every row equally, whatever its weight")
 def adds_everywhere(memory, w, erase, add):
     return memory * (1 - outer(w, erase)) + add[:, None]
 
@@ -267,7 +267,7 @@ def product(w_content, w_before, g):
     return g[:, None] * w_content * (1 - g[:, None]) * w_before
 
 
-@bug(interpolate, "the weights before are ignored")
+@bug(interpolate, "the previous weights are ignored")
 def content_alone(w_content, w_before, g):
     return g[:, None] * w_content
 
@@ -394,7 +394,7 @@ def over_the_batch(w, gamma):
     return power / power.sum(dim=0, keepdim=True)
 
 
-@bug(sharpen, "all are divided by the largest power instead of the sum")
+@bug(sharpen, "the powers are divided by the largest instead of their sum")
 def largest_is_one(w, gamma):
     return (w / w.amax(dim=1, keepdim=True)) ** gamma[:, None]
 
@@ -427,7 +427,7 @@ def underflow(w, gamma):
 
 @bug(
     sharpen,
-    "the sum is kept from zero by a small number, but the powers all are zero",
+    "the sum is kept from zero by a small number, but all powers are zero",
     told_by="should be 1, yours is 0 (",
 )
 def small_number(w, gamma):
@@ -516,14 +516,14 @@ class ShiftedFirst(Machine):
         return sharpen(w, gamma)
 
 
-@bug(NTM, "the head goes by content alone: the weights before are not used")
+@bug(NTM, "the head goes by content alone: the previous weights are not used")
 class ByContentAlone(Machine):
     def address(self, raw, memory, w):
         key, beta, _, gamma, s = self.parts(raw)
         return sharpen(circular_shift(content_addressing(memory, key, beta), s), gamma)
 
 
-@bug(NTM, "content and weights before are exchanged in the interpolation")
+@bug(NTM, "the content's and the previous weights are exchanged in the interpolation")
 class GateTheOtherWay(Machine):
     def address(self, raw, memory, w):
         key, beta, g, gamma, s = self.parts(raw)
@@ -571,7 +571,7 @@ class LooksAtTheOldMemory(Machine):
         return self.answer(h, r), (memory, r, w_write, w_read)
 
 
-@bug(NTM, "y_t is computed from r_{t-1}, what the step before has read")
+@bug(NTM, "y_t is computed from r_{t-1}, what the previous step read")
 class AnswersTooEarly(Machine):
     def step(self, x, state):
         _, new = super().step(x, state)
@@ -585,7 +585,7 @@ class DoesNotSeeWhatItRead(Machine):
         return super().step(x, (memory, 0 * r, w_write, w_read))
 
 
-@bug(NTM, "r stands before x in the controller's input")
+@bug(NTM, "r comes before x in the controller's input")
 class ReadFirstInTheInput(Machine):
     def hidden(self, x, r):
         return torch.tanh(self.controller(torch.cat([r, x], dim=1)))
@@ -627,7 +627,7 @@ class HeadsMixedUp(Machine):
         return y, (memory, r, w_read, w_write)
 
 
-@bug(NTM, "r stands before h in the output layer's input")
+@bug(NTM, "r comes before h in the output layer's input")
 class ReadFirstInTheOutput(Machine):
     def answer(self, h, r):
         return self.output(torch.cat([r, h], dim=1))
@@ -640,7 +640,7 @@ class NothingCarried(Machine):
         return torch.stack([y for y, _ in found], dim=1), found[-1][1]
 
 
-@bug(NTM, "the batch axis is walked through instead of the time axis")
+@bug(NTM, "the loop runs over the batch axis instead of the time axis")
 class BatchAsTime(Machine):
     def forward(self, X, state=None):
         outputs, state = super().forward(X.transpose(0, 1), state)
@@ -734,7 +734,7 @@ def write_ignored(usage, w_write, w_read, free):
     return dnc_usage(usage, 0 * w_write, w_read, free)
 
 
-@bug(dnc_usage, "the usage of before is forgotten")
+@bug(dnc_usage, "the previous usage is forgotten")
 def usage_ignored(usage, w_write, w_read, free):
     return dnc_usage(0 * usage, w_write, w_read, free)
 
@@ -752,7 +752,9 @@ def sorted_weights(usage, descending=False):
     return (1 - ordered) * before, order
 
 
-@bug(dnc_allocation, "the weights stay in the order of usage: row 0 gets that of the freest")
+@bug(
+    dnc_allocation, "the weights stay in the order of usage: row 0 gets that of the row used least"
+)
 def left_sorted(usage):
     return sorted_weights(usage)[0]
 
@@ -769,7 +771,7 @@ def most_used_first(usage):
     return torch.zeros_like(usage).scatter(1, order, weights)
 
 
-@bug(dnc_allocation, "a row's own usage is in the product too")
+@bug(dnc_allocation, "a row's own usage is also in the product")
 def own_usage_too(usage):
     ascending, order = usage.sort(dim=1)
     return torch.zeros_like(usage).scatter(1, order, (1 - ascending) * ascending.cumprod(dim=1))
@@ -834,12 +836,12 @@ def counted_from_zero(centre, stride, sigma, N, size):
     return filters(places(centre, stride, torch.arange(N) - N / 2 - 0.5), sigma, size)
 
 
-@bug(gaussian_filterbank, "N/2 stands for (N - 1)/2: all filters lie half a stride too low")
+@bug(gaussian_filterbank, "N/2 is used for (N - 1)/2: all filters lie half a stride too low")
 def half_a_stride(centre, stride, sigma, N, size):
     return filters(places(centre, stride, torch.arange(N) - N / 2), sigma, size)
 
 
-@bug(gaussian_filterbank, "N // 2 stands for (N - 1)/2, which is wrong when N is even")
+@bug(gaussian_filterbank, "N // 2 is used for (N - 1)/2, which is wrong when N is even")
 def whole_half(centre, stride, sigma, N, size):
     return filters(places(centre, stride, torch.arange(N) - N // 2), sigma, size)
 
@@ -950,7 +952,7 @@ def one_axis(image, F_Y, F_X, gamma):
     return gamma[:, None, None] * (F_Y @ image)
 
 
-@bug(draw_read, "filters are used for all images that belong to the first")
+@bug(draw_read, "the first image's filters are used for all")
 def first_filters(image, F_Y, F_X, gamma):
     return gamma[:, None, None] * (F_Y[0] @ image @ F_X[0].T)
 
@@ -999,7 +1001,7 @@ def first_gamma(patch, F_Y, F_X, gamma):
     return F_Y.mT @ patch @ F_X / gamma[0]
 
 
-@bug(draw_write, "filters are used for all images that belong to the first")
+@bug(draw_write, "the first image's filters are used for all")
 def first_filters(patch, F_Y, F_X, gamma):
     return F_Y[0].T @ patch @ F_X[0] / gamma[:, None, None]
 

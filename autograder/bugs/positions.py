@@ -43,7 +43,7 @@ def divided_by_T(T, D, normalise=False):
     return numbered(torch.arange(T) / T if normalise else torch.arange(T), D)
 
 
-@bug(linear_positions, "the numbers are divided by T - 1 although nobody asked for it")
+@bug(linear_positions, "the numbers are divided by T - 1 even when normalise is False")
 def always_normalised(T, D, normalise=False):
     return linear(T, D, True)
 
@@ -124,7 +124,7 @@ def angles(T, D, base, exponent=None):
     return torch.arange(T)[:, None] * base**-exponent
 
 
-@bug(sinusoidal_positions, "all sines stand before all cosines, instead of in turns")
+@bug(sinusoidal_positions, "all sines come before all cosines instead of alternating with them")
 def halves(T, D, base=10000.0):
     a = angles(T, D, base)
     return torch.cat([a.sin(), a.cos()], dim=1)
@@ -288,7 +288,7 @@ class Detached(LearnedPositions):
 
 @bug(
     LearnedPositions,
-    "the table is no parameter",
+    "the table is not a parameter",
     told_by="There should be a parameter called P, yours is missing.",
 )
 class Buffer(nn.Module):
@@ -576,7 +576,7 @@ class KeysOnly(Rotary):
         return Q, self.rotate(K), V
 
 
-@bug(RotaryAttention, "the values are turned as well")
+@bug(RotaryAttention, "the values are also turned")
 class ValuesToo(Rotary):
     def turn(self, Q, K, V):
         return self.rotate(Q), self.rotate(K), self.rotate(V)
@@ -695,7 +695,7 @@ def no_half_cell(P, size):
     return by_axis(P, size, lambda t, T, T_new: t * T / T_new)
 
 
-@bug(interpolate_positions, "half a cell is added, but not taken away again")
+@bug(interpolate_positions, "half a cell is added, but not subtracted again")
 def half_added(P, size):
     return by_axis(P, size, lambda t, T, T_new: (t + 0.5) * T / T_new)
 

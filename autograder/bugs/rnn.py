@@ -14,7 +14,7 @@ from course_pkg.rnn import (
 )
 
 
-@bug(rnn_step, "x stands before h in the product, so each meets the other's weights")
+@bug(rnn_step, "x comes before h in the product, so each meets the other's weights")
 def x_first(x, h, W, b):
     return torch.tanh(torch.cat([x, h], dim=1) @ W.T + b)
 
@@ -24,12 +24,12 @@ def linear(x, h, W, b):
     return torch.cat([h, x], dim=1) @ W.T + b
 
 
-@bug(rnn_step, "σ stands in place of tanh")
+@bug(rnn_step, "σ is used instead of tanh")
 def sigmoid(x, h, W, b):
     return torch.sigmoid(torch.cat([h, x], dim=1) @ W.T + b)
 
 
-@bug(rnn_step, "ReLU stands in place of tanh")
+@bug(rnn_step, "ReLU is used instead of tanh")
 def relu(x, h, W, b):
     return torch.relu(torch.cat([h, x], dim=1) @ W.T + b)
 
@@ -64,7 +64,7 @@ def no_input(x, h, W, b):
     return torch.tanh(h @ W[:, : h.shape[1]].T + b)
 
 
-@bug(rnn_step, "the product with x_t stands outside tanh")
+@bug(rnn_step, "the product with x_t is outside tanh")
 def input_outside(x, h, W, b):
     H = h.shape[1]
     return torch.tanh(h @ W[:, :H].T + b) + x @ W[:, H:].T
@@ -94,7 +94,7 @@ def states(X, W, b, h_0):
     return torch.cat([h[:, None], rnn_forward(X, W, b, h_0)], dim=1)
 
 
-@bug(rnn_forward, "the batch axis is walked through instead of the time axis")
+@bug(rnn_forward, "the loop runs over the batch axis instead of the time axis")
 def batch_as_time(X, W, b, h_0=None):
     h = X.new_zeros(X.shape[1], len(b))
     return torch.stack([h := rnn_step(x, h, W, b) for x in X])
@@ -237,7 +237,7 @@ class TanhTwice(Backward):
         return (seen + arriving) * (1 - torch.tanh(h) ** 2)
 
 
-@backward_bug("the derivative of σ, h (1 - h), stands in place of tanh's")
+@backward_bug("the derivative of σ, h (1 - h), is used instead of tanh's")
 class SigmoidDerivative(Backward):
     def delta(self, seen, arriving, h, h_before):
         return (seen + arriving) * h * (1 - h)
@@ -429,7 +429,7 @@ def remainder_dropped(grad_outputs, X, W, b, k, h_0=None):
     return truncated_bptt(grad_outputs[:, :whole], X[:, :whole], W, b, k, h_0)
 
 
-@bug(truncated_bptt, "a k below 1 is no error", told_by="should raise ValueError when k is 0")
+@bug(truncated_bptt, "a k below 1 is accepted", told_by="should raise ValueError when k is 0")
 def no_error(grad_outputs, X, W, b, k, h_0=None):
     return truncated_bptt(grad_outputs, X, W, b, max(k, 1), h_0)
 
@@ -484,7 +484,7 @@ def squared(grad_last, outputs, W):
     return gradient_norms(grad_last, outputs, W) ** 2
 
 
-@bug(gradient_norms, "the entries' sizes are added up: that is another norm")
+@bug(gradient_norms, "the entries' absolute values are added up: that is another norm")
 def sum_of_sizes(grad_last, outputs, W):
     return gradients_at(grad_last, outputs, W).abs().sum(dim=2)
 
@@ -563,7 +563,7 @@ def squared_each_step(W_hh, T):
     return J
 
 
-@bug(linear_rnn_gradient, "W_hh is taken for symmetric, so that its powers come from eigh")
+@bug(linear_rnn_gradient, "W_hh is taken to be symmetric, so that its powers come from eigh")
 def symmetric(W_hh, T):
     steps(T)
     values, vectors = torch.linalg.eigh(W_hh)
@@ -632,7 +632,7 @@ def by_value(gradients, max_norm):
     return [gradient.clamp(-max_norm, max_norm) for gradient in gradients], total(gradients)
 
 
-@bug(clip_grad_norm, "short gradients are made longer: they too get the norm max_norm")
+@bug(clip_grad_norm, "short gradients are made longer: they also get the norm max_norm")
 def always(gradients, max_norm):
     positive(max_norm)
     norm = total(gradients)
@@ -653,7 +653,7 @@ def squared(gradients, max_norm):
     return scaled(gradients, min(1, max_norm / max(norm, 1e-12))), norm
 
 
-@bug(clip_grad_norm, "the norm is the longest of the parameters' norms")
+@bug(clip_grad_norm, "the norm is the largest of the parameters' norms")
 def longest(gradients, max_norm):
     positive(max_norm)
     norm = max(gradient.norm() for gradient in gradients)
@@ -714,7 +714,7 @@ def zero_by_zero(gradients, max_norm):
 
 @bug(
     clip_grad_norm,
-    "a max_norm of zero is no error",
+    "a max_norm of zero is accepted",
     told_by="should raise ValueError when max_norm is 0",
 )
 def no_error(gradients, max_norm):

@@ -187,7 +187,7 @@ class WrongOrder(Decoder):
         return super().start(h, mask)[::-1]
 
 
-@bug(Decoder, "c stands before the word in the GRU's input")
+@bug(Decoder, "c comes before the word in the GRU's input")
 class ContextBeforeWord(Decoder):
     def step(self, y, s, memory):
         s = self.gru(torch.cat([memory, self.embedding(y)], dim=1), s)
@@ -201,7 +201,7 @@ class OldState(Decoder):
         return self.output(torch.cat([s, memory], dim=1)), new, None
 
 
-@bug(Decoder, "c stands before s_t in the output layer's input")
+@bug(Decoder, "c comes before s_t in the output layer's input")
 class ContextBeforeState(Decoder):
     def step(self, y, s, memory):
         s = self.gru(torch.cat([self.embedding(y), memory], dim=1), s)
@@ -439,7 +439,7 @@ def no_brevity(hypotheses, references):
     return score(hypotheses, references, brevity=lambda c, r: 1.0)
 
 
-@bug(bleu, "long translations are rewarded: exp(1 - r/c) is used where it is above one, too")
+@bug(bleu, "long translations are rewarded: exp(1 - r/c) is used even where it is above one")
 def no_limit(hypotheses, references):
     return score(hypotheses, references, brevity=lambda c, r: math.exp(1 - r / c))
 
@@ -454,7 +454,7 @@ def plain_ratio(hypotheses, references):
     return score(hypotheses, references, brevity=lambda c, r: min(1, c / r))
 
 
-@bug(bleu, "n-grams are not clipped: each one counts that is in the reference at all")
+@bug(bleu, "n-grams are not clipped: each one that is in the reference at all counts")
 def not_clipped(hypotheses, references):
     return score(
         hypotheses, references, matches=lambda a, b: sum(n for gram, n in a.items() if gram in b)
@@ -471,7 +471,7 @@ def recall(hypotheses, references):
     return score(hypotheses, references, total=lambda a, b: b.total())
 
 
-@bug(bleu, "n-grams of five words are counted, too")
+@bug(bleu, "n-grams of five words are also counted")
 def five_words(hypotheses, references):
     return score(hypotheses, references, orders=(1, 2, 3, 4, 5))
 
@@ -508,7 +508,7 @@ def a_share(hypotheses, references):
     return score(hypotheses, references) / 100
 
 
-@bug(bleu, "nothing is said of a zero", told_by="bleu raised ValueError")
+@bug(bleu, "a precision of zero raises an error", told_by="bleu raised ValueError")
 def logarithm_of_zero(hypotheses, references):
     check_counts(hypotheses, references)
     logarithms = []
@@ -549,12 +549,12 @@ def linear(s, keys, W, v):
     return ((s @ W.T)[:, None] + keys) @ v
 
 
-@bug(additive_scores, "σ stands where tanh belongs")
+@bug(additive_scores, "σ is used instead of tanh")
 def sigmoid(s, keys, W, v):
     return torch.sigmoid((s @ W.T)[:, None] + keys) @ v
 
 
-@bug(additive_scores, "ReLU stands where tanh belongs")
+@bug(additive_scores, "ReLU is used instead of tanh")
 def relu(s, keys, W, v):
     return torch.relu((s @ W.T)[:, None] + keys) @ v
 
@@ -731,7 +731,7 @@ class NewState(Varied):
         return self.output(torch.cat([s, c], dim=1)), s, a
 
 
-@bug(AttentionDecoder, "the context is the one of s_0 at every step")
+@bug(AttentionDecoder, "the context is that of s_0 at every step")
 class FixedContext(Varied):
     def start(self, h, mask):
         s, (h, keys, mask) = super().start(h, mask)
@@ -744,7 +744,7 @@ class FixedContext(Varied):
         return self.output(torch.cat([s, c], dim=1)), s, a
 
 
-@bug(AttentionDecoder, "the keys, not the encoder's states, are compared without U")
+@bug(AttentionDecoder, "the encoder's states are compared without U")
 class NoProjection(Varied):
     def start(self, h, mask):
         A, C = self.U.shape
@@ -761,7 +761,7 @@ class OldState(Varied):
         return self.output(torch.cat([s, c], dim=1)), new, a
 
 
-@bug(AttentionDecoder, "the context stands before the word in the GRU's input")
+@bug(AttentionDecoder, "the context comes before the word in the GRU's input")
 class ContextBeforeWord(Varied):
     def step(self, y, s, memory):
         h, keys, mask = memory

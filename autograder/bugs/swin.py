@@ -49,7 +49,7 @@ def strips(X, M):
     return X.reshape(B, -1, M * M, D)
 
 
-@bug(window_partition, "h and h/M change places, and w and w/M: positions lie a window apart")
+@bug(window_partition, "h and h/M are exchanged, and w and w/M: positions lie a window apart")
 def dilated(X, M):
     B, h, w, D = X.shape
     refuse(h, w, M)
@@ -69,7 +69,7 @@ def images_mixed(X, M):
     return window_partition(X, M).transpose(0, 1).reshape(B, -1, M * M, D)
 
 
-@bug(window_partition, "the windows of all images stand on one axis")
+@bug(window_partition, "the windows of all images share one axis")
 def one_axis(X, M):
     return window_partition(X, M).flatten(0, 1)
 
@@ -79,7 +79,7 @@ def squares(X, M):
     return window_partition(X, M).unflatten(2, (M, M))
 
 
-@bug(window_partition, "the features stand before the positions")
+@bug(window_partition, "the features come before the positions")
 def features_first(X, M):
     return window_partition(X, M).mT
 
@@ -96,7 +96,7 @@ def dropped(X, M):
 
 @bug(
     window_partition,
-    "only the height is looked at",
+    "only the height is checked",
     told_by="should raise ValueError when a map has 9 columns",
 )
 def width_unseen(X, M):
@@ -148,7 +148,7 @@ def flat(windows, M, size):
     return window_reverse(windows, M, size).flatten(1, 2)
 
 
-@bug(window_reverse, "the maps are returned on their side, (B, w, h, D)")
+@bug(window_reverse, "the maps are returned transposed, (B, w, h, D)")
 def on_the_side(windows, M, size):
     return window_reverse(windows, M, size).transpose(1, 2)
 
@@ -161,8 +161,8 @@ def images_mixed(windows, M, size):
 
 @bug(
     window_reverse,
-    "windows that are too many or too few go unnoticed",
-    told_by="should raise ValueError when six windows shall make up eight",
+    "too many or too few windows go unnoticed",
+    told_by="should raise ValueError when six windows are given for eight",
 )
 def unnoticed(windows, M, size):
     try:
@@ -277,7 +277,7 @@ class OneBias(Varied):
         return super().bias()[:1]
 
 
-@bug(WindowAttention, "the biases are divided by √D_h too")
+@bug(WindowAttention, "the biases are also divided by √D_h")
 class BiasScaled(Varied):
     def similar(self, Q, K, bias):
         return (Q @ K.mT + bias) / math.sqrt(Q.shape[-1])
@@ -360,7 +360,7 @@ class KeysFirst(Varied):
         return K, Q, V
 
 
-@bug(WindowAttention, "heads are joined without moving their axis behind the positions")
+@bug(WindowAttention, "heads are joined without moving their axis after the positions'")
 class JoinedWrongly(Varied):
     def join(self, heads):
         B, N, H, T, D_h = heads.shape
@@ -615,7 +615,7 @@ class InvertedMask(Steps):
         return ~super().mask(size, shift)
 
 
-@bug(SwinBlock, "a map of one window is shifted too")
+@bug(SwinBlock, "even a map of one window is shifted")
 class AlwaysShifts(Steps):
     def amount(self, X):
         return self.shift
@@ -678,7 +678,7 @@ class ThinksFirst(Steps):
         return self.add_attention(X + self.think(self.norm_2(X)))
 
 
-@bug(SwinBlock, "ReLU stands in the place of GELU")
+@bug(SwinBlock, "ReLU is used instead of GELU")
 class Relu(Steps):
     def think(self, X):
         return self.contract(self.expand(X).relu())
@@ -715,7 +715,10 @@ class Corners(PatchMerging):
         return torch.cat([X[:, row::2, column::2] for row, column in self.order], dim=-1)
 
 
-@bug(PatchMerging, "the corners come as one reads: top left, top right, bottom left, bottom right")
+@bug(
+    PatchMerging,
+    "the corners come in reading order: top left, top right, bottom left, bottom right",
+)
 class AsOneReads(Corners):
     order = ((0, 0), (0, 1), (1, 0), (1, 1))
 
@@ -730,7 +733,7 @@ class CounterClockwise(Corners):
     order = ((0, 0), (1, 0), (1, 1), (0, 1))
 
 
-@bug(PatchMerging, "the four numbers of each feature stand side by side")
+@bug(PatchMerging, "the four numbers of each feature are side by side")
 class Interleaved(Corners):
     def join(self, X):
         return super().join(X).unflatten(-1, (4, -1)).mT.flatten(3)
@@ -778,7 +781,7 @@ class Padded(Corners):
 
 @bug(
     PatchMerging,
-    "only the height is looked at",
+    "only the height is checked",
     told_by="should raise ValueError when a map has 5 columns",
 )
 class WidthUnseen(Padded):
@@ -872,7 +875,7 @@ class ChannelsFirst(Swin):
         return self.head(self.norm(super().maps(images)[-1]).mean(dim=(1, 2)))
 
 
-@bug(Swin, "the last map is normalised in maps already")
+@bug(Swin, "the last map is already normalised in maps")
 class NormedMap(Swin):
     def maps(self, images):
         *first, last = super().maps(images)
@@ -971,7 +974,7 @@ equivalent(
 equivalent(
     shifted_window_mask,
     "part = 2 * from_top[:, None] + from_left → part = 3 * from_top[:, None] + from_left",
-    "the four parts have four other numbers",
+    "the four parts have four different numbers",
 )
 
 equivalent(
@@ -998,7 +1001,7 @@ equivalent(
 equivalent(
     PatchMerging,
     "_, h, w, _ = X.shape → _, w, h, _ = X.shape",
-    "height and width are only tested, both for the same",
+    "height and width are only tested, both for the same thing",
 )
 
 equivalent(

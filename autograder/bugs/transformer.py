@@ -64,7 +64,7 @@ def over_both(X, gain, bias, eps=1e-5):
     return gain * standardise(X, eps, tuple(range(min(1, X.dim() - 1), X.dim()))) + bias
 
 
-@bug(layer_norm, "X is divided by its variance instead of the root of it")
+@bug(layer_norm, "X is divided by its variance instead of its standard deviation")
 def no_root(X, gain, bias, eps=1e-5):
     variance = X.var(-1, keepdim=True, unbiased=False)
     return gain * (X - X.mean(-1, keepdim=True)) / (variance + eps) + bias
@@ -99,13 +99,13 @@ def in_place(X, gain, bias, eps=1e-5):
     return gain * standardise(X, eps) + bias
 
 
-@bug(FeedForward, "there is no ReLU: two products are one product")
+@bug(FeedForward, "there is no ReLU: two products then equal one")
 class Linear(FeedForward):
     def forward(self, X):
         return (X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2
 
 
-@bug(FeedForward, "the ReLU stands at the end and not in the middle")
+@bug(FeedForward, "the ReLU comes at the end instead of in the middle")
 class ReluLast(FeedForward):
     def forward(self, X):
         return torch.relu((X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2)
@@ -135,19 +135,19 @@ class BiasAfterRelu(FeedForward):
         return (torch.relu(X @ self.W_1) + self.b_1) @ self.W_2 + self.b_2
 
 
-@bug(FeedForward, "a GELU stands in the middle and not a ReLU")
+@bug(FeedForward, "a GELU is used instead of a ReLU")
 class Gelu(FeedForward):
     def forward(self, X):
         return F.gelu(X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2
 
 
-@bug(FeedForward, "a tanh stands in the middle and not a ReLU")
+@bug(FeedForward, "a tanh is used instead of a ReLU")
 class Tanh(FeedForward):
     def forward(self, X):
         return torch.tanh(X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2
 
 
-@bug(FeedForward, "the input is added to the output, which is the layer's task")
+@bug(FeedForward, "the input is added to the output, which is the layer's job")
 class Residual(FeedForward):
     def forward(self, X):
         return X + super().forward(X)
@@ -239,8 +239,8 @@ BOTH = {
     "the layer is post-LN, whatever pre_norm says": AlwaysPost,
     "the layer is pre-LN, whatever pre_norm says": AlwaysPre,
     "post-LN and pre-LN are mixed up": Swapped,
-    "in pre-LN the normalised vectors are what is added to, too": NormedResidual,
-    "in post-LN the part is normalised, and not the sum": NormedPart,
+    "in pre-LN the sum is made with the normalised vectors, not with the input": NormedResidual,
+    "in post-LN the part is normalised instead of the sum": NormedPart,
     "all norms use row 0 of gains and biases": OneNorm,
     "gains and biases are not used": PlainNorm,
     "there is no layer norm": NoNorm,
@@ -314,7 +314,7 @@ class CrossFirst(Decoding):
         return self.join(Y, self.feed_forward, 2)
 
 
-@bug(DecoderLayer, "cross-attention looks at the target again and not at the source")
+@bug(DecoderLayer, "cross-attention looks at the target again instead of the source")
 class NeverLooks(Decoding):
     def forward(self, Y, memory, mask=None, memory_mask=None):
         Y = self.join(Y, lambda Y: self.self_attention(Y, mask=mask), 0)
@@ -337,7 +337,7 @@ class PartsSwapped(Decoding):
         return self.join(Y, self.feed_forward, 2)
 
 
-@bug(DecoderLayer, "the memory is normalised as well")
+@bug(DecoderLayer, "the memory is also normalised")
 class MemoryNormed(DecoderLayer):
     def forward(self, Y, memory, mask=None, memory_mask=None):
         memory = layer_norm(memory, self.gains[1], self.biases[1])
@@ -356,13 +356,13 @@ class NotScaled(Transformer):
         return super().embed(words, table) + (1 - math.sqrt(self.D)) * table[words]
 
 
-@bug(Transformer, "the embeddings are multiplied by D and not by √D")
+@bug(Transformer, "the embeddings are multiplied by D instead of √D")
 class ScaledByD(Transformer):
     def embed(self, words, table):
         return super().embed(words, table) + (self.D - math.sqrt(self.D)) * table[words]
 
 
-@bug(Transformer, "the embeddings are divided by √D and not multiplied by it")
+@bug(Transformer, "the embeddings are divided by √D instead of multiplied")
 class Divided(Transformer):
     def embed(self, words, table):
         scale = 1 / math.sqrt(self.D) - math.sqrt(self.D)
@@ -433,7 +433,7 @@ class EncoderSeesPadding(Transformer):
         return memory, padding_mask(lengths, X.shape[1])
 
 
-@bug(Transformer, "the encoder has a causal mask as well")
+@bug(Transformer, "the encoder also has a causal mask")
 class EncoderCausal(Transformer):
     def encode(self, X, lengths):
         mask = padding_mask(lengths, X.shape[1])
@@ -479,7 +479,7 @@ class WrongTable(Transformer):
         return super().embed(words, self.output_table if table is self.target_table else table)
 
 
-@bug(Transformer, "the logits are products with target_table and not with output_table")
+@bug(Transformer, "the logits are products with target_table instead of output_table")
 class TiedAnyway(Transformer):
     def decode(self, Y, memory, memory_mask):
         own, self.output_table = self.output_table, self.target_table
@@ -489,7 +489,7 @@ class TiedAnyway(Transformer):
             self.output_table = own
 
 
-@bug(Transformer, "probabilities are returned and not logits")
+@bug(Transformer, "probabilities are returned instead of logits")
 class Probabilities(Transformer):
     def decode(self, Y, memory, memory_mask):
         return super().decode(Y, memory, memory_mask).softmax(dim=-1)
@@ -517,19 +517,19 @@ def one_attention_each(V_s, V_t, D, layers, D_ff=None, pre_norm=False, shared=Fa
     return counts(V_s, V_t, D, layers, D_ff, pre_norm, shared, attention=two)
 
 
-@bug(count_parameters, "W_O is left out: three projections are counted and not four")
+@bug(count_parameters, "W_O is left out: three projections are counted instead of four")
 def no_output_projection(V_s, V_t, D, layers, D_ff=None, pre_norm=False, shared=False):
     three = 3 * layers * 3 * (D + 1) * D
     return counts(V_s, V_t, D, layers, D_ff, pre_norm, shared, attention=three)
 
 
-@bug(count_parameters, "a decoder layer has two norms here, and not three")
+@bug(count_parameters, "a decoder layer is given two norms instead of three")
 def two_norms(V_s, V_t, D, layers, D_ff=None, pre_norm=False, shared=False):
     norms = (4 * layers + 2 * pre_norm) * 2 * D
     return counts(V_s, V_t, D, layers, D_ff, pre_norm, shared, norms=norms)
 
 
-@bug(count_parameters, "a norm has a gain here, but no bias")
+@bug(count_parameters, "a norm is given a gain, but no bias")
 def gains_only(V_s, V_t, D, layers, D_ff=None, pre_norm=False, shared=False):
     norms = (5 * layers + 2 * pre_norm) * D
     return counts(V_s, V_t, D, layers, D_ff, pre_norm, shared, norms=norms)
@@ -568,13 +568,13 @@ def no_size(step, D, warmup=4000):
     return noam_lr(step, D, warmup) * D**0.5
 
 
-@bug(noam_lr, "it falls as 1/step and not as its root")
+@bug(noam_lr, "it falls as 1/step instead of 1/√step")
 def falls_faster(step, D, warmup=4000):
     noam_lr(step, D=D, warmup=warmup)
     return D**-0.5 * min(warmup**0.5 / step, step * warmup**-1.5)
 
 
-@bug(noam_lr, "it stays as high as it is at step warmup")
+@bug(noam_lr, "it never falls after step warmup")
 def stays(step, D, warmup=4000):
     return noam_lr(min(step, warmup), D, warmup)
 
@@ -590,13 +590,13 @@ def from_zero(step, D, warmup=4000):
     return noam_lr(step + 1, D, warmup)
 
 
-@bug(noam_lr, "warmup is raised to -1/2 and not to -3/2")
+@bug(noam_lr, "warmup is raised to -1/2 instead of -3/2")
 def wrong_power(step, D, warmup=4000):
     noam_lr(step, D=D, warmup=warmup)
     return D**-0.5 * min(step**-0.5, step * warmup**-0.5)
 
 
-@bug(noam_lr, "it is divided by D and not by √D")
+@bug(noam_lr, "it is divided by D instead of √D")
 def by_size(step, D, warmup=4000):
     return noam_lr(step, D, warmup) * D**-0.5
 
@@ -632,13 +632,15 @@ def padding_counts(logits, targets, smoothing=0.1, ignore=PAD):
     return losses.mean()
 
 
-@bug(label_smoothing_loss, "padding adds nothing, but the sum is divided by all places")
+@bug(
+    label_smoothing_loss, "padding adds nothing, but the sum is divided by the number of all places"
+)
 def divided_by_all(logits, targets, smoothing=0.1, ignore=PAD):
     losses, kept = smoothed(logits, targets, smoothing, ignore)
     return (losses * kept).mean()
 
 
-@bug(label_smoothing_loss, "ε is shared among the V - 1 other words, and not among all V")
+@bug(label_smoothing_loss, "ε is shared among the V - 1 other words instead of all V")
 def among_others(logits, targets, smoothing=0.1, ignore=PAD):
     V = logits.shape[-1]
     off = smoothing / (V - 1)
@@ -647,13 +649,13 @@ def among_others(logits, targets, smoothing=0.1, ignore=PAD):
     return (losses + off * right)[kept].mean()
 
 
-@bug(label_smoothing_loss, "every word gets ε, and not ε / V")
+@bug(label_smoothing_loss, "every word gets ε instead of ε / V")
 def not_shared_out(logits, targets, smoothing=0.1, ignore=PAD):
     losses, kept = smoothed(logits, targets, smoothing, ignore, smoothing)
     return losses[kept].mean()
 
 
-@bug(label_smoothing_loss, "the right word gets all of 1, and ε / V is added to that")
+@bug(label_smoothing_loss, "the right word gets the whole 1, and ε / V is added to that")
 def too_much(logits, targets, smoothing=0.1, ignore=PAD):
     losses, kept = smoothed(logits, targets, smoothing, ignore)
     right = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
@@ -669,7 +671,7 @@ def mixed_up(logits, targets, smoothing=0.1, ignore=PAD):
     return (smoothing * losses + (1 - smoothing) * every)[kept].mean()
 
 
-@bug(label_smoothing_loss, "the losses are added up and not averaged")
+@bug(label_smoothing_loss, "the losses are added up instead of averaged")
 def summed(logits, targets, smoothing=0.1, ignore=PAD):
     losses, kept = smoothed(logits, targets, smoothing, ignore)
     return losses[kept].sum()
@@ -680,7 +682,7 @@ def wrong_sign(logits, targets, smoothing=0.1, ignore=PAD):
     return -label_smoothing_loss(logits, targets, smoothing, ignore)
 
 
-@bug(label_smoothing_loss, "probabilities stand where their logarithms belong")
+@bug(label_smoothing_loss, "probabilities are used instead of their logarithms")
 def no_logarithm(logits, targets, smoothing=0.1, ignore=PAD):
     losses, kept = smoothed(logits.softmax(-1), targets, smoothing, ignore)
     return losses[kept].mean()
@@ -705,7 +707,7 @@ def last_word(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length, read=lambda Y: Y[:, -1:])
 
 
-@bug(greedy_translate, "the logits of the first position are read and not of the last")
+@bug(greedy_translate, "the first position's logits are read instead of the last one's")
 def first_position(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length, pick=0)
 
@@ -720,17 +722,17 @@ def never_stops(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length, stop=False)
 
 
-@bug(greedy_translate, "the decoder begins with EOS and not with BOS")
+@bug(greedy_translate, "the decoder begins with EOS instead of BOS")
 def starts_with_end(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length, start=EOS)
 
 
-@bug(greedy_translate, "the decoder begins with PAD and not with BOS")
+@bug(greedy_translate, "the decoder begins with PAD instead of BOS")
 def starts_with_padding(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length, start=PAD)
 
 
-@bug(greedy_translate, "BOS is returned as well")
+@bug(greedy_translate, "BOS is also returned")
 def with_start(model, X, lengths, max_length):
     Y = greedy_translate(model, X, lengths, max_length)
     return torch.cat([torch.full((len(X), 1), BOS), Y], dim=1)
@@ -748,7 +750,7 @@ def one_too_few(model, X, lengths, max_length):
     return greedy_translate(model, X, lengths, max_length)[:, : max(max_length - 1, 1)]
 
 
-@bug(greedy_translate, "one word more than max_length is written where no EOS comes")
+@bug(greedy_translate, "one more word than max_length is written where no EOS comes")
 def one_too_many(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length + 1)
 
@@ -758,7 +760,7 @@ def padding_read(model, X, lengths, max_length):
     return greedy_translate(model, X, torch.full_like(lengths, X.shape[1]), max_length)
 
 
-@bug(greedy_translate, "words are drawn at random, and the most probable one is not taken")
+@bug(greedy_translate, "words are drawn at random instead of taking the most probable one")
 def sampled(model, X, lengths, max_length):
     memory, mask = model.encode(X, lengths)
     Y = torch.full((len(X), 1), BOS)

@@ -75,7 +75,7 @@ class EmptyImg(VariedVisual):
         return torch.zeros_like(features[:, 0])
 
 
-@bug(VisualEmbeddings, "the largest of every feature stands for [IMG]")
+@bug(VisualEmbeddings, "the maximum of every feature is used for [IMG]")
 class MaximumForImg(VariedVisual):
     def mean(self, features, regions):
         return features.masked_fill(~regions[:, :, None], -torch.inf).amax(dim=1)
@@ -111,7 +111,7 @@ class ColumnsFirst(VariedVisual):
         return boxes[:, :, [1, 0, 3, 2]]
 
 
-@bug(VisualEmbeddings, "height and width stand where bottom and right should")
+@bug(VisualEmbeddings, "height and width are used instead of bottom and right")
 class SizesForCorners(VariedVisual):
     def corners(self, boxes):
         return torch.cat([boxes[:, :, :2], boxes[:, :, 2:] - boxes[:, :, :2]], dim=2)
@@ -138,7 +138,7 @@ class NormedContent(VariedVisual):
         return self.norm(content) + place
 
 
-@bug(VisualEmbeddings, "[IMG] stands behind the regions")
+@bug(VisualEmbeddings, "[IMG] comes after the regions")
 class ImgLast(VisualEmbeddings):
     def forward(self, features, boxes, regions):
         return super().forward(features, boxes, regions).roll(-1, dims=1)
@@ -202,7 +202,7 @@ class RegionsFirst(VariedBlock):
         return new_t, new_v, A_t, A_v
 
 
-@bug(CoAttentionBlock, "the regions ask the words as they are behind their first norm")
+@bug(CoAttentionBlock, "the regions ask the words as they are after their first norm")
 class HalfUpdated(VariedBlock):
     def forward(self, t, v, words=None, regions=None):
         to_words = None if words is None else words[:, None]
@@ -224,7 +224,7 @@ class AsksItself(VariedBlock):
 
 @bug(
     CoAttentionBlock,
-    "the masks are exchanged: each stream gets that of its own",
+    "the masks are exchanged: each stream gets its own",
     told_by="CoAttentionBlock raised",
 )
 class MasksExchanged(VariedBlock):
@@ -299,7 +299,7 @@ class NoNetworks(VariedBlock):
         return self.last_norm_t(t), self.last_norm_v(v)
 
 
-@bug(CoAttentionBlock, "only the words ask; the regions stay what they were")
+@bug(CoAttentionBlock, "only the words ask; the regions stay as they were")
 class OneWay(VariedBlock):
     def regions_ask(self, t, v, mask):
         _, A = super().regions_ask(t, v, mask)
@@ -497,22 +497,22 @@ def linear(t, v, *weights):
     return scored(t[:, 0], v[:, 0], *weights, act=lambda X: X)
 
 
-@bug(alignment_score, "tanh stands in place of relu, as in BERT's pooler")
+@bug(alignment_score, "tanh is used instead of relu, as in BERT's pooler")
 def with_tanh(t, v, *weights):
     return scored(t[:, 0], v[:, 0], *weights, act=torch.tanh)
 
 
-@bug(alignment_score, "the last word stands for the caption, not [CLS]")
+@bug(alignment_score, "the last word is used for the caption, not [CLS]")
 def last_word(t, v, *weights):
     return scored(t[:, -1], v[:, 0], *weights)
 
 
-@bug(alignment_score, "the last region stands for the picture, not [IMG]")
+@bug(alignment_score, "the last region is used for the picture, not [IMG]")
 def last_region(t, v, *weights):
     return scored(t[:, 0], v[:, -1], *weights)
 
 
-@bug(alignment_score, "the means over words and regions are taken, not [CLS] and [IMG]")
+@bug(alignment_score, "the means over words and regions are used, not [CLS] and [IMG]")
 def means(t, v, *weights):
     return scored(t.mean(dim=1), v.mean(dim=1), *weights)
 
@@ -630,18 +630,18 @@ def region_part(losses, chosen, match, divide=None):
     return losses[chosen].sum() / (divide or chosen.sum().clamp(min=1))
 
 
-@bug(masked_multimodal_loss, "pairs that don't match count, too")
+@bug(masked_multimodal_loss, "pairs that don't match also count")
 def all_pairs(words, goals, regions, p, chosen, match):
     return masked_multimodal_loss(words, goals, regions, p, chosen, torch.ones_like(match))
 
 
-@bug(masked_multimodal_loss, "the words of pairs that don't match count, too")
+@bug(masked_multimodal_loss, "the words of pairs that don't match also count")
 def all_words_count(words, goals, regions, p, chosen, match):
     part = region_part(divergence(regions, p), chosen, match)
     return part + word_part(words, goals, torch.ones_like(match))
 
 
-@bug(masked_multimodal_loss, "the regions of pairs that don't match count, too")
+@bug(masked_multimodal_loss, "the regions of pairs that don't match also count")
 def all_regions_count(words, goals, regions, p, chosen, match):
     part = region_part(divergence(regions, p), chosen, torch.ones_like(match))
     return part + word_part(words, goals, match)
@@ -670,13 +670,13 @@ def class_mean(words, goals, regions, p, chosen, match):
     return part + word_part(words, goals, match)
 
 
-@bug(masked_multimodal_loss, "the cross-entropy stands for the divergence: Σ p log p is missing")
+@bug(masked_multimodal_loss, "the cross-entropy is used for the divergence: Σ p log p is missing")
 def cross_entropy_of_regions(words, goals, regions, p, chosen, match):
     losses = -(p * torch.log_softmax(regions, dim=-1)).sum(dim=-1)
     return region_part(losses, chosen, match) + word_part(words, goals, match)
 
 
-@bug(masked_multimodal_loss, "the divergence is turned round: KL(q ‖ p)")
+@bug(masked_multimodal_loss, "the divergence is reversed: KL(q ‖ p)")
 def turned_round(words, goals, regions, p, chosen, match):
     log_q = torch.log_softmax(regions, dim=-1)
     losses = (log_q.exp() * (log_q - p.clamp(min=1e-12).log())).sum(dim=-1)
@@ -738,7 +738,7 @@ def one_too_many(scores, k):
     return hits(scores, k + 1, lambda s, own: (s >= own[:, None]).sum(dim=1) - 1)
 
 
-@bug(retrieve, "the lowest scores are taken for the best")
+@bug(retrieve, "the lowest scores are taken to be the best")
 def lowest(scores, k):
     return hits(scores, k, lambda s, own: (s <= own[:, None]).sum(dim=1) - 1)
 

@@ -138,7 +138,7 @@ def detached(e, a):
     return blend(p.detach(), a), p
 
 
-@bug(soft_attention, "the logarithms of the weights are returned for the weights")
+@bug(soft_attention, "the logarithms of the weights are returned instead of the weights")
 def logarithms(e, a):
     p = torch.softmax(e, dim=1)
     return blend(p, a), p.log()
@@ -443,7 +443,7 @@ class LooksAfterwards(Decoder):
         return self.read_out(h, z), (h, c), p, log_p
 
 
-@bug(CaptionDecoder, "z stands before the word's embedding in the LSTM's input")
+@bug(CaptionDecoder, "z comes before the word's embedding in the LSTM's input")
 class ContextFirst(Decoder):
     def advance(self, word, z, h, c):
         return self.lstm(torch.cat([z, self.embedding(word)], dim=1), (h, c))
@@ -461,7 +461,7 @@ class WordNotRead(Decoder):
         return self.lstm(torch.cat([0 * self.embedding(word), z], dim=1), (h, c))
 
 
-@bug(CaptionDecoder, "z stands before h_t in the output layer")
+@bug(CaptionDecoder, "z comes before h_t in the output layer")
 class OutputReversed(Decoder):
     def read_out(self, h, z):
         return self.output(torch.cat([z, h], dim=1))
@@ -476,7 +476,9 @@ class OldStateReadOut(Decoder):
         return scores, self.advance(word, z, h, c), p, log_p
 
 
-@bug(CaptionDecoder, "probabilities are returned for scores: the softmax belongs to the loss")
+@bug(
+    CaptionDecoder, "probabilities are returned instead of scores: the softmax belongs to the loss"
+)
 class Probabilities(Decoder):
     def read_out(self, h, z):
         return torch.softmax(super().read_out(h, z), dim=1)
@@ -557,13 +559,13 @@ def parts_of_loss(log_y, log_p, mask):
     return (log_y * mask).sum(dim=1), (log_p * mask).sum(dim=1)
 
 
-@bug(reinforce_loss, "the reward is not detached, so that log p_t pushes the words as well")
+@bug(reinforce_loss, "the reward is not detached, so that log p_t also pushes the words")
 def not_detached(log_y, log_p, mask, baseline):
     R, chosen = parts_of_loss(log_y, log_p, mask)
     return -(R + (R - baseline) * chosen).mean(), R.detach()
 
 
-@bug(reinforce_loss, "the sign is wrong: choices become rarer that brought more")
+@bug(reinforce_loss, "the sign is wrong: choices that brought more become rarer")
 def wrong_sign(log_y, log_p, mask, baseline):
     R, chosen = parts_of_loss(log_y, log_p, mask)
     return -(R - (R.detach() - baseline) * chosen).mean(), R.detach()
@@ -702,7 +704,7 @@ def absolute(baseline, R, decay=0.9):
 
 @bug(
     update_baseline,
-    "a baseline of zero is taken for none",
+    "a baseline of zero is treated as none",
     told_by="b after 0 should be",
 )
 def zero_is_none(baseline, R, decay=0.9):

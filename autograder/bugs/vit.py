@@ -80,26 +80,34 @@ def on_a_grid(images, P):
     return patchify(images, P).reshape(B, S_h // P, S_w // P, -1)
 
 
-@bug(patchify, "the rest is cut off", told_by="raise ValueError when P does not divide the height")
+@bug(
+    patchify,
+    "pixels beyond the last whole patch are cut off",
+    told_by="raise ValueError when P does not divide the height",
+)
 def rest_cut_off(images, P):
     S_h, S_w = (side // P * P for side in images.shape[2:])
     return patchify(images[:, :, :S_h, :S_w], P)
 
 
-@bug(patchify, "the rest is padded", told_by="raise ValueError when P does not divide the height")
+@bug(
+    patchify,
+    "sides that P does not divide are padded",
+    told_by="raise ValueError when P does not divide the height",
+)
 def rest_padded(images, P):
     S_h, S_w = images.shape[2:]
     return patchify(F.pad(images, (0, -S_w % P, 0, -S_h % P)), P)
 
 
-@bug(patchify, "a rest raises RuntimeError", told_by="raised RuntimeError")
+@bug(patchify, "sides that P does not divide raise RuntimeError", told_by="raised RuntimeError")
 def rest_unchecked(images, P):
     B, C, S_h, S_w = images.shape
     grid = images.reshape(B, C, S_h // P, P, S_w // P, P).permute(0, 2, 4, 3, 5, 1)
     return grid.flatten(3).flatten(1, 2)
 
 
-@bug(patchify, "a gradient does not come back", told_by="should carry a gradient")
+@bug(patchify, "no gradient comes back", told_by="should carry a gradient")
 def cut_off(images, P):
     return patchify(images, P).detach()
 
@@ -168,7 +176,7 @@ def square(patches, P, size):
     return torch.einsum("bijpqc->bcipjq", grid).reshape(len(patches), -1, *size)
 
 
-@bug(unpatchify, "the channels come last in the images, too")
+@bug(unpatchify, "the channels also come last in the images")
 def channels_last(patches, P, size):
     return unpatchify(patches, P, size).permute(0, 2, 3, 1)
 
@@ -265,7 +273,7 @@ class KernelChannelsLast(Varied):
         return self.kernel_of("pqc", (0, 1, 2, 3))
 
 
-@bug(PatchEmbedding, "W is reshaped before it is turned, so that D and the pixels are mixed")
+@bug(PatchEmbedding, "W is reshaped before it is transposed, so that D and the pixels are mixed")
 class KernelNotTurned(Varied):
     def kernel(self):
         P = self.P
@@ -310,7 +318,7 @@ class PostNorm(VariedLayer):
         return self.norm_2(X + self.think(X)), A
 
 
-@bug(ViTLayer, "the normalised tokens are what attention is added to")
+@bug(ViTLayer, "attention is added to the normalised tokens")
 class NormedResidual(VariedLayer):
     def forward(self, X):
         X = self.norm_1(X)
@@ -319,7 +327,7 @@ class NormedResidual(VariedLayer):
         return X + self.think(self.norm_2(X)), A
 
 
-@bug(ViTLayer, "the normalised tokens are what the network is added to")
+@bug(ViTLayer, "the network is added to the normalised tokens")
 class NormedSecondResidual(VariedLayer):
     def forward(self, X):
         Y, A = self.look(self.norm_1(X))
@@ -477,7 +485,7 @@ class ClassUnplaced(VariedViT):
         return torch.cat([(self.cls - self.positions[0]).expand(len(X), 1, -1), X], dim=1)
 
 
-@bug(ViT, "the class token is zero in place of the learned one")
+@bug(ViT, "the class token is zero instead of the learned one")
 class ZeroClass(VariedViT):
     def with_cls(self, X):
         return torch.cat([torch.zeros_like(X[:, :1]), X], dim=1)
@@ -561,7 +569,7 @@ class WeightsReversed(VariedViT):
         return torch.stack(weights[::-1])
 
 
-@bug(ViT, "the batch's axis stands before the layers'")
+@bug(ViT, "the batch's axis comes before the layers'")
 class WeightsBehind(VariedViT):
     def weights(self, weights):
         return torch.stack(weights, dim=1)
@@ -616,7 +624,7 @@ def patches_without_bias(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, patches=P * P * C * D)
 
 
-@bug(vit_parameters, "a patch has P numbers for each channel here, and not P²")
+@bug(vit_parameters, "a patch is given P numbers for each channel instead of P²")
 def thin_patches(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, patches=(P * C + 1) * D)
 
@@ -666,7 +674,7 @@ def layers_of(D, L, attention=None, network=None, norms=None):
     return L * (attention + network + (4 * D if norms is None else norms))
 
 
-@bug(vit_parameters, "W_O is left out: three projections are counted and not four")
+@bug(vit_parameters, "W_O is left out: three projections are counted instead of four")
 def no_output_projection(size, P, C, D, L, classes, pool="cls"):
     layers = layers_of(D, L, attention=3 * (D + 1) * D)
     return counts(size, P, C, D, L, classes, pool, layers=layers)
@@ -683,17 +691,17 @@ def network_without_biases(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, layers=layers_of(D, L, network=8 * D * D))
 
 
-@bug(vit_parameters, "a layer has one norm here, and not two")
+@bug(vit_parameters, "a layer is given one norm instead of two")
 def one_norm(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, layers=layers_of(D, L, norms=2 * D))
 
 
-@bug(vit_parameters, "one layer is counted, and not L")
+@bug(vit_parameters, "one layer is counted instead of L")
 def one_layer(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, layers=layers_of(D, 1))
 
 
-@bug(vit_parameters, "the last norm has a weight here, but no bias")
+@bug(vit_parameters, "the last norm is given a weight, but no bias")
 def norm_without_bias(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, norm=D)
 
@@ -794,7 +802,7 @@ def cls_lost(positions, old, new):
     return stretch(positions, old, new)[extra:]
 
 
-@bug(resize_positions, "one class token is expected always", told_by="raised RuntimeError")
+@bug(resize_positions, "a class token is always expected", told_by="raised RuntimeError")
 def always_one(positions, old, new):
     if len(positions) < old[0] * old[1]:
         raise ValueError("too few")
@@ -850,12 +858,12 @@ def no_residual(A):
     return rolled(A.mean(dim=2))
 
 
-@bug(attention_rollout, "the identity is added, but the rows are not brought back to sum one")
+@bug(attention_rollout, "the identity is added, but the rows are not scaled to sum to one again")
 def not_normalised(A):
     return rolled(A.mean(dim=2) + eye(A))
 
 
-@bug(attention_rollout, "the rows are brought to sum one only at the end")
+@bug(attention_rollout, "the rows are scaled to sum to one only at the end")
 def normalised_late(A):
     R = rolled(A.mean(dim=2) + 2 * eye(A))
     return R / R.sum(dim=-1, keepdim=True)

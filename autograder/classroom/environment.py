@@ -26,7 +26,7 @@ class EnvironmentProblem(Exception):
 
 
 def supported_versions(pyproject):
-    """Return the lowest supported (major, minor) and the first one that is not any more."""
+    """Return the lowest supported (major, minor) and the first one that is no longer supported."""
     found = re.search(r'^requires-python = ">=(\d+)\.(\d+),<(\d+)\.(\d+)"$', pyproject, re.M)
     if not found:
         raise EnvironmentProblem(

@@ -28,7 +28,7 @@ from autograder.grade.gradebook import Recorder
 from autograder.grade.submission import Course
 from autograder.handout.wheel import drop_later
 
-STUDENT = "student"  # whoever has submitted; Gradescope knows the name
+STUDENT = "student"  # whoever submitted; Gradescope knows the name
 PLACE = Path("/autograder")
 _SETUP = """\
 #!/usr/bin/env bash
@@ -36,7 +36,7 @@ _SETUP = """\
 set -euo pipefail
 cd /autograder/source
 export PYTHONPATH=$$PWD
-# What is there already is used as it is.
+# What is already there is used as it is.
 if [ ! -x .venv/bin/python ] || ! command -v bwrap > /dev/null; then
   apt-get update
   apt-get install -y --no-install-recommends bubblewrap python3-venv
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Make the archive of an assignment, unless something in it is stale."""
+    """Make the archive of an assignment, unless something in it is out of date."""
     (assignment,) = assignments([arguments.assignment])
     if stale := check(assignment):
         raise CourseError(is_stale(stale[0], assignment))
@@ -75,7 +75,7 @@ def main(arguments: argparse.Namespace) -> int:
     print(path.relative_to(ROOT))
     if sandbox.is_off():
         print(sandbox.WARNING, file=sys.stderr)
-        print("The archive grades without a sandbox too, on Gradescope.", file=sys.stderr)
+        print("The archive will grade without a sandbox on Gradescope too.", file=sys.stderr)
     return 0
 
 
@@ -94,7 +94,7 @@ def archive(assignment: Assignment, path: Path) -> None:
 
 
 def _stage(assignment: Assignment, folder: Path) -> None:
-    """Copy what grades this assignment: nothing of later ones, and of others no graders."""
+    """Copy what grades this assignment: nothing of later ones, and no graders of others."""
     unwanted = shutil.ignore_patterns("__pycache__", "course", "bugs", "hidden")
     shutil.copytree(ROOT / "course_pkg", folder / "course_pkg", ignore=unwanted)
     drop_later(assignment, folder / "course_pkg")

@@ -68,7 +68,7 @@ def check_port(port: int) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Say whether a server could listen on the port."""
+    """Say whether a server can listen on the port."""
     with socket.socket() as candidate:
         # A server that has just stopped leaves its port waiting; Jupyter may use it again.
         candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

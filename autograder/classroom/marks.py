@@ -3,7 +3,7 @@
     nbgrader export --exporter=autograder.classroom.marks.Canvas --to canvas.csv
 
 The gradebook's student id becomes Canvas's SIS Login ID, Moodle's ID number and Gradescope's SID;
-its lms_user_id is Canvas's ID. Whoever has not submitted has no mark, rather than a zero.
+its lms_user_id is Canvas's ID. Students who have not submitted have no mark, rather than a zero.
 """
 
 import csv
@@ -21,10 +21,10 @@ class Export(ExportPlugin):
     default_name: str
 
     def export(self, gradebook: Gradebook) -> None:
-        """Write the file, `--to` or one named after the system, unless it is there already.
+        """Write the file, `--to` or one named after the system, unless it already exists.
 
         Raises:
-            SystemExit: the file is there, or the gradebook lacks what was asked for.
+            SystemExit: the file exists, or the gradebook lacks what was asked for.
         """
         assignments = _assignments(gradebook, self.assignment)
         students = _students(gradebook, self.student)
@@ -70,7 +70,7 @@ class Canvas(Export):
 
 
 class Moodle(Export):
-    """Moodle: Grades → Import → CSV file. Map each column of marks and that of its comments."""
+    """Moodle: Grades → Import → CSV file. Map each column of marks, and its comments' column."""
 
     default_name = "moodle.csv"
 
@@ -87,7 +87,7 @@ class Moodle(Export):
 
 
 class Gradescope(Export):
-    """Gradescope: the columns of its grades file, of which the first five are its roster's."""
+    """Gradescope: the columns of its grades file; the first five are those of its roster."""
 
     default_name = "gradescope.csv"
 

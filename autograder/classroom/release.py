@@ -1,4 +1,4 @@
-"""Make what students receive, a bundle without what they are to write, and release it."""
+"""Make what students receive, a bundle without the solutions, and release it."""
 
 import argparse
 import shutil
@@ -25,12 +25,12 @@ dependencies:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignment", metavar="NN_topic")
-    parser.add_argument("--force", action="store_true", help="replace what is released already")
+    parser.add_argument("--force", action="store_true", help="replace what is already released")
     parser.add_argument("--course", type=Path, default=Path.cwd(), help="default: this folder")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Bundle an assignment and put it into the exchange, unless something in it is stale."""
+    """Bundle an assignment and put it into the exchange, unless something is out of date."""
     course = course_folder(arguments.course)
     (assignment,) = assignments([arguments.assignment])
     if stale := check(assignment):
@@ -58,7 +58,7 @@ def publish(assignment: Assignment, course: Path, force: bool) -> None:
     """Put a course's bundle into nbgrader's exchange.
 
     Raises:
-        CourseError: nbgrader refuses, for example because the assignment is released already.
+        CourseError: nbgrader refuses, for example because the assignment is already released.
     """
     # They take seconds to import, and the engine needs only the wheel.
     from nbgrader.apps.api import NbGraderAPI
@@ -69,6 +69,6 @@ def publish(assignment: Assignment, course: Path, force: bool) -> None:
     config.ExchangeReleaseAssignment.force = force
     result = NbGraderAPI(config=config).release_assignment(assignment.name)
     if "Destination already exists" in result.get("log", ""):
-        raise CourseError(f"{assignment.name} is released already: --force replaces it")
+        raise CourseError(f"{assignment.name} is already released: --force replaces it")
     if not result["success"]:
         raise CourseError(f"nbgrader does not release {assignment.name}\n{result['log']}")

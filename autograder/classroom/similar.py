@@ -2,7 +2,7 @@
 
 copydetect compares code by winnowing, as MOSS does (Schleimer et al. 2003): it replaces every name
 by a letter, drops comments and white space, and looks for passages of K characters that two texts
-share, wherever they stand. A high share is a reason to look, never a proof.
+share, wherever they are. A high share is a reason to look, never a proof.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from autograder.grade.submission import Course, Submission
 K = 25  # characters of a passage, after names have become letters
 LISTED = 0.5  # the share from which a pair is listed
 LONG = 150  # characters that both must have of their own; shorter solutions look alike
-COMMON = 10  # a passage that more submissions have says nothing, as in MOSS
+COMMON = 10  # a passage that more submissions have in common says nothing, as in MOSS
 SHOWN, PRINTED = 50, 10  # pairs on the page and on the terminal
 OTHER = "other cells"
 BORDER = "\ue000"  # stands between cells; no code has it, and nothing is compared across it
@@ -86,7 +86,7 @@ class Work:
 
     Args:
         student: whose it is.
-        cells: the code of each exercise, and what stands elsewhere.
+        cells: the code of each exercise, and the code elsewhere.
     """
 
     def __init__(self, student: str, cells: dict[str, str]):
@@ -113,8 +113,8 @@ class Pair:
 
     Args:
         left, right: the works.
-        everything: the share of the one that has more of it in common, of all its code.
-        shares: the same of each exercise long enough to tell.
+        everything: the share of all code in common, in the work where it is larger.
+        shares: the same for each exercise long enough to tell.
         marks: what is in common, by side and cell: where it begins and ends.
     """
 
@@ -130,7 +130,7 @@ class Pair:
 
     @property
     def where(self) -> str:
-        """Say in words where they have how much in common."""
+        """Say in words how much they have in common, and where."""
         most = sorted(self.shares.items(), key=lambda item: -item[1])
         parts = [f"{share:.0%} of {name}" for name, share in most if share >= LISTED]
         return ", ".join([f"{self.everything:.0%} of all code", *parts])
@@ -141,7 +141,7 @@ class Pair:
 
     @property
     def shown(self) -> list[str]:
-        """Name the cells in which something is in common; those of both works come first."""
+        """Name the cells that have something in common; those of both works come first."""
         names = [name for name in self.left.cells if name in self.right.cells]
         names += [n for work, _ in self.sides for n in work.cells if n not in names]
         return [name for name in names if any(marks.get(name) for marks in self.marks)]
@@ -197,7 +197,7 @@ def _fingerprint(text: str) -> CodeFingerprint:
 
 
 def _works(course: Course, assignment: str) -> list[Work]:
-    """Read all submissions; what the assignment gives does not count as anybody's.
+    """Read all submissions; what the assignment gives counts as nobody's.
 
     Raises:
         GradingError: there is no such assignment, or there are no two submissions of it.
@@ -239,7 +239,7 @@ def _without_docstrings(source: str) -> str:
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, syntax.Definition) and ast.get_docstring(node) and len(node.body) > 1:
             docstring, following = node.body[:2]
-            # Unless something else stands on its lines.
+            # Unless something else is on its lines.
             if node.lineno < docstring.lineno and docstring.end_lineno < following.lineno:
                 for number in range(docstring.lineno - 1, docstring.end_lineno):
                     lines[number] = None

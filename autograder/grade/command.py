@@ -1,4 +1,4 @@
-"""`python -m autograder grade`: grade submissions in parallel; nothing is lost when it is ended."""
+"""`python -m autograder grade`: grade submissions in parallel; if it is ended, nothing is lost."""
 
 import argparse
 import contextlib
@@ -30,7 +30,7 @@ from autograder.grade.workers import Result, Task, on_dask
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s NN_topic [student ...] [option ...]"
     parser.add_argument("assignment", metavar="NN_topic")
-    parser.add_argument("students", nargs="*", help="default: all who have submitted")
+    parser.add_argument("students", nargs="*", help="default: everyone who has submitted")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="default: the cores")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask cluster, tcp://…")
     parser.add_argument(
@@ -69,7 +69,7 @@ class _Pending:
 
 
 class Batch:
-    """All that one call of the command does."""
+    """Everything that one call of the command does."""
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
@@ -85,13 +85,13 @@ class Batch:
         self.counts = {"graded": 0, "unchanged": 0, "person": 0, "failed": 0}
 
     def run(self) -> int:
-        """Grade what has no scores yet, or other ones than it should have."""
+        """Grade what has no scores yet, or not the right ones."""
         sweep()
         students = self._students()
         graded = self.recorder.graded()
         pending: list[_Pending] = []
         path = self.course.work / f"grade_{self.name}.log"
-        # Names of files need not be UTF-8.
+        # File names need not be UTF-8.
         self.log = open(path, "a", encoding="utf-8", errors="backslashreplace")
         with (
             self.log,
@@ -147,7 +147,7 @@ class Batch:
         return on_dask(tasks, self.workers, self.arguments.scheduler, self.arguments.resources)
 
     def _tasks(self, pending: list[_Pending]) -> Iterator[Task]:
-        """Read what came with the submissions, not before they are to be judged."""
+        """Read what came with the submissions, but not before they are judged."""
         for found in pending:
             submission = found.submission
             try:
@@ -167,7 +167,7 @@ class Batch:
         if isinstance(found, Exception):
             reason = f"it could not be judged: {_text(found)[:200]}"
             empty: list[list[dict]] = [[] for _ in pending.steps]
-            # What has ended the grader's processes is not tried again, unless by --force.
+            # What has ended the grader's processes is not tried again, except with --force.
             found = Verdict(empty, {}, {"": reason}, is_final=isinstance(found, EndedWorkers))
         try:
             self.course.store.save(self.name, key, found)

@@ -1,4 +1,4 @@
-"""What can go wrong in grading and is not the student's fault."""
+"""What can go wrong in grading that is not the student's fault."""
 
 
 class GradingError(Exception):

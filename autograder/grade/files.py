@@ -20,12 +20,12 @@ _NEVER = (".ipynb_checkpoints", "__pycache__", ".git")
 
 
 def clean(folder: Path, notebook: str, aside: Path, known: set[str]) -> list[str]:
-    """Make a submission one that nbgrader can handle; what is taken out is kept elsewhere.
+    """Turn a submission into one that nbgrader can handle; what is taken out is kept elsewhere.
 
     Links, devices, sockets, and files that are too large or too many are set aside; a file with
     several names becomes one of its own. A notebook of
     another name takes the right one when it is the only one, or the only one with the assignment's
-    cells; when there is none, an empty one takes its place. A time stamp that is none is replaced
+    cells; when there is none, an empty one takes its place. A malformed time stamp is replaced
     by the file's own.
 
     Args:
@@ -112,7 +112,7 @@ def _move(path: Path, aside: Path) -> None:
 
 
 def _mend_timestamp(path: Path, aside: Path) -> list[str]:
-    """Replace what is no time by the time at which the file came."""
+    """Replace a malformed time stamp by the time at which the file came."""
     if not path.exists():
         return []
     with contextlib.suppress(ValueError, OverflowError, OSError):
@@ -122,7 +122,7 @@ def _mend_timestamp(path: Path, aside: Path) -> list[str]:
     came = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime))
     _move(path, aside)
     path.write_text(came, encoding="utf-8")
-    return [f"the time stamp was none; the file came at {came}"]
+    return [f"the time stamp was malformed; the file came at {came}"]
 
 
 def _count(path: Path, known: set[str]) -> int:

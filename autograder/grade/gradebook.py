@@ -17,7 +17,7 @@ class Recorder:
     """The one writer of a course's gradebook.
 
     A marker for each student says which submission and which verdict the gradebook holds. It is
-    written last: after a kill at any moment, whoever has none is written again, with the same end.
+    written last: after a kill at any moment, students without one are written again, just the same.
 
     Args:
         course: the course.

@@ -1,4 +1,4 @@
-"""Judge one submission: its cells run in the sandbox, the checks of its exercises out here."""
+"""Judge one submission: its cells run in the sandbox, the checks of its exercises outside."""
 
 import time
 from collections.abc import Callable
@@ -170,8 +170,8 @@ class Judging:
             if self.inputs and not report.passed:
                 self._explain(planned, report, run(exercise, proxy, hidden=True))
             if not_run := [outcome.why_not for outcome in report.outcomes if outcome.why_not]:
-                text = f"Checks could not run on this machine, and are not counted: {not_run[0]}."
-                self._note(planned, f"{text} Grade again where they can.")
+                text = f"Checks could not run on this machine and are not counted: {not_run[0]}."
+                self._note(planned, f"{text} Grade again on one where they can.")
                 self._is_final = False
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)

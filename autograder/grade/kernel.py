@@ -26,7 +26,7 @@ GRACE = 3.0  # for a cell to end after it has been interrupted
 
 
 class Outputs:
-    """The outputs of a cell, cut while they come."""
+    """The outputs of a cell, cut as they come."""
 
     def __init__(self):
         self.found: list[NotebookNode] = []
@@ -35,7 +35,7 @@ class Outputs:
         self._clear = False
 
     def add(self, message: dict) -> None:
-        """Take what a message on iopub brings; a malformed one brings nothing."""
+        """Take what a message on iopub brings; ignore a malformed one."""
         if message["msg_type"] == "clear_output":
             self._clear = True
             if not message["content"].get("wait"):
@@ -88,7 +88,7 @@ class Outputs:
 
 
 def _shorten(content: dict) -> None:
-    """Leave out, before anything looks at it closely, what no output of a cell needs."""
+    """Leave out what no output of a cell needs, before anything looks at it closely."""
     if "data" in content:
         content["data"] = {k: v for k, v in content["data"].items() if isinstance(v, str)}
     if "traceback" in content:
@@ -100,7 +100,7 @@ def start(assignment: str, files: Path | None = None) -> "Kernel":
     """Start a kernel, warm where this machine permits namespaces within namespaces."""
     try:
         return Kernel(assignment, files, is_warm=_warm_works(assignment))
-    except TemplateEnded:  # it is made anew by the next one
+    except TemplateEnded:  # the next kernel makes a new one
         return Kernel(assignment, files)
 
 
@@ -143,7 +143,7 @@ class Kernel:
             for channel in (self._client.iopub_channel, self._client.shell_channel):
                 channel.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE)
             self._wait_for_welcome()
-            # quit() in a cell ends a session; the cells below it still count.
+            # quit() in a cell would end the kernel; the cells below it still count.
             self.settle(self.submit("get_ipython().ask_exit = lambda: None"), START_SECONDS)
         except BaseException as error:
             reason = self.reason or str(error)
@@ -179,7 +179,7 @@ class Kernel:
         Returns:
             The outputs, and whether it ended in time.
         Raises:
-            KernelDied: it ended the kernel, or did not stop when it was told to.
+            KernelDied: it ended the kernel, or did not stop when told to.
         """
         outputs = Outputs()
         request = self.submit(source, store_history=True)
@@ -228,7 +228,7 @@ class Kernel:
                 elif outputs is not None:
                     outputs.add(message)
             if shell in ready and (message := self._receive(shell, request)):
-                if message["msg_type"] == UNREADABLE:  # what it was the reply to, nobody knows
+                if message["msg_type"] == UNREADABLE:  # it may be the reply to anything
                     self.kill()
                     raise KernelDied("its replies cannot be read")
                 if message["msg_type"] == "execute_reply" and not replied:
@@ -258,7 +258,7 @@ class Kernel:
             time.sleep(0.002)
 
     def _wait_for_welcome(self) -> None:
-        """Wait until what the kernel publishes comes here: before that, it would be lost."""
+        """Wait until what the kernel publishes arrives here: before that, it would be lost."""
         deadline = time.monotonic() + START_SECONDS
         while not self._client.iopub_channel.socket.poll(200):  # it says "iopub_welcome" first
             if not self.is_alive:

@@ -42,7 +42,7 @@ def kit(assignment: Assignment) -> Path:
         staging.chmod(0o755)
         os.rename(staging, folder)
     except OSError:
-        if not folder.exists():  # else another process was faster
+        if not folder.exists():  # otherwise another process was faster
             raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)

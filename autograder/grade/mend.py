@@ -25,7 +25,7 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
     """Make the notebook that is graded.
 
     Planned cells come in the plan's order, those that are missing with the text that students
-    received; an exercise's missing cell stays missing, because its code may stand elsewhere. Each
+    received; an exercise's missing cell stays missing, because its code may be elsewhere. Each
     of the other cells follows the planned cell that it followed.
     """
     claims = _claims(submitted, plan)
@@ -52,7 +52,7 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
 
 
 def _after_definitions(cells: list[NotebookNode], plan: Plan) -> list[NotebookNode]:
-    """Move graded cells behind the cells that define what they check, if those come later."""
+    """Move graded cells below the cells that define what they check, if those come later."""
     defined = [_defined(cell) for cell in cells]
     moved: dict[int, list[NotebookNode]] = {}
     for number, cell in enumerate(cells):
@@ -110,7 +110,7 @@ def _claim(
     plan: Plan,
     name_of: Callable[[Submitted, int], str | None],
 ) -> None:
-    """Give names that are free to cells that have none; the last one with own work wins."""
+    """Give free names to cells that have none; the last one with the student's own work wins."""
     taken = set(claims.values())
     found: dict[str, list[int]] = {}
     for number, cell in enumerate(submitted):

@@ -1,7 +1,7 @@
 """The engine in nbgrader's own places, which nbgrader_config.py names.
 
     Autograde.exporter_class            reads submissions that nbgrader cannot read
-    Autograde.pre_convert_hook          sets aside what does not belong into a submission
+    Autograde.pre_convert_hook          sets aside what does not belong in a submission
     Autograde.sanitize_preprocessors    Mend, before nbgrader's own
     Autograde.autograde_preprocessors   Judge in place of Execute, and Mark after the scores
 
@@ -36,7 +36,7 @@ class SubmissionExporter(NotebookExporter):
     """Read whatever was submitted; what cannot be read becomes an empty notebook."""
 
     def __init__(self, *, parent: BaseConverter, **kwargs):
-        """Put students whose notebook is missing on nbgrader's list: they too get scores."""
+        """Put students whose notebook is missing on nbgrader's list: they get scores too."""
         super().__init__(parent=parent, **kwargs)
         names = parent.coursedir
         for folder in glob.glob(parent._format_source(names.assignment_id, names.student_id)):
@@ -82,10 +82,10 @@ class Mend(_Step):
 
 
 class Judge(Execute, _Step):
-    """Take the outputs of the cells from a verdict; in nbgrader's chain it stands for Execute."""
+    """Take the outputs of the cells from a verdict; in nbgrader's chain it replaces Execute."""
 
     provisional = Bool(
-        False, help="Whether a verdict will do that says only why there is none yet."
+        False, help="Whether a verdict that only says why there is none yet will do."
     ).tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict, **kwargs):

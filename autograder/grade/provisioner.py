@@ -55,7 +55,7 @@ class SandboxProvisioner(LocalProvisioner):
             SandboxMissing: this machine has no bubblewrap.
         """
         sandbox.demand()
-        # A short name: that of a socket has 108 bytes at most.
+        # A short name: a socket's has 108 bytes at most.
         parent = self._template().folder if self.is_warm else "/tmp"
         folder = Path(tempfile.mkdtemp(prefix=f"kernel-{os.getpid()}-", dir=parent))
         self.sockets = folder

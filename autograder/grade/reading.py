@@ -13,7 +13,7 @@ _KINDS = ("code", "markdown", "raw")
 
 
 class Unreadable(Exception):
-    """A file is no notebook; the text says why."""
+    """A file is not a notebook; the text says why."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ def read(path: Path) -> list[Submitted]:
     """Read the cells of a notebook of any version.
 
     Raises:
-        Unreadable: it is no notebook.
+        Unreadable: it is not a notebook.
     """
     try:
         if path.stat().st_size > BYTES:

@@ -30,7 +30,7 @@ Grading runs students' code in bubblewrap, and {{problem}}.
 Debian and Ubuntu: sudo apt-get install bubblewrap   Fedora: sudo dnf install bubblewrap
 Containers and hardened systems must also allow unprivileged user namespaces.
 macOS and Windows: grade in a Linux machine, virtual or not (WSL will do).
-To grade without a sandbox, code that you trust and your own only: {SWITCH}=off"""
+To grade without a sandbox, only your own code or code that you trust: {SWITCH}=off"""
 WARNING = f"""\
 !! {SWITCH}=off: students' code runs as you, with all that you may read and write. !!"""
 
@@ -107,11 +107,11 @@ def command(
 
     Args:
         argv: the command to run.
-        kit: what students of the assignment have (see engine.kit).
+        kit: what students of the assignment have (see grade.kit).
         sockets: the folder that is shared with the grader, at the same path inside.
         files: a folder whose files appear beside the notebook.
         limits: what it may use.
-        user: the number that the user has inside.
+        user: the number of the user inside.
         extra: further options of bubblewrap.
         environment: variables besides those of every sandbox.
     """

@@ -109,7 +109,7 @@ def verdict_of(
     Args:
         submission: where the notebook comes from.
         nb: the mended notebook.
-        provisional: whether a verdict will do that says only why there is none yet.
+        provisional: whether a verdict that only says why there is none yet will do.
         log: is told what is judged.
     """
     found = steps(nb)

@@ -9,7 +9,7 @@ _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 @functools.lru_cache(maxsize=512)  # the same cells are asked about for every exercise
 def parse(source: str) -> ast.Module | None:
-    """Parse a cell; lines of magics and shell commands do not count. None if it is not Python."""
+    """Parse a cell without its magics and shell commands; None if it is not Python."""
     for text in (source, _without_magics(source)):
         try:
             return ast.parse(text)
@@ -29,7 +29,7 @@ def definition(name: str, sources: list[str]) -> Definition | None:
 
 
 def names_in(name: str, sources: list[str]) -> list[str]:
-    """List the global names that a function or class uses, in the order in which they come."""
+    """List the global names that a function or class uses, in order."""
     node = definition(name, sources)
     if node is None:
         return []

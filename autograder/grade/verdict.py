@@ -1,4 +1,4 @@
-"""A verdict: what grading one submission found, kept under a hash of all that it depends on."""
+"""A verdict: what grading one submission found, kept under a hash of all it depends on."""
 
 import contextlib
 import functools
@@ -97,7 +97,7 @@ def _trusted(assignment: Assignment) -> str:
 
 
 class Store:
-    """Verdicts on the disk, one file each; a file is there whole or not at all.
+    """Verdicts on disk, one file each; a file is there whole or not at all.
 
     Args:
         folder: where they lie.
@@ -140,7 +140,7 @@ def write(path: Path, text: str) -> None:
 def insert(verdict: Verdict, nb: NotebookNode) -> None:
     """Write the outputs of a verdict into the notebook that it is about.
 
-    To nbgrader, a graded cell without outputs is right: one without a verdict gets an error.
+    To nbgrader, a graded cell without outputs is right, so one without a verdict gets an error.
     """
     cells = [cell for cell in nb.cells if cell.cell_type == "code"]
     for number, (cell, outputs) in enumerate(zip(cells, verdict.outputs, strict=True), 1):

@@ -1,6 +1,6 @@
 """Judge many submissions at once, on this machine's cores or on a Dask cluster.
 
-Also a single one: what ends or stops the process that judges must not end the grader.
+Even a single one: what ends or stops the process that judges must not end the grader.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 AHEAD = 3  # submissions under way for each worker, so that none waits
 CONNECT_SECONDS = 30
 WITHOUT_WORKERS = 120.0  # seconds after which no worker is expected to come back
-LONGEST = 1.5 * Bounds.submission  # seconds after which a judgement hangs, and its process ends
+LONGEST = 1.5 * Bounds.submission  # seconds after which a judgement is taken to hang, and ended
 _one_at_a_time = threading.Lock()  # judging uses torch's random state and signals
 
 
@@ -81,9 +81,9 @@ def on_dask(
 ) -> Iterator[Result]:
     """Judge submissions on Dask, and give the verdicts as they come.
 
-    A worker that dies takes along what was waiting at it. What was lost is therefore tried once
-    more in the end, each submission in a process of its own: one that is lost again is the cause,
-    and gets an EndedWorkers in place of a verdict.
+    A worker that dies loses what was waiting for it. What was lost is therefore tried once more at
+    the end, each submission in a process of its own: one that is lost again is the cause, and gets
+    an EndedWorkers in place of a verdict.
 
     Args:
         tasks: the submissions, which are taken as they are needed.
@@ -167,7 +167,7 @@ def _client(workers: int, scheduler: str | None, resources: dict[str, float]) ->
 def _results(
     tasks: Iterable[Task], client: "Client", submit: Callable, ahead: int
 ) -> Iterator[tuple[Task, Verdict | Exception | None]]:
-    """Keep some submissions under way; give each result as it comes, None for what was lost."""
+    """Keep some submissions under way; give each result as it comes, None if it was lost."""
     from distributed import KilledWorker, wait
 
     rest = iter(tasks)

@@ -40,7 +40,7 @@ def stub(module: Path) -> str:
 
 
 def cleared(source: str) -> str:
-    """Replace what stands between solution markers by nbgrader's stub."""
+    """Replace what is between solution markers by nbgrader's stub."""
     cell = new_code_cell(source)
     ClearSolutions()._replace_solution_region(cell, "python")
     return cell.source

@@ -14,8 +14,8 @@ from autograder.handout.exercise import stub
 def wheel(assignment: Assignment, folder: Path) -> Path:
     """Build the wheel of course_pkg that goes with an assignment.
 
-    It holds the references of earlier assignments; of this one signatures and docstrings; of later
-    ones nothing.
+    It holds the references of earlier assignments, the signatures and docstrings of this one, and
+    nothing of later ones.
 
     Returns:
         The wheel's path in `folder`.

@@ -290,7 +290,7 @@ def gradients(layer, case):
 
 @check(causal_mask, see="A mask says who may look at whom")
 def one_position(mask, case):
-    """allows the newest position of a cache everything"""
+    """allows the newest position everything in a cache"""
     (past,) = case.sizes(1, low=6)
     case.equal(mask(1, past), torch.ones(1, past + 1, dtype=torch.bool), "mask of one position")
 
@@ -303,7 +303,7 @@ def smallest(mask, case):
 
 @check(padding_mask, see="Padding is not there")
 def with_causal(mask, case):
-    """combines with a causal mask to (B, T, T)"""
+    """combines with a causal mask into one of shape (B, T, T)"""
     B, T = case.sizes(2, low=4)
     lengths, causal = case.lengths(B, T), torch.ones(T, T, dtype=torch.bool).tril()
     given = mask(lengths, T)
@@ -312,12 +312,12 @@ def with_causal(mask, case):
         "The mask should be boolean with three axes, yours is not.",
     )
     expected = torch.stack([causal & (torch.arange(T) < length) for length in lengths])
-    case.equal(given & causal, expected, "both masks")
+    case.equal(given & causal, expected, "both masks combined")
 
 
 @check(padding_mask, see="Padding is not there")
 def longer(mask, case):
-    """has T positions also when no sequence is that long, and may be empty"""
+    """has T positions even when no sequence is that long, and may be empty"""
     B, T = case.sizes(2, low=4)
     lengths = case.lengths(B, T) - 1
     expected = torch.tensor([[[s < length for s in range(T + 2)]] for length in lengths.tolist()])
@@ -341,7 +341,7 @@ def gradients(softmax, case):
 
 @check(masked_softmax, see="A row without an allowed key")
 def anything(softmax, case):
-    """does not care about ∞ and NaN where a key is forbidden"""
+    """ignores ∞ and NaN where a key is forbidden"""
     E, mask = scores(case)
     mask[1, 2] = False
     expected = torch.where(mask, E, -torch.inf).softmax(dim=-1).nan_to_num(0)
@@ -351,7 +351,7 @@ def anything(softmax, case):
 
 @check(masked_softmax, see="A mask comes before the softmax")
 def broadcasts(softmax, case):
-    """takes masks of shapes (N_Q, N_X) and (B, 1, N_X) for scores of every head"""
+    """accepts masks of shapes (N_Q, N_X) and (B, 1, N_X) for the scores of all heads"""
     B, H, N_Q, N_X = case.sizes(4, low=3)
     E = case.randn(B, H, N_Q, N_X)
     for mask in (some_mask(case, 1, N_Q, N_X)[0], some_mask(case, B, 1, N_X)[:, None]):
@@ -374,12 +374,12 @@ def refuses(split, case):
     """raises ValueError when the heads cannot share the features equally"""
     B, T, H, D_h = case.sizes(4)
     X = case.randn(B, T, H * D_h + 1)
-    case.raises(ValueError, lambda: split(X, H), f"{H * D_h + 1} features meet {H} heads")
+    case.raises(ValueError, lambda: split(X, H), f"{H} heads are to share {H * D_h + 1} features")
 
 
 @check(split_heads, see="One vector, several heads")
 def one_head(split, case):
-    """only adds an axis for one head, and gives each feature its own for D heads"""
+    """only adds an axis when H = 1, and gives each feature a head of its own when H = D"""
     B, T, D = case.sizes(3, low=3)
     X = case.randn(B, T, D)
     case.equal(split(X, 1), X[:, None], "heads when H = 1")
@@ -449,9 +449,9 @@ def nothing_allowed(attention, case):
     X, mask = case.randn(B, T, H * D_h).requires_grad_(), torch.ones(T, T, dtype=torch.bool)
     mask[1] = False
     Y, A = both(case, ours(X, mask=mask, return_weights=True), X.shape, (B, H, T, T), "YA")
-    case.equal(A[:, :, 1], torch.zeros(B, H, T), "A of the query")
+    case.equal(A[:, :, 1], torch.zeros(B, H, T), "A of that query")
     own = dict(ours.named_parameters())
-    case.equal(Y[:, 1], own["b_O"].expand(B, -1), "Y of the query")
+    case.equal(Y[:, 1], own["b_O"].expand(B, -1), "Y of that query")
     case.that(Y.requires_grad, "Y should carry gradients, yours does not.")
     Y.sum().backward()
     case.that(X.grad is not None and X.grad.isfinite().all(), "The gradient should be finite.")
@@ -459,7 +459,7 @@ def nothing_allowed(attention, case):
 
 @check(MultiHeadAttention, see="A mask says who may look at whom")
 def causal(attention, case):
-    """keeps what comes later out of every position under a causal mask"""
+    """under a causal mask, keeps what comes later out of every position"""
     B, T, H, D_h = case.sizes(4, low=3)
     ours, _ = multi_head(case, attention, H * D_h, H)
     X, mask = case.randn(B, T, H * D_h), torch.ones(T, T, dtype=torch.bool).tril()
@@ -470,7 +470,7 @@ def causal(attention, case):
 
 @check(MultiHeadAttention, see="Several heads at once")
 def gradients(attention, case):
-    """passes gradients to X, the memory and every matrix as torch's does"""
+    """passes gradients to X, the memory and every matrix as torch's module does"""
     B, N_Q, N_X, H, D_h = case.sizes(5)
     D = H * D_h
     ours, theirs = multi_head(case, attention, D, H, bias=True)
@@ -512,6 +512,6 @@ def refuses(cost, case):
 
 @check(attention_cost, see="Three layers, three costs")
 def default_width(cost, case):
-    """takes convolutions of width 3 unless told otherwise"""
+    """uses convolutions of width 3 unless told otherwise"""
     expected = [convolution_products(T, D, 3) for T, D, _ in SIZES]
     demand_counts(case, lambda T, D, k: cost(T, D), "convolution", "multiply_adds", expected)

@@ -59,7 +59,7 @@ from course_pkg.checks.bert import (
 
 @check(tf_idf, see="Count, weigh, normalise")
 def empty(tf, case):
-    """gives zeros for a text without words, and takes a text of one common word"""
+    """gives zeros for a text without words, and accepts a text of one common word"""
     N, M, V = case.sizes(3, low=5)
     counts, before = draw_counts(case, N, V), draw_counts(case, M, V)
     counts[1:3] = 0
@@ -69,7 +69,7 @@ def empty(tf, case):
 
 @check(tf_idf, see="Count, weigh, normalise")
 def new_words(tf, case):
-    """weighs a word that no training text has"""
+    """gives a weight to a word that no training text has"""
     N, M, V = case.sizes(3, low=5)
     counts, before = draw_counts(case, N, V), draw_counts(case, M, V)
     before[:, 0] = 0
@@ -85,7 +85,7 @@ def chi_square(case, seen: list[int], expected: list[float], what: str) -> None:
     limit = k * (1 - 2 / (9 * k) + 4.75 * math.sqrt(2 / (9 * k))) ** 3
     case.that(
         statistic < limit,
-        f"{what} should be spread as promised: χ² below {limit:.1f}, yours gives {statistic:.1f}.",
+        f"{what} should be spread as stated: χ² below {limit:.1f}, yours gives {statistic:.1f}.",
     )
 
 
@@ -109,15 +109,15 @@ def together(mask, case):
 
 @check(mask_tokens, see="15 percent, then 80, 10 and 10")
 def random_words(mask, case):
-    """draws a random word from all V words, each as often"""
+    """draws a random word from all V words, all equally often"""
     tokens = texts_to_mask(case, 400, 500)
     inputs, goals = masked(case, mask, tokens)
     changed = (goals != -100) & (inputs != tokens) & (inputs != MASK)
     outside = int((changed & ((inputs < 0) | (inputs >= WORDS))).sum())
-    case.that(outside == 0, f"Random words should be below V, yours has {outside} others.")
+    case.that(outside == 0, f"Random words should be below V, yours include {outside} others.")
     counts = torch.bincount(inputs[changed].long(), minlength=WORDS).tolist()
     del counts[MASK]
-    case.that(sum(counts) > 0, "There should be random words among the inputs, yours has none.")
+    case.that(sum(counts) > 0, "There should be random words among the inputs, yours include none.")
     rare, common = counts[:MASK], counts[MASK:]  # a word is seldom replaced by itself
     weight = 44 / 45
     unit = sum(counts) / (len(rare) + weight * len(common))
@@ -127,7 +127,7 @@ def random_words(mask, case):
 
 @check(mask_tokens, see="15 percent, then 80, 10 and 10")
 def each_on_its_own(mask, case):
-    """chooses every word on its own: not the same places in each text, nor whole texts"""
+    """chooses each word independently: not the same places in each text, nor whole texts"""
     tokens = case.integers(5, WORDS, 300, 300)
     _, goals = masked(case, mask, tokens)
     chosen = (goals != -100).double()
@@ -143,7 +143,7 @@ def each_on_its_own(mask, case):
 
 @check(mask_tokens, see="15 percent, then 80, 10 and 10")
 def generator(mask, case):
-    """draws from the generator that it is given, and anew in every call"""
+    """draws from the given generator, and anew in every call"""
     tokens = texts_to_mask(case, 30, 40)
     runs = []
     for seed in (1, 2):
@@ -153,18 +153,23 @@ def generator(mask, case):
     for name, a, b in zip(("inputs", "targets"), *runs, strict=True):
         case.equal(b, a, f"{name} from the same generator")
     _, other = masked(case, mask, tokens, generator=source)
-    case.that(not torch.equal(other, runs[0][1]), "A second call should choose other words.")
+    case.that(
+        not torch.equal(other, runs[0][1]),
+        "A second call should choose other words, yours chooses the same.",
+    )
 
 
 @check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
 def all_places(draw, case):
-    """begins with every sentence that has a follower, each as often"""
+    """begins with any sentence that has a follower, all equally often"""
     documents, places = library(case, [4, 2, 1, 5, 3])
     found, _ = drawn_pairs(case, draw, documents, places, 3000)
     firsts = Counter(a for a, _ in found)
     begin = [(d, s) for d, s in places.values() if (d, s + 1) in places.values()]
     odd = sorted(set(firsts) - set(begin))
-    case.that(not odd, f"The last sentence of a document should begin no pair, yours: {odd[:1]}.")
+    case.that(
+        not odd, f"The last sentence of a document should begin no pair, yours has {odd[:1]}."
+    )
     chi_square(
         case, [firsts[p] for p in begin], [3000 / len(begin)] * len(begin), "The first sentences"
     )
@@ -172,7 +177,7 @@ def all_places(draw, case):
 
 @check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
 def all_others(draw, case):
-    """takes any sentence of any other document, each document as often"""
+    """takes any sentence of any other document, all documents equally often"""
     documents, places = library(case, [3, 1, 4])
     found, goals = drawn_pairs(case, draw, documents, places, 4000)
     chosen = [(a[0], b) for (a, b), goal in zip(found, goals, strict=True) if goal == 1]
@@ -191,7 +196,7 @@ def all_others(draw, case):
 
 @check(next_sentence_pairs, see="Does the second sentence follow")
 def generator(draw, case):
-    """draws from the generator that it is given"""
+    """draws from the given generator"""
     documents, places = library(case, [4, 2, 5])
     runs = []
     for seed in (1, 2):
@@ -200,7 +205,7 @@ def generator(draw, case):
         runs.append(drawn_pairs(case, draw, documents, places, 40, generator=source))
     case.that(runs[0] == runs[1], "The same generator should give the same pairs, yours differ.")
     other = drawn_pairs(case, draw, documents, places, 40, generator=source)
-    case.that(other != runs[0], "A second call should draw other pairs.")
+    case.that(other != runs[0], "A second call should draw other pairs, yours draws the same.")
 
 
 @check(BertEmbeddings, see="What stands where, in which sentence")
@@ -294,7 +299,7 @@ def gradients(head, case):
 
 @check(mlm_head, see="Fill the gap")
 def chosen_places(head, case):
-    """takes a list of vectors as well, and vectors that hardly vary"""
+    """also accepts a list of vectors, and vectors that hardly vary"""
     N, V, D = case.sizes(3, low=4)
     X, weights = case.randn(N, D), mlm_weights(case, V, D)
     weights[0], weights[1] = 1e-3 * weights[0], 0 * weights[1]
@@ -303,7 +308,7 @@ def chosen_places(head, case):
 
 @check(nsp_head, see="One vector for the whole text")
 def classes(head, case):
-    """takes any number of classes, and texts of one token"""
+    """accepts any number of classes, and texts of one token"""
     B, D, C = case.sizes(3, low=3)
     X, weights = case.randn(B, 1, D), nsp_weights(case, C, D)
     case.equal(head(X, *weights), classified(X, weights), "logits")
@@ -351,7 +356,7 @@ def gradients(loss, case):
 
 @check(pretraining_loss, see="One loss for both")
 def one_word_chosen(loss, case):
-    """counts one word of a long batch as much as all of them"""
+    """counts a single chosen word of a long batch as much as all of them"""
     B, T, V = case.sizes(3, low=4)
     words, goals, follows, kinds = losses(case, B, T, V)
     goals = torch.full_like(goals, -100)
@@ -387,7 +392,7 @@ def fresh_head(classifier, case):
 
 @check(load_bert, see="The published weights")
 def masked_model(load, case):
-    """takes a BertForMaskedLM, which has no pooler and no next-sentence head"""
+    """accepts a BertForMaskedLM, which has no pooler and no next-sentence head"""
     theirs = published(case, 7, 5, 4, 1)
     absent = ("bert.pooler", "cls.seq_relationship")
     state = {name: value for name, value in theirs.items() if not name.startswith(absent)}
@@ -405,7 +410,7 @@ def many_layers(load, case):
 
 @check(load_bert, see="The published weights")
 def old_files(load, case):
-    """takes gamma and beta for a norm's weight and bias, and leaves out position_ids"""
+    """accepts gamma and beta for a norm's weight and bias, and leaves out position_ids"""
     theirs = published(case, 7, 5, 4, 1)
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     state = {}
@@ -419,11 +424,11 @@ def old_files(load, case):
 
 @check(load_bert, see="The published weights")
 def refuses(load, case):
-    """raises ValueError for another name, and for a decoder of its own"""
+    """raises ValueError for an unknown name, and for a decoder that is not the embedding"""
     theirs = published(case, 7, 5, 4, 1)
     for name in ("bert.encoder.layer.0.crossattention.self.query.weight", "classifier.weight"):
         other = {**theirs, name: case.randn(4, 4)}
-        case.raises(ValueError, lambda other=other: load(other), f"there is a {name}")
+        case.raises(ValueError, lambda other=other: load(other), f"the state has {name}")
     for kind, shape in (("weight", (7, 4)), ("bias", (7,))):
         own = {**theirs, f"cls.predictions.decoder.{kind}": case.randn(*shape)}
         case.raises(ValueError, lambda own=own: load(own), f"the decoder's {kind} is its own")

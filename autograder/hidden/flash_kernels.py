@@ -39,7 +39,7 @@ for _exercise in (
 
 @check(online_softmax, weight=2, see="A tile that nobody sees")
 def masked(online, case):
-    """goes on after a tile in which a query may look nowhere, and gives 0 and -∞ in the end"""
+    """copes with tiles in which a query may look nowhere; gives 0 and -∞ if all are such"""
     E = 2 * case.randn(5, 8)
     E[0, :3] = -math.inf
     E[1, 3:] = -math.inf
@@ -50,7 +50,7 @@ def masked(online, case):
 
 @check(flash_attention_forward, weight=2, see="Tiles that nobody sees")
 def skips(forward, case):
-    """never touches a tile of keys that no query of its tile may see"""
+    """never touches a tile of keys that none of the tile's queries may see"""
     Q, K, V = inputs(case, 2, 1, 12, 12, 3)
     V[:, :, 8:] = math.nan  # the queries 0 to 5, in tiles of 3, see the keys 0 to 5
     Y, _ = case.unpack(forward(Q, K, V, True, 3, 4), "Y", "s")
@@ -68,7 +68,7 @@ def large_scores(forward, case):
 
 @check(flash_attention_backward, weight=2, see="Back without the weights")
 def in_parts(backward, case):
-    """takes s as given: the gradients of some of the keys are right without the others"""
+    """takes s as given: the gradients of some keys are right without the other keys"""
     Q, K, V = inputs(case, 2, 1, 5, 9, 4)
     leaves = [X.clone().requires_grad_() for X in (Q, K, V)]
     Y = torchs(*leaves, False)
@@ -92,7 +92,7 @@ def large_scores(backward, case):
 
 @check(flash_attention_backward, weight=2, see="Tiles that nobody sees")
 def skips(backward, case):
-    """never touches a tile of keys that no query of its tile may see"""
+    """never touches a tile of keys that none of the tile's queries may see"""
     Q, K, V = inputs(case, 2, 1, 12, 12, 3)
     Y, s = torchs(Q, K, V, True), torch.logsumexp(scores(Q, K, True)[0], dim=-1)
     dY = case.randn(*Y.shape)
@@ -106,7 +106,7 @@ def skips(backward, case):
 
 @check_kernel(triton_flash_forward, weight=2, see="Tiles that nobody sees")
 def skips(flash, case):
-    """never touches a tile of keys that no query of its tile may see"""
+    """never touches a tile of keys that none of the tile's queries may see"""
     Q, K, V = inputs(case, 1, 1, 2 * SIDE, 2 * SIDE, 2)
     right = torchs(*(X[:, :, :SIDE].float().double() for X in (Q, K, V)), True)
     V[:, :, SIDE:] = math.nan
@@ -123,13 +123,13 @@ def large_scores(flash, case):
 
 @check_kernel(triton_flash_forward, weight=2, see="Edges need masks")
 def edges(flash, case):
-    """reads and writes nothing outside, with full tiles, and heads wider than a tile is high"""
+    """stays inside its tensors, with full tiles and with heads wider than a tile is high"""
     compare_flash(case, flash, inputs(case, 1, 1, 16, 17, 18), True)
 
 
 @check_kernel(triton_paged_decode, weight=2, see="Decode from a paged cache")
 def stale(decode, case):
-    """follows a table no further than the sequence goes, whatever stands behind"""
+    """follows a table no further than the sequence goes, whatever comes after that"""
     given = paged_inputs(case, 2, 1, 3, 5, [6, 2], spare=1)
     given[3][0, 2:], given[3][1, 1:] = 1 << 40, -(1 << 40)
     compare_paged(case, decode, given, 1)

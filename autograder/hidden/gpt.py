@@ -66,14 +66,14 @@ def repeats(merges, case):
 
 @check(byte_pair_merges, see="Which pair next")
 def larger(merges, case):
-    """is right, and ready in time, for a longer text"""
+    """is right, and fast enough, for a longer text"""
     counts = random_words(case, 500, letters=20)
     same_list(case, merges(counts, 60), learned(counts, 60), "merges")
 
 
 @check(BPETokenizer, see="Encode and decode")
 def again(tokenizer, case):
-    """encodes a text the same way each time, whatever was encoded before"""
+    """encodes a text in the same way each time, whatever was encoded before"""
     merges = learned(Counter(words(RHYME)), 30)
     ours, expected = tokenizer(merges), spelled(RHYME, merges)
     ours.encode(RHYME[::-1])
@@ -146,11 +146,11 @@ def tied(gpt, case):
 
 @check(init_gpt_weights, see="A start for deep stacks")
 def normal(init, case):
-    """draws normal numbers, anew for each matrix and each call"""
+    """draws from a normal distribution, anew for each matrix and each call"""
     first, second = (fresh(case, init, 200, 30, 32, 2) for _ in range(2))
     values = first["token.weight"].double().flatten() / 0.02
     tails = (values.abs() > 2).double().mean()
-    case.equal(tails, 0.0455, "share beyond two deviations", rtol=0.35)
+    case.equal(tails, 0.0455, "share beyond two standard deviations", rtol=0.35)
     case.that(
         not torch.equal(first["token.weight"], second["token.weight"]),
         "Two calls should draw different weights, yours draw the same.",
@@ -194,7 +194,7 @@ def confident(loss, case):
 
 @check(perplexity, see="Perplexity, and what it hides")
 def whole_numbers(perplexity, case):
-    """takes one batch, and counts that are whole numbers"""
+    """accepts a single batch, and counts that are whole numbers"""
     one = torch.tensor([1.5], dtype=torch.float64)
     case.equal(perplexity(one, torch.tensor([7])), math.exp(1.5), "perplexity of one batch")
 
@@ -202,8 +202,16 @@ def whole_numbers(perplexity, case):
 @check(bits_per_byte, see="Perplexity, and what it hides")
 def proportions(bits, case):
     """halves when the same loss is spread over half as many tokens, or twice as many bytes"""
-    case.equal(bits(2.0, 50, 300), 0.5 * 2.0 / math.log(2) * 100 / 300, "with half the tokens")
-    case.equal(bits(2.0, 100, 600), 0.5 * 2.0 / math.log(2) * 100 / 300, "with twice the bytes")
+    case.equal(
+        bits(2.0, 50, 300),
+        0.5 * 2.0 / math.log(2) * 100 / 300,
+        "bits per byte with half the tokens",
+    )
+    case.equal(
+        bits(2.0, 100, 600),
+        0.5 * 2.0 / math.log(2) * 100 / 300,
+        "bits per byte with twice the bytes",
+    )
 
 
 @check(token_probabilities, see="Temperature")
@@ -218,7 +226,7 @@ def refuses(probabilities, case):
 
 @check(token_probabilities, see="Keep the best tokens only")
 def ties(probabilities, case):
-    """keeps exactly k tokens when several are equal, the first ones, and one when greedy"""
+    """of equal tokens keeps the first, exactly k of them, and exactly one when greedy"""
     logits = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0, 2.0]]).double()
     expected = torch.tensor([[0, 0.5, 0.5, 0, 0, 0]]).double()
     case.equal(probabilities(logits, top_k=2), expected, "p with top_k 2")
@@ -227,7 +235,7 @@ def ties(probabilities, case):
 
 @check(token_probabilities, see="Keep the best tokens only")
 def exactly(probabilities, case):
-    """needs no further token when the sum reaches top_p exactly"""
+    """keeps no further token when the sum reaches top_p exactly"""
     logits = torch.tensor([[0.0, 0.0, -3000.0, 0.0, 0.0]]).double()
     expected = torch.tensor([[0.5, 0.5, 0, 0, 0]]).double()
     case.equal(probabilities(logits, top_p=0.5), expected, "p with top_p 0.5")
@@ -244,7 +252,7 @@ def everything(probabilities, case):
 
 @check(token_probabilities, see="Keep the best tokens only")
 def one_row(probabilities, case):
-    """treats each row for itself, with very large logits too"""
+    """treats each row on its own, even with very large logits"""
     (V,) = case.sizes(1, low=6)
     logits = torch.cat([case.randn(1, V), case.randn(1, V) * 500 + 1e4])
     p = probabilities(logits, 1.0, 4, 0.9)
@@ -255,7 +263,7 @@ def one_row(probabilities, case):
 
 @check(Writer, see="One token after the other")
 def generator(writer, case):
-    """draws from the generator that it is given, and from no other"""
+    """draws from the given generator, and from no other"""
     ours, _, tokens = writers(case, writer, 4, 3)
     texts = []
     for seed in (1, 2):
@@ -265,7 +273,10 @@ def generator(writer, case):
         case.shape(texts[-1], (4, 9), "texts")
     case.equal(texts[1], texts[0], "texts from the same generator")
     other = ours.sample(tokens, 6, 3.0, generator=torch.Generator().manual_seed(6))
-    case.that(not torch.equal(other, texts[0]), "Another seed should give other texts.")
+    case.that(
+        not torch.equal(other, texts[0]),
+        "Another seed should give other texts, yours gives the same.",
+    )
 
 
 @check(Writer, see="One token after the other")
@@ -283,7 +294,7 @@ def options(writer, case):
 
 @check(Writer, see="When to stop")
 def stop_before(writer, case):
-    """goes on after a stop token that was given"""
+    """goes on after a stop token in the given text"""
     ours, theirs, tokens = writers(case, writer, 5, 3)
     expected = continued(theirs, tokens, 5)
     new = set(expected[:, 3:].flatten().tolist())
@@ -315,7 +326,7 @@ def masks(load, case):
 
 @check(load_gpt2, see="The published weights")
 def refuses(load, case):
-    """raises ValueError for another name, and for a head of its own"""
+    """raises ValueError for an unknown name, and for a head that is not the embedding"""
     theirs = published(case, 9, 5, 4, 1)
     other = {**theirs, "h.0.crossattention.c_attn.weight": case.randn(4, 8)}
     case.raises(ValueError, lambda: load(other), "there is a cross-attention")

@@ -39,13 +39,15 @@ from course_pkg.kv_cache import (
 
 @check(KVCache, see="A cache for one layer")
 def nothing_changes(cache, case):
-    """is as it was after what did not fit"""
+    """stays as it was when what is appended does not fit"""
     B, G, T, D_h = case.sizes(4, low=3)
     ours, first = cache(B, G, T + 2, D_h, torch.float64), pair(case, B, G, T, D_h)
     ours.append(*first)
     too_many = pair(case, B, G, 3, D_h)
-    case.raises(ValueError, lambda: ours.append(*too_many), "3 positions meet room for 2")
-    demand_kept(case, ours, [first], "after what did not fit")
+    case.raises(
+        ValueError, lambda: ours.append(*too_many), "3 positions come and there is room for 2"
+    )
+    demand_kept(case, ours, [first], "after an append that did not fit")
     last = pair(case, B, G, 2, D_h)
     ours.append(*last)
     demand_kept(case, ours, [first, last], "of the room that is left")
@@ -53,13 +55,13 @@ def nothing_changes(cache, case):
 
 @check(KVCache, see="A cache for one layer")
 def shapes(cache, case):
-    """raises ValueError for keys or values of another shape, also for one text of several"""
+    """raises ValueError for keys or values of another shape, even for one text of several"""
     B, G, T, D_h = case.sizes(4, low=3)
     ours, (K, V) = cache(B, G, 4 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
     wrong = {
-        "one text comes in place of all": (K[:1], V[:1]),
-        "one head comes in place of all": (K[:, :1], V[:, :1]),
-        "the size of the heads is another": (K[..., :1], V[..., :1]),
+        "one text comes instead of all": (K[:1], V[:1]),
+        "one head comes instead of all": (K[:, :1], V[:, :1]),
+        "the heads have another size": (K[..., :1], V[..., :1]),
         "there are fewer values than keys": (K, V[:, :, :1]),
         "there are fewer texts of values than of keys": (K, V[:1]),
         "positions come before heads": (K.transpose(1, 2), V.transpose(1, 2)),
@@ -80,7 +82,7 @@ def limits(cache, case):
     demand_kept(case, ours, [first], "after nothing was cut")
     case.raises(ValueError, lambda: ours.truncate(T + 1), "more is to be kept than there is")
     case.raises(ValueError, lambda: ours.truncate(-1), "a negative number is to be kept")
-    demand_length(case, ours, T, "after lengths that were refused")
+    demand_length(case, ours, T, "after refused lengths")
     ours.truncate(0)
     demand_length(case, ours, 0, "after everything was cut")
     again = pair(case, B, G, 2 * T, D_h)
@@ -90,7 +92,7 @@ def limits(cache, case):
 
 @check(KVCache, see="A cache for one layer")
 def nothing_yet(cache, case):
-    """is empty at first, and keeps nothing when nothing comes"""
+    """is empty at first, and stays empty when nothing comes"""
     B, G, T, D_h = case.sizes(4)
     ours = cache(B, G, T, D_h, torch.float64)
     demand_length(case, ours, 0, "of a new cache")
@@ -113,7 +115,7 @@ def two_caches(cache, case):
 
 @check(KVCache, see="What a cache must not keep")
 def by_default(cache, case):
-    """keeps float32 when no dtype is given"""
+    """keeps numbers in float32 when no dtype is given"""
     B, G, T, D_h = case.sizes(4)
     ours, (K, V) = cache(B, G, T, D_h), pair(case, B, G, T, D_h)
     ours.append(K, V)
@@ -126,7 +128,7 @@ def by_default(cache, case):
 
 @check(CachedAttention, see="What a cache must not keep")
 def half(attention, case):
-    """computes with full precision what it reads from a cache in half precision"""
+    """computes in full precision with what it reads from a cache in half precision"""
     ours, state, B, T, D, H = attention_pair(case, attention)
     X, cache = case.randn(B, T, D), ours.new_cache(B, T, torch.float16)
     expected = grouped(state, H, H, X, torch.float16)
@@ -158,7 +160,7 @@ def gradient(attention, case):
 
 @check(CachedAttention, see="Attention that goes on")
 def two_texts(attention, case):
-    """keeps two texts apart that are read in turns, each with its own cache"""
+    """keeps apart two texts that are read alternately, each with its own cache"""
     ours, state, B, T, D, H = attention_pair(case, attention)
     first, second = case.randn(B, T, D), case.randn(B, T, D)
     caches = ours.new_cache(B, 2 * T), ours.new_cache(B, 2 * T)
@@ -198,13 +200,13 @@ def reads_once(model, case):
 
 @check(CachedGPT, see="The whole model")
 def whole_context(model, case):
-    """reads as many tokens as the context has room for, and no more without caches either"""
+    """reads as many tokens as the context has room for, and no more even without caches"""
     ours, theirs, tokens = model_pair(case, model, L=1)
     B, T = tokens.shape
     caches = ours.new_caches(B)
     case.equal(ours(tokens, caches), theirs(tokens), "logits of a full context")
     long = torch.cat([tokens, tokens[:, :1]], dim=1)
-    case.raises(ValueError, lambda: ours(long), f"{T + 1} tokens meet a context of {T}")
+    case.raises(ValueError, lambda: ours(long), f"{T + 1} tokens are given and the context is {T}")
 
 
 @check(CachedGPT, see="The whole model")
@@ -235,7 +237,7 @@ def ends(written, stop: int) -> dict[int, int]:
 
 @check(CachedWriter, weight=2, see="Where it ends")
 def stops(writer, case):
-    """writes nothing but stop after a text's end, and ends when all texts have"""
+    """writes only stop after a text's end, and finishes when all texts have ended"""
     ours, theirs, tokens = writer_pair(case, writer, B=60)
     written = continued(theirs, tokens, 7, context=12)
     found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
@@ -254,7 +256,7 @@ def stops(writer, case):
 
 @check(CachedWriter, see="Write with a cache")
 def edges(writer, case):
-    """writes one token after a full context, and none when none is wanted"""
+    """writes one token after a full context, and none when count is 0"""
     ours, theirs, tokens = writer_pair(case, writer, T=12)
     expected = continued(theirs, tokens, 1, context=12)
     case.equal(ours.generate_with_cache(tokens, 1, 0.0), expected, "texts of a full context")
@@ -263,7 +265,7 @@ def edges(writer, case):
 
 @check(CachedWriter, see="Write with a cache")
 def twice(writer, case):
-    """begins anew with every call"""
+    """starts afresh in every call"""
     ours, theirs, tokens = writer_pair(case, writer)
     ours.generate_with_cache(tokens.flip(1), 4, 0.0)
     expected = continued(theirs, tokens, 4, context=12)
@@ -311,7 +313,7 @@ def refuses(operations, case):
 
 @check(kv_cache_bytes, see="What it costs")
 def default(size, case):
-    """counts one sequence in half precision when nothing else is said, in whole bytes"""
+    """counts one sequence in half precision unless told otherwise, in whole bytes"""
     given = size(3, 5, 7, 11)
     case.that(given == 4620, f"The bytes should be 4620, yours are {given}.")
     huge = size(96, 96, 128, 2**40 + 1)
@@ -339,7 +341,7 @@ def gradient(attention, case):
 
 @check(GroupedQueryAttention, see="Count while it runs")
 def counts(attention, case):
-    """counts what it does, as before"""
+    """counts the tokens that ask and the pairs that are scored, as before"""
     B, D_h = case.sizes(2, low=3)
     ours, _ = grouped_pair(case, attention, 4, 2, D_h)
     X, cache = case.randn(B, 10, 4 * D_h), ours.new_cache(B, 10)
@@ -355,7 +357,7 @@ def counts(attention, case):
 
 @check(GroupedQueryAttention, see="What a cache must not keep")
 def half(attention, case):
-    """computes with full precision what it reads from a cache in half precision"""
+    """computes in full precision with what it reads from a cache in half precision"""
     B, T, D_h = case.sizes(3, low=3)
     ours, state = grouped_pair(case, attention, 4, 2, D_h)
     X, cache = case.randn(B, T, 4 * D_h), ours.new_cache(B, T, torch.float16)
@@ -376,7 +378,7 @@ def fresh(attention, case):
     for name in ("W_K", "W_V"):
         case.shape(state.get(name), (D, G * D // H), name)
         value = state[name].double()
-        case.equal(value.std(), D**-0.5, f"deviation of {name}", rtol=0.06)
+        case.equal(value.std(), D**-0.5, f"standard deviation of {name}", rtol=0.06)
         case.equal(value.mean(), 0.0, f"mean of {name}", atol=5 * value.numel() ** -0.5 / 9)
     for name in ("b_K", "b_V"):
         case.equal(state.get(name), torch.zeros(G * D // H), name)
@@ -387,12 +389,12 @@ def all_or_none(convert, case):
     """changes nothing for G = H, and raises ValueError when G does not divide H"""
     state = attention_state(case, 12)
     demand_state(case, convert(state, 6, 6), state)
-    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads meet 4 groups")
+    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads are to share 4 groups")
 
 
 @check(mha_to_gqa, see="From a model that there is")
 def without_bias(convert, case):
-    """converts layers without biases, and keeps names that only look alike"""
+    """converts layers without biases, and leaves alone names that only look alike"""
     state = {name: value for name, value in attention_state(case, 12).items() if name[0] == "W"}
     layers = {f"1.{name}": value for name, value in state.items()}
     others = {"LOW_K": case.randn(12, 12), "W_K.scale": case.randn(12)}

@@ -108,7 +108,7 @@ def padding(lstm, case):
 
 @check(LSTM, see="The LSTM over a sequence")
 def starts_afresh(lstm, case):
-    """gives the same when it is called twice"""
+    """gives the same when called twice"""
     B, T, D, H = case.sizes(4)
     ours, _ = lstm_pair(case, lstm, D, H)
     X = case.randn(B, T, D)
@@ -121,7 +121,7 @@ def starts_afresh(lstm, case):
 
 @check(LSTM, see="When a sequence ends early")
 def ragged_with_state(lstm, case):
-    """keeps a sequence's given state apart from the others when lengths differ"""
+    """keeps the given states of the sequences apart when lengths differ"""
     B, T, D, H = case.sizes(4, low=3)
     ours, torchs = lstm_pair(case, lstm, D, H)
     X, lengths = case.randn(B, T, D), case.lengths(B, T)
@@ -156,7 +156,7 @@ def gradients(step, case):
 
 @check(cell_gradient, see="How much of the memory is left")
 def closed_gate(gradient, case):
-    """is zero before a gate that is closed, and no other value is disturbed"""
+    """is zero before a closed gate, and right everywhere else"""
     B, T, H = case.sizes(3, low=4)
     f = case.rand(B, T, H)
     f[:, T // 2] = 0
@@ -194,7 +194,7 @@ def refuses(convert, case):
 
 @check(init_forget_bias, see="Start with the gate open")
 def negative(init, case):
-    """takes any value, a negative one too"""
+    """accepts any value, even a negative one"""
     (H,) = case.sizes(1, low=3)
     b = case.randn(4 * H)
     expected = torch.cat([b[:H], torch.full((H,), -3.25, dtype=b.dtype), b[2 * H :]])

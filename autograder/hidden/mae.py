@@ -34,7 +34,7 @@ forbid(linear_probe, "sklearn.linear_model.LogisticRegression")
 
 @check(grid_positions, see="Where a patch stands")
 def slow_clocks(positions, case):
-    """slows the clocks down by 30 unless told otherwise, in a single row too"""
+    """slows the clocks down by 30 unless told otherwise, even in a single row or column"""
     case.equal(positions(1, 9, 12), places(1, 9, 12, 30.0), "positions", atol=1e-6)
     case.equal(positions(7, 1, 8), places(7, 1, 8, 30.0), "positions of a column", atol=1e-6)
 
@@ -137,7 +137,7 @@ def gradients(decoder, case):
 
 @check(mae_loss, see="Each patch in its own units")
 def empty_patches(loss, case):
-    """asks for zeros where a patch is of one colour, and stays finite"""
+    """expects zeros where a patch has one colour only, and stays finite"""
     predicted, patches, masked = loss_inputs(case)
     colours = patches[:, :, :1].expand_as(patches).contiguous()
     expected = F.mse_loss(predicted[masked], torch.zeros_like(predicted[masked]))
@@ -146,7 +146,7 @@ def empty_patches(loss, case):
 
 @check(mae_loss, see="Each patch in its own units")
 def faint_patches(loss, case):
-    """adds 10⁻⁶ to the variance, inside the root, which counts where a patch is faint"""
+    """adds 10⁻⁶ to the variance, inside the root, which matters where a patch is faint"""
     predicted, patches, masked = loss_inputs(case)
     faint = patches / 2000
     expected = error_by_loop(predicted, faint, masked, True)
@@ -155,7 +155,7 @@ def faint_patches(loss, case):
 
 @check(mae_loss, see="Masked patches only")
 def gradients(loss, case):
-    """pulls at the predictions for masked patches, and at no other"""
+    """passes gradients to the predictions of masked patches, and to no others"""
     predicted, patches, masked = loss_inputs(case)
     targets = F.layer_norm(patches, patches.shape[-1:], eps=0.0)
     M = patches.shape[-1]

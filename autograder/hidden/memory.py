@@ -61,7 +61,7 @@ def gradients(read, case):
 
 @check(ntm_read, see="Reading is attention")
 def square(read, case):
-    """reads rows and not columns when N = M"""
+    """reads rows, not columns, when N = M"""
     B, N = case.sizes(2)
     memory, rows = case.randn(B, N, N), case.integers(0, N, B)
     expected = torch.stack([memory[n, int(row)] for n, row in enumerate(rows)])
@@ -125,7 +125,7 @@ def very_sharp(find, case):
 
 @check(content_addressing, see="Find a row by its content")
 def nothing_to_find(find, case):
-    """looks at all rows alike when the key is zero"""
+    """weighs all rows equally when the key is zero"""
     B, N, M = case.sizes(3, low=3)
     w = find(case.randn(B, N, M), torch.zeros(B, M, dtype=torch.float64), 1 + case.rand(B))
     case.equal(w, torch.full((B, N), 1 / N), "w")
@@ -168,7 +168,7 @@ def five_shifts(shift, case):
 
 @check(circular_shift, see="Move on by a row")
 def one_shift(shift, case):
-    """multiplies by s when there is one shift, that by 0"""
+    """multiplies by s when the only shift is that by 0"""
     B, N = case.sizes(2, low=4)
     w, s = focus(case, B, N), case.rand(B, 1)
     case.equal(
@@ -214,7 +214,7 @@ def zeros(sharp, case):
 
 @check(sharpen, see="Against the blur")
 def shares_the_largest(sharp, case):
-    """shares the weight between two rows that are equally large when γ is very large"""
+    """shares the weight between two equally large ones when γ is very large"""
     w = torch.tensor([[0.1, 0.35, 0.2, 0.35], [0.5, 0.1, 0.4, 0.0]], dtype=torch.float64)
     expected = torch.tensor([[0, 0.5, 0, 0.5], [1, 0, 0, 0]], dtype=torch.float64)
     case.equal(sharp(w, torch.tensor([3e3, 4e3], dtype=torch.float64)), expected, "w")
@@ -245,7 +245,7 @@ def gradients(student, case):
 
 @check(NTM, see="One step of the machine")
 def starts_afresh(student, case):
-    """gives the same when it is called twice"""
+    """gives the same when called twice"""
     D, D_Y, H, N, M = case.sizes(5)
     B, T = 2, 3
     ours, _ = machine(case, student, D, D_Y, H, N, M)
@@ -256,7 +256,7 @@ def starts_afresh(student, case):
 
 @check(NTM, see="One step of the machine")
 def alone(student, case):
-    """gives each sequence the same in a batch and on its own"""
+    """gives each sequence the same output in a batch and on its own"""
     T, D, D_Y, H, N, M = case.sizes(6)
     ours, _ = machine(case, student, D, D_Y, H, N, M)
     X = case.randn(3, T, D)
@@ -268,7 +268,7 @@ def alone(student, case):
 
 @check(dnc_usage, see="What is in use")
 def gradients(update, case):
-    """passes gradients to all that it depends on"""
+    """passes gradients to everything that it depends on"""
     B, R, N = case.sizes(3)
 
     def oracle(usage, w_write, w_read, free):
@@ -292,7 +292,7 @@ def one_head(update, case):
 
 @check(dnc_usage, see="What is in use")
 def rests(update, case):
-    """leaves usage as it is when nothing is written and nothing freed"""
+    """leaves the usage as it is when nothing is written or freed"""
     B, R, N = case.sizes(3)
     usage, w_write, w_read, free = usage_inputs(case, B, R, N)
     case.equal(update(usage, 0 * w_write, w_read, 0 * free), usage, "usage")
@@ -324,7 +324,7 @@ def follows_the_rows(allocate, case):
 
 @check(dnc_allocation, see="The row used least")
 def total(allocate, case):
-    """sums to 1 - Π u, with equal usages too"""
+    """sums to 1 - Π u, even with equal usages"""
     B, N = case.sizes(2, low=4)
     usage = case.rand(B, 1).expand(B, N).clone()
     a = allocate(usage)
@@ -360,7 +360,7 @@ def one_filter(make, case):
 
 @check(gaussian_filterbank, see="A row of Gaussian filters")
 def nearest_pixel(make, case):
-    """falls on the border when it lies outside and is narrow"""
+    """picks the pixel at the border when a narrow filter lies outside"""
     centre = torch.tensor([-80.0, 90.0], dtype=torch.float64)
     narrow = torch.full((2,), 0.4, dtype=torch.float64)
     F = make(centre, torch.full((2,), 2.0, dtype=torch.float64), narrow, 2, 6)
@@ -381,7 +381,7 @@ def gradients(look, case):
 
 @check(draw_read, see="Take a glimpse")
 def square(look, case):
-    """uses the vertical filters on rows, also for square images of as many pixels as filters"""
+    """uses the vertical filters on rows, even for square images with N = Y = X"""
     B, N = case.sizes(2, low=3)
     image, F_Y, F_X, gamma = glimpse_inputs(case, B, N, N, N)
     expected = torch.stack(
@@ -404,7 +404,7 @@ def gradients(paint, case):
 
 @check(draw_write, see="Paint where you look")
 def square(paint, case):
-    """uses the vertical filters on rows, also for square images of as many pixels as filters"""
+    """uses the vertical filters on rows, even for square images with N = Y = X"""
     B, N = case.sizes(2, low=3)
     _, F_Y, F_X, gamma = glimpse_inputs(case, B, N, N, N)
     patch = case.randn(B, N, N)

@@ -28,7 +28,7 @@ from course_pkg.positions import (
 
 @check(linear_positions, see="Number the positions")
 def many(linear, case):
-    """counts past any size of a batch or a table"""
+    """counts as far as T, however large"""
     (D,) = case.sizes(1)
     expected = torch.arange(300.0)[:, None].repeat(1, D)
     case.equal(linear(300, D), expected, "P")
@@ -37,7 +37,7 @@ def many(linear, case):
 
 @check(sinusoidal_positions, see="Clocks that run at different speeds")
 def other_bases(sinusoidal, case):
-    """takes another base"""
+    """accepts another base"""
     T, half = case.sizes(2, low=3)
     case.equal(sinusoidal(T, 2 * half, base=50.0), clocks(T, 2 * half, 50.0), "P", **ANGLES)
 
@@ -107,7 +107,7 @@ def nothing_allowed(attend, case):
 
 @check(rope_rotate, see="Turn the queries and the keys")
 def other_bases(rotate, case):
-    """takes another base, and positions between the whole ones"""
+    """accepts another base, and positions that are not whole numbers"""
     T, half = case.sizes(2, low=3)
     X, positions = case.randn(T, 2 * half), 5 * case.rand(T)
     turned = rotate(X, positions, base=50.0)

@@ -82,7 +82,7 @@ def one_step(forward, case):
 
 @check(rnn_forward, see="The same step, T times")
 def starts_afresh(forward, case):
-    """gives the same when it is called twice"""
+    """gives the same when called twice"""
     B, T, D, H = case.sizes(4, low=3)
     W, b = weights(case, D, H)
     X = case.randn(B, T, D)
@@ -93,7 +93,7 @@ def starts_afresh(forward, case):
 
 @check(rnn_backward, see="Backpropagation through time")
 def from_zero(backward, case):
-    """takes h_0 = 0 when no state is given"""
+    """starts from h_0 = 0 when no state is given"""
     B, T, D, H = case.sizes(4, low=3)
     W, b = weights(case, D, H)
     X, seen = case.randn(B, T, D), case.randn(B, T, H)
@@ -154,7 +154,7 @@ def longer_than_the_sequence(truncated, case):
 
 @check(truncated_bptt, see="The state goes on, the gradient stops")
 def initial_state(truncated, case):
-    """gives h_0 the gradient of the first piece, and takes zeros where none is given"""
+    """gives h_0 the gradient of the first piece, and starts from zeros when none is given"""
     (seen, X, W, b, k, h_0), expected = pieces_case(case, 2, 6)
     case.equal(four(case, truncated(seen, X, W, b, k, h_0), expected)[3], expected[3], "∂L/∂h_0")
     zero = torch.zeros_like(h_0)
@@ -165,7 +165,7 @@ def initial_state(truncated, case):
 
 @check(truncated_bptt, weight=0.5, see="The state goes on, the gradient stops")
 def refuses(truncated, case):
-    """raises ValueError for pieces of no step"""
+    """raises ValueError for pieces without a step"""
     (seen, X, W, b, _, h_0), _ = pieces_case(case, 2, 6)
     case.raises(ValueError, lambda: truncated(seen, X, W, b, 0, h_0), "k is 0")
     case.raises(ValueError, lambda: truncated(seen, X, W, b, -2, h_0), "k is -2")
@@ -205,7 +205,9 @@ def dead_end(norms, case):
     outputs[:, t] = outputs[:, t].sign()
     result = norms(seen, outputs, W)
     case.shape(result, tuple(outputs.shape[:2]), "‖∂ℓ_T/∂h_t‖")
-    case.that((result[:, t:] > 0).all(), "The norm should not be zero after the saturated step.")
+    case.that(
+        (result[:, t:] > 0).all(), "The norm should not be zero after the saturated step, yours is."
+    )
     case.equal(result[:, :t], torch.zeros(len(seen), t), "‖∂ℓ_T/∂h_t‖ before saturation")
 
 
@@ -261,6 +263,6 @@ def zero(clip, case):
 
 @check(clip_grad_norm, weight=0.5, see="One norm for all parameters")
 def refuses(clip, case):
-    """raises ValueError for a longest norm of zero"""
+    """raises ValueError when max_norm is zero"""
     gradients = gradients_of(case)
     case.raises(ValueError, lambda: clip(gradients, 0.0), "max_norm is 0")

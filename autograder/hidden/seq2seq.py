@@ -81,7 +81,7 @@ def gradients(encoder, case):
 
 @check(Decoder, see="A decoder with one context")
 def one_sentence(decoder, case):
-    """takes the same c from a sentence in a batch and on its own"""
+    """gives a sentence the same c in a batch and on its own"""
     V, E, C, S, B, N = even_sizes(case, 6)
     ours, _ = decoder_pair(case, decoder, V, E, C, S)
     h, mask = annotations(case, B, N, C)
@@ -135,7 +135,7 @@ def one_word(loss, case):
 
 @check(greedy_decode, see="Greedy decoding")
 def one_sentence(decode, case):
-    """translates a sentence the same on its own"""
+    """translates a sentence on its own as in a batch"""
     decoder, h, mask = greedy_case(case, end=2.0)
     for b in range(3):
         words = greedy_by_hand(decoder, h[b], mask[b], 15)
@@ -177,7 +177,7 @@ def corpus(case: Case, keep: float, low: int = 6, change: float = 0.15) -> tuple
 
 @check(bleu, see="Measuring a translation")
 def values_by_hand(score, case):
-    """counts as one does by hand, crossing out what is found"""
+    """counts as you would by hand, crossing out what is found"""
     hypotheses, references = corpus(case, keep=1.1)
     case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
 
@@ -191,7 +191,7 @@ def brevity_by_hand(score, case):
 
 @check(bleu, see="Measuring a translation")
 def of_a_corpus(score, case):
-    """adds up counts over sentences, of which some have no match of four words"""
+    """adds up counts over sentences, some of which have no match of four words"""
     hypotheses, references = corpus(case, keep=1.1, low=4, change=0.4)
     hypotheses.append(references[0][::-1])
     references.append(references[0])
@@ -322,7 +322,7 @@ def gradients(decoder, case):
 
 
 def search_by_hand(decoder, h, mask, width: int, max_length: int, alpha: float) -> list:
-    """Search with lists, going back to the start for every hypothesis."""
+    """Search with lists, starting anew for every hypothesis."""
 
     def judge(one: tuple[list[int], float]) -> float:
         return -one[1] / len(one[0]) ** alpha
@@ -357,7 +357,7 @@ def narrow_beams(search, case):
 
 @check(beam_search, see="Short or probable")
 def between(search, case):
-    """divides by the length to the power α, also where α is neither 0 nor 1"""
+    """divides by the length to the power α, even where α is neither 0 nor 1"""
     for alpha in (0.6, 0.3, 1.5):
         narrow(case, search, alpha, V=8)
 
@@ -375,14 +375,16 @@ def no_more_than_there_are(search, case):
     """returns fewer hypotheses where there are fewer than the width"""
     decoder, h, mask = search_case(case, V=6)
     words, log_p = hypotheses(case, search(decoder, h, mask, 10, 1))
-    case.that(len(words) <= 6, f"hypotheses should be 6 at most, yours are {len(words)}.", log_p)
+    case.that(
+        len(words) <= 6, f"hypotheses should number 6 at most, yours number {len(words)}.", log_p
+    )
     expected = next_log_p(decoder, h[0], mask[0], []).sort(descending=True).values
     case.equal(log_p[:4], expected[:4].float(), "log p of hypotheses")
 
 
 @check(beam_search, see="Beam search")
 def padded_sentence(search, case):
-    """gives the same for a sentence with padding behind it"""
+    """gives the same for a sentence with padding after it"""
     N, C, S = case.sizes(3, low=3)
     decoder = small_decoder(case, 8, C, S, 0.5)
     h, mask = case.randn(1, N + 2, C), torch.arange(N + 2)[None] < N

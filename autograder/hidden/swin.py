@@ -60,7 +60,7 @@ def gradient(partition, case):
 
 @check(window_partition, see="Cut the map into windows")
 def truth_values(partition, case):
-    """takes maps of any kind of numbers, one window among them"""
+    """accepts maps of any dtype, and maps of a single window"""
     X, M = some_maps(case)
     case.equal(partition(X > 0, M), cut(X > 0, M), "windows of truth values")
     single = X[:, :M, :M]
@@ -90,7 +90,7 @@ def refuses(reverse, case):
     """raises ValueError for windows that do not make up the map"""
     B, D = few_sizes(case, 2)
     six, nine = case.randn(B, 6, 4, D), case.randn(B, 4, 9, D)
-    case.raises(ValueError, lambda: reverse(six, 2, (4, 8)), "six windows shall make up eight")
+    case.raises(ValueError, lambda: reverse(six, 2, (4, 8)), "six windows are given for eight")
     case.raises(ValueError, lambda: reverse(nine, 2, (6, 6)), "windows have 9 positions, M is 2")
     case.raises(ValueError, lambda: reverse(six, 2, (3, 8)), "M is 2 and a map has 3 rows")
     case.raises(ValueError, lambda: reverse(six, 2, (8, 3)), "M is 2 and a map has 3 columns")
@@ -98,7 +98,7 @@ def refuses(reverse, case):
 
 @check(relative_position_index, see="One bias for each offset")
 def extremes(index, case):
-    """takes a window of a single position, and one of 7 × 7"""
+    """is right for a window of a single position, and for one of 7 × 7"""
     case.equal(index(1), offsets(1), "index of M = 1")
     case.equal(index(7), offsets(7), "index of M = 7")
 
@@ -123,7 +123,7 @@ def gradients(attention, case):
 
 @check(WindowAttention, see="Attention inside a window")
 def windows_apart(attention, case):
-    """gives a window the same, whatever the other windows hold"""
+    """gives a window the same output, whatever the other windows hold"""
     ours, _, _, _, windows = attention_case(case, attention)
     Y = ours(windows)
     case.shape(Y, tuple(windows.shape), "Y")
@@ -142,14 +142,14 @@ def single_head(attention, case):
 
 @check(window_attention_cost, see="What windows save")
 def more_maps(cost, case):
-    """counts other maps rightly too"""
+    """counts correctly for other maps too"""
     compare_costs(case, cost, "global")
     compare_costs(case, cost, "windowed")
 
 
 @check(shifted_window_mask, see="Who may see whom")
 def all_shifts(mask, case):
-    """is right for every shift, none among them"""
+    """is right for every shift, including none"""
     for shift in range(4):
         expected = true_mask((8, 12), 4, shift)
         case.equal(mask((8, 12), 4, shift), expected, f"mask for shift {shift}")

@@ -91,7 +91,7 @@ def epsilon(norm, case):
 
 @check(layer_norm, see="Layer norm")
 def axes(norm, case):
-    """takes one vector, and a batch of two axes"""
+    """accepts one vector, and a batch of two axes"""
     X, gain, bias = to_normalise(case)
     expected = F.layer_norm(X, gain.shape, gain, bias)
     case.equal(norm(X[0, 0], gain, bias), expected[0, 0], "Y of one vector")
@@ -126,7 +126,7 @@ def gradients(layer, case):
 
 @check(EncoderLayer, see="Post-LN and pre-LN")
 def padding(layer, case):
-    """gives the words of a sentence the same, however much padding follows them"""
+    """gives the words of a sentence the same output, however much padding follows them"""
     for pre_norm in (False, True):
         ours, _, X, _, _ = encoder_layer(case, layer, pre_norm)
         N = X.shape[1]
@@ -139,7 +139,7 @@ def padding(layer, case):
 
 @check(EncoderLayer, see="Post-LN and pre-LN")
 def one_mask(layer, case):
-    """takes one mask for all sentences"""
+    """accepts one mask for all sentences"""
     ours, theirs, X, mask, H = encoder_layer(case, layer, False)
     expected = theirs(X, forbidden(mask[0], len(X), H))
     case.equal(ours(X, mask[0]), expected, "X under one mask")
@@ -179,7 +179,7 @@ def alone(layer, case):
 
 @check(Transformer, see="The whole model")
 def padding(transformer, case):
-    """predicts the same, whatever stands in the source's padding and however long it is"""
+    """predicts the same, whatever the source's padding holds and however long it is"""
     ours, _, X, lengths, mask, Y = translators(case, transformer, pre_norm=False)
     logits = ours(X, lengths, Y)
     case.that(isinstance(logits, Tensor), "logits should be a tensor, yours is not.")
@@ -267,20 +267,20 @@ def gradient(loss, case):
 
 @check(label_smoothing_loss, see="Do not be too sure")
 def loud(loss, case):
-    """is a number, not NaN or infinite, for logits in the thousands"""
+    """is finite, not NaN, for logits in the thousands"""
     logits, targets = smoothing_case(case)
     case.equal(loss(1e4 * logits, targets), torchs_loss(1e4 * logits, targets, 0.1), "loss")
 
 
 @check(label_smoothing_loss, see="Do not be too sure")
 def other_shapes(loss, case):
-    """takes logits of one sentence, and another word to ignore"""
+    """accepts logits of one sentence, and another word to ignore"""
     logits, targets = smoothing_case(case)
     ignore = int(targets.max())
     expected = torchs_loss(logits[0], targets[0], 0.1)
     case.equal(loss(logits[0], targets[0]), expected, "loss of one sentence")
     expected = torchs_loss(logits, targets, 0.1, ignore)
-    case.equal(loss(logits, targets, 0.1, ignore), expected, "loss with another ignore")
+    case.equal(loss(logits, targets, 0.1, ignore), expected, "loss with another word to ignore")
 
 
 @check(label_smoothing_loss, see="Do not be too sure")

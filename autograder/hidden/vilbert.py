@@ -54,7 +54,7 @@ def filling(embeddings, case):
 
 @check(VisualEmbeddings, see="What is where in a picture")
 def one_region(embeddings, case):
-    """takes pictures of one region, and any region may be the one that is not real"""
+    """accepts pictures of one region, whichever regions are not real"""
     B, F_, D = case.sizes(3, low=3)
     ours, state, features, boxes = visual_case(case, embeddings, B, 1, F_, D)
     alone = torch.ones(B, 1, dtype=torch.bool)
@@ -64,7 +64,7 @@ def one_region(embeddings, case):
     given = ours(features, boxes, regions)
     case.shape(given, (B, 4, D), "v")
     case.equal(
-        given[:, 0], seen(state, features, boxes, regions)[:, 0], "v of [IMG] without the 1st"
+        given[:, 0], seen(state, features, boxes, regions)[:, 0], "v of [IMG] without region 0"
     )
 
 
@@ -106,7 +106,7 @@ def gradients(block, case):
 
 @check(CoAttentionBlock, see="Each asks, the other answers")
 def one_mask(block, case):
-    """takes a mask for one stream alone"""
+    """accepts a mask for one stream alone"""
     ours, state, H, t, v, words, regions = block_case(case, block, low=3)
     for kind, mask in {"words": words, "regions": regions}.items():
         given = four(case, ours(t, v, **{kind: mask}), t, v, H)
@@ -117,7 +117,7 @@ def one_mask(block, case):
 
 @check(ViLBERT, see="Two streams that meet")
 def filling(model, case):
-    """gives the same whatever stands where no word and no region is"""
+    """gives the same whatever the padding of words and regions holds"""
     ours, _, _, batch = model_case(case, model)
     tokens, words, features, boxes, regions = batch
     runs = []
@@ -182,7 +182,7 @@ def gradients(loss, case):
 
 @check(alignment_loss, see="Does the caption match the picture")
 def one_kind(loss, case):
-    """takes a batch in which all pairs match, or none"""
+    """accepts a batch in which all pairs match, or none"""
     (B,) = case.sizes(1, low=4)
     scores = case.randn(B)
     for match in (torch.ones(B, dtype=torch.bool), torch.zeros(B, dtype=torch.bool)):
@@ -226,7 +226,7 @@ def perfect(loss, case):
 
 @check(masked_multimodal_loss, see="Hide words and regions")
 def gradients(loss, case):
-    """sends finite and right gradients to both logits, zeros in the targets or not"""
+    """sends right, finite gradients to both logits, even with zeros in the targets"""
     given = masked_case(case, *masked_sizes(case))
     given[3] = F.one_hot(given[3].argmax(dim=-1), given[3].shape[-1]).double()
     given[5] = torch.arange(len(given[5])) % 2 == 0

@@ -69,7 +69,7 @@ def gradient_of_z(attend, case):
 
 @check(hard_attention, see="Hard attention")
 def only_one_location(attend, case):
-    """takes the only location that there is, with log p_s = 0"""
+    """takes the only location there is, with log p_s = 0"""
     B, D = case.sizes(2)
     e, a = case.randn(B, 1), case.randn(B, 1, D)
     for sample in (True, False):
@@ -81,7 +81,7 @@ def only_one_location(attend, case):
 
 @check(hard_attention, see="Hard attention")
 def draws_anew(attend, case):
-    """draws for each picture and each call anew"""
+    """draws anew for each picture and in each call"""
     B, L, D = 30, *case.sizes(2, low=4)
     e, a = torch.zeros(B, L, dtype=torch.float64), case.randn(1, L, D).expand(B, L, D).clone()
     *_, first = chosen(case, attend(e, a), B, L, a)
@@ -105,7 +105,7 @@ def gradients(penalty, case):
 
 @check(doubly_stochastic_penalty, see="Look everywhere once")
 def stares(penalty, case):
-    """is L - 1 + (T - 1)² when one location is looked at all the time"""
+    """is L - 1 + (T - 1)² when a single location is looked at all the time"""
     B, T, L = case.sizes(3, low=3)
     p = torch.zeros(B, T, L, dtype=torch.float64)
     p[:, :, 1] = 1
@@ -115,7 +115,7 @@ def stares(penalty, case):
 
 @check(CaptionDecoder, see="One step of the decoder")
 def hard_step_in_training(student, case):
-    """draws the location at random when it is hard and in training mode"""
+    """draws the location at random with hard attention in training mode"""
     words, L, D, H, A = case.sizes(5, low=3)
     B = 40
     ours, weights = decoder(case, student, words, D, H, A, hard=True)
@@ -154,7 +154,7 @@ def teacher_forcing(student, case):
     case.equal(after[:, :-1], before[:, :-1], "scores before the changed words")
     case.that(
         not torch.allclose(after[:, -1], before[:, -1]),
-        "Scores should depend on the word before, yours do not.",
+        "Scores should depend on the previous word, yours do not.",
     )
 
 
@@ -199,7 +199,7 @@ def one_step_with_graph(weights, word, h, c, a):
 
 @check(reinforce_loss, see="The REINFORCE estimate")
 def exact_on_average(loss, case):
-    """has on average, over all choices of two locations, the exact gradient of the expectation"""
+    """averaged over all choices of two locations, has the exact gradient of the expectation"""
     L, T, words = 3, 2, 2
     e = case.randn(T, L).requires_grad_()
     log_y = (-case.rand(L, L, words) - 0.1).requires_grad_()  # for each pair of locations
@@ -241,7 +241,7 @@ def padding(loss, case):
 
 @check(update_baseline, see="A baseline")
 def decays(update, case):
-    """takes any decay, 0 and 1 too"""
+    """accepts any decay, even 0 and 1"""
     R = -10 * case.rand(*case.sizes(1, low=3))
     case.equal(update(-3.0, R, decay=0.25), 0.25 * -3.0 + 0.75 * R.mean(), "b")
     case.equal(update(-3.0, R, 1.0), -3.0, "b with decay 1")

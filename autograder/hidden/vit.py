@@ -48,14 +48,14 @@ def gradient(patch, case):
     (expected,) = torch.autograd.grad(pixel_by_pixel(images, P), images, seen)
     patches = patch(images, P)
     case.shape(patches, (B, h * w, P * P * C), "patches")
-    case.that(patches.requires_grad, "patches should carry a gradient to the images.")
+    case.that(patches.requires_grad, "patches should carry a gradient to the images, yours do not.")
     patches.backward(seen)
     case.gradient(images, expected, "images")
 
 
 @check(patchify, see="Cut an image into patches")
 def other_layouts(patch, case):
-    """takes images whose channels or sides lie in memory in another order"""
+    """accepts images whose channels or sides lie in memory in another order"""
     B, C, P, h, w = image_sizes(case)
     last = case.randn(B, h * P, w * P, C).permute(0, 3, 1, 2)
     case.equal(patch(last, P), pixel_by_pixel(last, P), "patches")
@@ -65,7 +65,7 @@ def other_layouts(patch, case):
 
 @check(patchify, see="Cut an image into patches")
 def extremes(patch, case):
-    """takes patches of one pixel, and a patch as large as the image"""
+    """is right for patches of one pixel, and for a patch as large as the image"""
     B, C, h, w, S = case.sizes(5)
     images = case.randn(B, C, h, w)
     case.equal(patch(images, 1), pixel_by_pixel(images, 1), "patches of one pixel")
@@ -81,14 +81,14 @@ def gradient(join, case):
     seen = case.randn(B, C, h * P, w * P)
     images = join(patches, P, (h * P, w * P))
     case.shape(images, (B, C, h * P, w * P), "images")
-    case.that(images.requires_grad, "images should carry a gradient to the patches.")
+    case.that(images.requires_grad, "images should carry a gradient to the patches, yours do not.")
     images.backward(seen)
     case.gradient(patches, pixel_by_pixel(seen, P), "patches")
 
 
 @check(unpatchify, see="And back")
 def other_layouts(join, case):
-    """takes patches that lie in memory in another order, and a size that is a list"""
+    """accepts patches that lie in memory in another order, and a size that is a list"""
     B, C, P, h, w = image_sizes(case)
     images = case.randn(B, C, h * P, w * P)
     patches = pixel_by_pixel(images, P).transpose(0, 1).contiguous().transpose(0, 1)
@@ -104,7 +104,7 @@ def refuses_rests(join, case):
         case.raises(
             ValueError,
             lambda patches=patches, size=size: join(patches, 2, size),
-            f"patches of 2 × 2 should fill {size[0]} × {size[1]} pixels",
+            f"patches of 2 × 2 are given for {size[0]} × {size[1]} pixels",
         )
     odd = case.randn(B, 4, 4 * C + 1)
     case.raises(
@@ -158,7 +158,7 @@ def gradients(layer, case):
 
 @check(ViTLayer, see="Norms before, sums after")
 def order_of_the_tokens(layer, case):
-    """gives each token the same whatever the order in which they come"""
+    """gives each token the same output whatever order the tokens come in"""
     B, T, D, H = layer_sizes(case)
     ours, torchs = layer_pair(case, layer, D, H)
     X, order = 3 * case.randn(B, T, D), torch.randperm(T, generator=case.generator)
@@ -177,7 +177,7 @@ def gradients(vit, case):
     expected.backward(seen)
     logits = ours(images)
     case.shape(logits, tuple(expected.shape), "logits")
-    case.that(logits.requires_grad, "logits should carry gradients, yours carry none.")
+    case.that(logits.requires_grad, "logits should carry gradients, yours do not.")
     logits.backward(seen)
     parameters = dict(ours.named_parameters())
     for name in ("cls", "positions"):
@@ -194,7 +194,7 @@ def one_image(vit, case):
 
 @check(ViT, see="From tokens to classes")
 def weights_do_not_change_the_logits(vit, case):
-    """gives the same logits with the weights, for the mean as well"""
+    """gives the same logits when the weights are returned, with either pool"""
     ours, settings, state, images = model_pair(case, vit, "mean")
     expected_logits, expected = classified(settings, state, images)
     given, A = case.unpack(ours(images, return_weights=True), "logits", "A")
@@ -220,7 +220,7 @@ def published(count, case):
         ("ViT-H/14", 14, 1280, 32, 632.045800),
     ):
         counts = count((224, 224), P, 3, D, L, 1000)
-        case.that(isinstance(counts, dict), "The result should be a dict, yours is none.")
+        case.that(isinstance(counts, dict), "The result should be a dict, yours is not.")
         total = torch.tensor(sum(counts.values()) / 1e6, dtype=torch.float64)
         expected = torch.tensor(millions, dtype=torch.float64)
         case.equal(total, expected, f"{name} in millions", rtol=1e-9)
@@ -243,7 +243,7 @@ def fewer_patches(resize, case):
 
 @check(resize_positions, see="Positions for another grid")
 def two_special_rows(resize, case):
-    """keeps every row before the grid's, be it one, two or three"""
+    """keeps every row before the grid's, whether one, two or three"""
     h, w = case.sizes(2, low=3)
     for extra in (2, 3):
         stretched(case, resize, extra, (h, w), (w + 1, h))
@@ -251,14 +251,16 @@ def two_special_rows(resize, case):
 
 @check(resize_positions, see="Positions for another grid")
 def gradient(resize, case):
-    """lets a gradient through, and goes on in the numbers' own precision"""
+    """lets a gradient through, and computes in the precision of its input"""
     h, w, D = case.sizes(3, low=3)
     positions, new = case.randn(1 + h * w, D).requires_grad_(), (h + 1, w + 2)
     seen = case.randn(1 + new[0] * new[1], D)
     (expected,) = torch.autograd.grad(resized(positions, (h, w), new), positions, seen)
     given = resize(positions, (h, w), new)
     case.shape(given, tuple(seen.shape), "positions")
-    case.that(given.dtype == torch.float64, f"float64 should stay, yours is {given.dtype}.")
+    case.that(
+        given.dtype == torch.float64, f"The result should stay float64, yours is {given.dtype}."
+    )
     case.that(given.requires_grad, "The result should carry a gradient, yours does not.")
     given.backward(seen)
     case.gradient(positions, expected, "positions")
@@ -284,6 +286,6 @@ def order_of_the_layers(rollout, case):
 
 @check(attention_rollout, see="Attention through all layers")
 def deep(rollout, case):
-    """takes a model of many layers"""
+    """is right for a model of many layers"""
     A = looks_of(case, 12, 2, 3, 5)
     case.equal(rollout(A), followed(A), "R")

@@ -71,7 +71,7 @@ class Channel:
             do: what the child should do.
             name: what messages call the object.
             seconds: the time limit, if not that of a call.
-            fields: what else the child has to know.
+            fields: what else the child needs to know.
         Raises:
             Failure: the student's code is wrong, or the child did not answer as it should.
         """
@@ -128,7 +128,7 @@ class Channel:
             return results
 
     def release_with(self, owner: object, kind: str, number: int) -> None:
-        """Let the child forget an object or a graph when its owner here goes."""
+        """Let the child forget an object or a graph when its owner here is gone."""
         weakref.finalize(owner, self._released.append, (kind, number)).atexit = False
 
     def end(self, reason: str, seconds: float = 0.0) -> None:
@@ -187,8 +187,8 @@ class Channel:
             self.end(f"an earlier call {text}", 1.0)
             raise Failure(f"{name} {text}.") from None
         except _MALFORMED as error:
-            self.end("an earlier call gave what cannot be read")
-            raise Failure(f"{name} gives what cannot be read: {error!s:.200}.") from None
+            self.end("an earlier call gave a result that cannot be read")
+            raise Failure(f"{name} gives a result that cannot be read: {error!s:.200}.") from None
         except Failure:
             raise
         except BaseException:  # such as Ctrl-C: the next answer would be to this question

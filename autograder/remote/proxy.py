@@ -2,7 +2,7 @@
 
 A Proxy offers what Guarded offers, so that checks run with either. Values cross as data (see
 course_pkg.remote.messages); nothing that the other side sends is executed, and whatever it does
-wrong, be it to end, to hang or to send garbage, is a Failure of the call that was under way.
+wrong, such as to end, to hang or to send garbage, is a Failure of the call that was under way.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Proxy:
 
     @staticmethod
     def number_of(value: object, channel: Channel) -> int | None:
-        """Look up by which number the other side of a channel knows a value; None if none.
+        """Look up the number by which the other side of a channel knows a value; None if none.
 
         Raises:
             WireError: it stands in for an object of another process, or of one that has ended.

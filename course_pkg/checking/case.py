@@ -49,7 +49,7 @@ class Case:
         return torch.randint(low, high, shape, generator=self.generator)
 
     def lengths(self, B: int, T: int) -> Tensor:
-        """Draw B lengths from 1 to T, in no order, at least one of each extreme."""
+        """Draw B lengths from 1 to T, in no particular order, with both extremes among them."""
         lengths = torch.cat([torch.tensor([T, 1]), self.integers(1, T + 1, B - 2)])
         return lengths[torch.randperm(B, generator=self.generator)]
 
@@ -109,7 +109,7 @@ class Case:
         """Demand a tensor of a shape.
 
         Raises:
-            Failure: it is no tensor, or has another shape.
+            Failure: it is not a tensor, or has another shape.
         """
         if not isinstance(given, Tensor):
             wanted = describe(torch.empty(expected, device="meta"))

@@ -33,8 +33,8 @@ def claim(
 ) -> None:
     """Compare what an experiment found with what its text promises, and say what came out.
 
-    Figures that are still to be shown are shown first. A claim that does not hold is a sentence,
-    not an exception: another seed or a slow machine is no mistake of the student's. Under pytest
+    Figures that are not shown yet are shown first. A claim that does not hold is a sentence,
+    not an exception: an unlucky seed or a slow machine is not the student's mistake. Under pytest
     and nbval it is an exception as well.
 
     Example:
@@ -43,9 +43,9 @@ def claim(
 
     Args:
         what: names the value; without bounds, it is the whole statement.
-        value: what came out. Of several numbers, each must keep the bounds. Without bounds, it says
-            whether the statement is true.
-        above, below: the value must be larger than the one, and smaller than the other.
+        value: what came out. If it is several numbers, each must keep the bounds; if no bounds are
+            given, it says whether the statement is true.
+        above, below: the value must be larger than the first, and smaller than the second.
         equals: the value must be exactly this.
     Raises:
         ClaimFailed: the claim does not hold, in a test.
@@ -88,7 +88,7 @@ def _margin(relation: str, given: Tensor, bound: Tensor) -> Tensor:
 
 
 def _holds(relation: str, margin: Tensor) -> bool:
-    # A comparison with NaN is false: NaN keeps no bound.
+    # A comparison with NaN is false, so NaN keeps no bound.
     return bool((margin == 0).all() if relation == "equal to" else (margin > 0).all())
 
 

@@ -1,4 +1,4 @@
-"""How a failed property speaks: short lines with an index, the expected value and the given one."""
+"""How a failed property is told: short lines with index, expected value and given value."""
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ class Failure(Exception):
 
 
 class CheckingError(Exception):
-    """Checking itself cannot go on, for a reason that is not the student's."""
+    """Checking itself cannot go on, through no fault of the student's."""
 
 
 class NotRaised(Failure):
@@ -50,7 +50,7 @@ def dense(values: Tensor) -> Tensor:
     """Bring values of any device, layout and precision into a dense tensor in memory."""
     values = values.detach().cpu().to_dense().resolve_conj().resolve_neg()
     is_short = values.is_floating_point() and values.element_size() < 4
-    return values.float() if is_short else values  # NumPy does not know all of the short ones
+    return values.float() if is_short else values  # NumPy lacks some of the short ones
 
 
 def describe(value: object) -> str:

@@ -18,8 +18,8 @@ from course_pkg.checking import twice
 from course_pkg.checking.failure import Failure, NotImplementedYet, describe
 
 SECONDS = 10.0  # for one call of a student's function
-PATIENCE = 4  # how much longer than its own time a call may take, as others use the processor too
-DEEPEST = 40  # containers within each other in a result
+PATIENCE = 4  # times its own time that a call may take, as others use the processor too
+DEEPEST = 40  # levels of nested containers in a result
 LONGEST_TEXT = 400  # characters of an exception's message
 _PLAIN = (bool, int, float, complex, str, bytes, Tensor, np.ndarray, np.generic, torch.dtype)
 _LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
@@ -27,7 +27,7 @@ _NOT_STUDENT = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __f
 
 
 class TooSlow(BaseException):
-    """The time of a call is over; not an Exception, so that student code does not swallow it."""
+    """A call has run out of time; not an Exception, so that student code does not swallow it."""
 
 
 class Guarded:
@@ -40,7 +40,7 @@ class Guarded:
         target: the student's object.
         name: what messages call it.
         seconds: the time limit of a call.
-        place: a device on which each call is made once more, if any, to give the same.
+        place: a device, if any, on which each call is repeated and must give the same result.
     Raises (when called or when an attribute is read):
         Failure: the student's code raised, ran too long, changed an input in place, or lacks the
             attribute.
@@ -64,7 +64,7 @@ class Guarded:
 
     @property
     def kind(self) -> str:
-        """ "function", "class", or what else it is."""
+        """ "function", "class", or whatever else it is."""
         if inspect.isclass(self._target):
             return "class"
         if inspect.isroutine(self._target):
@@ -173,8 +173,8 @@ def _not_implemented(name: str, error: NotImplementedError) -> str:
 def deadline(seconds: float) -> Iterator[None]:
     """Raise TooSlow in the block after a time (where the platform has interval timers).
 
-    It is the process's own time: on a busy machine a right solution is no slower. One that sleeps
-    or waits is stopped too, after PATIENCE times as long.
+    The process's own time counts, so a right solution is no slower on a busy machine. One that
+    sleeps or waits is stopped too, after PATIENCE times as long.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not (hasattr(signal, "setitimer") and in_main_thread):
@@ -190,7 +190,7 @@ def deadline(seconds: float) -> Iterator[None]:
     }
     previous = {number: signal.signal(number, stop) for number, _ in timers.values()}
     for timer, (_, after) in timers.items():
-        signal.setitimer(timer, after, 1.0)  # again each second, should code catch it
+        signal.setitimer(timer, after, 1.0)  # again each second, in case code catches it
     try:
         yield
     finally:
@@ -253,7 +253,7 @@ def _materialise(value: object) -> object:
 
 def _is_plain(value: object, depth: int = 0) -> bool:
     if depth > DEEPEST:
-        raise Failure(f"The result holds more than {DEEPEST} containers within each other.")
+        raise Failure(f"The result nests containers more than {DEEPEST} deep.")
     if value is None or isinstance(value, _PLAIN):
         return True
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class SmallDecoder(tuple):
-    """A decoder of known weights, with `start` and `step` as in seq2seq; no object of students.
+    """A decoder of known weights, with `start` and `step` as in seq2seq; not a student's object.
 
     s_0 = tanh(m P),   s_t = tanh(s_{t-1} R + E_y + m P),   logits = s_t O + b
 
@@ -38,7 +38,7 @@ class SmallServed(tuple):
 
     Args:
         weights: E (V, D), P (context, D), W_Q (L, D, H, D_h), W_K and W_V (L, D, G, D_h),
-            W_O (L, H, D_h, D), and a list of one number: how often it can be called, so that an
+            W_O (L, H, D_h, D), and a list of one number: how often it may be called, so that an
             engine that never ends fails soon. It is a tuple, so that it crosses to a child as data.
     """
 
@@ -64,7 +64,7 @@ class SmallServed(tuple):
         embedding, places, W_Q, W_K, W_V, W_O, calls = self
         calls[0] -= 1
         if calls[0] < 0:
-            raise RuntimeError("the model was called too often: does the engine come to an end?")
+            raise RuntimeError("the model was called too often: does the engine ever finish?")
         X = embedding[tokens] + places[positions]
         for layer in range(len(W_Q)):
             heads = [torch.einsum("nd,dhe->nhe", X, W[layer]) for W in (W_Q, W_K, W_V)]
@@ -78,7 +78,7 @@ class SmallTranslator(tuple):
 
     memory_i = S[x_i],   s_t = tanh(m + E[y_t] + Σ_{k≤t} F[y_k] / √(k+1)),   logits_t = s_t O + b
 
-    with m the mean of the memory over the source's words. It is no object of the students', and a
+    with m the mean of the memory over the source's words. It is not a student's object, and a
     tuple, so that it crosses to a child as data.
 
     Args:

@@ -137,9 +137,9 @@ def _is_peculiar(mistake: dict[str, Entry], group: tuple[dict[str, Entry], ...])
 
 
 def identifies(observed: np.ndarray) -> bool:
-    """Tell whether values are peculiar enough to name a bug by them.
+    """Tell whether values are distinctive enough to name a bug by them.
 
-    Zeros, ones and small numbers of anything come from anywhere.
+    Zeros, ones and other small whole numbers come from anywhere.
     """
     finite = observed[np.isfinite(observed)]
     is_fractional = bool((finite % 1 != 0).any()) if finite.dtype.kind == "f" else False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def ready(*exercises: Callable) -> bool:
-    """Say whether an experiment can run: its exercises are written, and no grade is waited for.
+    """Say whether an experiment can run: its exercises are written, and this is not for a grade.
 
     Args:
         exercises: the functions and classes that the experiment uses.

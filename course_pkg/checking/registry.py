@@ -88,5 +88,5 @@ def find(name: str) -> Exercise:
             if exercise.name == name:
                 return exercise
     known = [exercise.name for exercise in CHECKS]
-    alike = difflib.get_close_matches(name, known, n=3) or ["none that is alike"]
+    alike = difflib.get_close_matches(name, known, n=3) or ["none with a similar name"]
     raise LookupError(f"no exercise is called {name!r}; there is {', '.join(alike)}")

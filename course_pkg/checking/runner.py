@@ -1,4 +1,4 @@
-"""Run the checks of an exercise: here, or by way of a stand-in for what another process holds."""
+"""Run the checks of an exercise: here, or through a stand-in for what another process holds."""
 
 import contextlib
 import inspect

@@ -1,7 +1,7 @@
-"""Repeat a student's call on another device: the same must come out there.
+"""Repeat a student's call on another device, where it must give the same result.
 
 Checks compare on the CPU. Where a notebook uses a GPU, each call is made once more, there, with
-copies of all that it uses; code that makes tensors without saying on which device fails in it.
+copies of all that it uses; code that makes tensors without naming a device fails there.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from course_pkg.checking.failure import Failure, dense, mismatch
 
 HINT = (
-    "On the CPU it works. Is each new tensor made on the device of the given ones, as in "
-    "device=X.device, and what a module keeps a parameter or a buffer?"
+    "It works on the CPU. Is each new tensor made on the device of the inputs, as in "
+    "device=X.device? Is every tensor that a module keeps a parameter or a buffer?"
 )
-# Relative and absolute; narrow enough to tell tf32, in which GPUs may multiply, from float32.
+# Relative and absolute; tight enough to tell tf32, in which GPUs may multiply, from float32.
 _TOLERANCES = {torch.float64: (1e-5, 1e-7), torch.float32: (2e-5, 1e-5)}
 _OF_TENSOR, _OF_PARAMETER = Tensor.__deepcopy__, nn.Parameter.__deepcopy__
 _WIDEST = (3e-2, 3e-2)  # for half precision
@@ -65,7 +65,7 @@ def copies(place: torch.device, target: object, args: tuple, kwargs: dict) -> tu
 def mark_what_stays_behind(module: nn.Module) -> None:
     """Mark the tensors of a new module that `module.to(device)` does not move.
 
-    They are in attributes, and no parameters and no buffers.
+    They are plain attributes, neither parameters nor buffers.
     """
     registered = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
@@ -88,20 +88,20 @@ def _deepcopy_of_tensors(function: Callable[[Tensor, dict], Tensor]) -> Iterator
 
 
 def exact() -> contextlib.AbstractContextManager:
-    """Let convolutions of a GPU keep all 24 bits of float32, as those of a CPU do."""
+    """Let convolutions on a GPU keep all 24 bits of float32, as those on a CPU do."""
     return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 def demand_same(there: object, here: object, place: torch.device, random: bool) -> None:
     """Demand that two results are the same, up to the order of sums.
 
-    Real numbers are compared, whole ones are not: of two that tie, each device may choose another.
+    Real numbers are compared; whole ones are not, because devices may break a tie differently.
 
     Args:
         there: what came out on the device.
         here: what came out on the CPU.
         place: the device.
-        random: whether numbers were drawn, which are others on each device.
+        random: whether numbers were drawn, which differ between devices.
     Raises:
         Failure: they differ, or a tensor of real numbers lies elsewhere.
     """
@@ -116,7 +116,9 @@ def demand_same(there: object, here: object, place: torch.device, random: bool) 
         # A single number mixes with tensors of any device.
         if here.dim() and there.device.type != place.type:
             where = there.device
-            raise Failure(f"From tensors on {place}, the result should be there: it is on {where}.")
+            raise Failure(
+                f"From tensors on {place} the result should be there too, yours is on {where}."
+            )
         if not random:
             _demand_close(there, here, place)
     elif isinstance(here, dict) and isinstance(there, dict):

@@ -36,7 +36,7 @@ def both(case: Case, result: object, y: tuple, a: tuple, names: str = "ya") -> t
 
 
 def sum_to_one(case: Case, weights: Tensor, what: str) -> None:
-    """Demand shares: not negative, and one in sum along the last axis."""
+    """Demand shares: not negative, and summing to one along the last axis."""
     lowest = weights.min().item()
     case.that(lowest >= 0, f"{what} should not be negative, yours has {lowest:.4g}.", weights)
     rows = f"sums of {what}'s rows" if weights.dim() > 1 else f"sum of {what}"
@@ -63,7 +63,7 @@ def query_and_table(case: Case, low: int = 3) -> tuple[Tensor, Tensor, int, int]
 
 
 def rows_permuted(case: Case, attend, **options) -> None:
-    """Demand that weights follow the rows of a table, and that the output does not care."""
+    """Demand that weights follow the rows of a table, and that the output stays the same."""
     q, X, N, D = query_and_table(case)
     order = torch.randperm(N, generator=case.generator)
     y, a = both(case, attend(q, X, **options), (D,), (N,))
@@ -99,7 +99,7 @@ def permuted(lookup, case):
 
 @check(soft_lookup, weight=2, see="From exact to near")
 def values(lookup, case):
-    """weighs rows as Gaussians of variance τ around them would explain the query"""
+    """weighs each row by a Gaussian of variance τ around it, taken at the query"""
     q, X, N, D = query_and_table(case, low=4)
     densities = torch.distributions.Normal(X, 3**0.5).log_prob(q).sum(dim=1)
     expected = densities.softmax(dim=0)
@@ -124,7 +124,7 @@ def permuted(attend, case):
 
 @check(dot_attention, see="From distances to dot products")
 def equal_norms(attend, case):
-    """weighs rows of one length as distances do"""
+    """weighs rows of equal length as distances would"""
     q, X, N, D = query_and_table(case)
     X = 2 * X / X.norm(dim=1, keepdim=True)
     _, a = both(case, attend(q, X), (D,), (N,))
@@ -181,7 +181,7 @@ def rows(attend, case):
 
 @check(attention_matrix, see="From one query to many")
 def each_alone(attend, case):
-    """answers a query the same whatever the other queries are"""
+    """gives a query the same answer whatever the other queries are"""
     N_Q, N_X, D = case.sizes(3, low=3)
     Q, X = case.randn(N_Q, D), case.randn(N_X, D)
     Y, A = both(case, attend(Q, X), (N_Q, D), (N_Q, N_X), "YA")
@@ -246,7 +246,7 @@ def rows(layer, case):
 
 @check(AttentionLayer, see="From rows to keys and values")
 def dictionary(layer, case):
-    """is a dictionary when W_K reads keys, W_V values, and keys are far apart"""
+    """works as a dictionary when W_K picks keys, W_V values, and keys are far apart"""
     N, D_Q, D_V = sorted(case.sizes(3, low=3))
     table = torch.cat([200 * torch.eye(D_Q)[:N], case.randn(N, D_V)], dim=1).double()
     W_K, W_V = torch.eye(D_Q + D_V).double().split([D_Q, D_V], dim=1)
@@ -363,7 +363,7 @@ def last_rows(mask, case):
 
 @check(padding_mask, see="Padding is not there")
 def counts(mask, case):
-    """allows as many positions as each sequence has, for every query alike"""
+    """allows every query as many positions as its sequence has"""
     B, T = case.sizes(2, low=6)
     lengths = case.lengths(B, T)
     given = mask(lengths, T)
@@ -390,7 +390,7 @@ def scores(case: Case) -> tuple[Tensor, Tensor]:
 
 @check(masked_softmax, see="A mask comes before the softmax")
 def rows(softmax, case):
-    """shares one among the allowed keys, and gives exactly zero to the others"""
+    """shares one among the allowed keys, and gives the others exactly zero"""
     E, mask = scores(case)
     A = softmax(E, mask)
     case.shape(A, tuple(E.shape), "A")
@@ -400,12 +400,12 @@ def rows(softmax, case):
 
 @check(masked_softmax, see="A mask comes before the softmax")
 def forbidden(softmax, case):
-    """gives the same whatever the scores of forbidden keys are"""
+    """gives the same weights whatever the scores of forbidden keys are"""
     E, mask = scores(case)
     A = softmax(E - 30, mask)
     case.shape(A, tuple(E.shape), "A")
     louder = softmax(torch.where(mask, E - 30, 1e3 * (1 + E.abs())), mask)
-    case.equal(louder, A, "A with louder forbidden keys")
+    case.equal(louder, A, "A with higher forbidden scores")
 
 
 @check(masked_softmax, see="A row without an allowed key")
@@ -533,7 +533,7 @@ def permuted(attention, case):
 
 @check(MultiHeadAttention, see="A mask says who may look at whom")
 def masked_key(attention, case):
-    """gives the same whatever a key holds that may not be attended to"""
+    """gives the same output whatever a forbidden key holds"""
     B, T, H, D_h = case.sizes(4, low=3)
     ours, _ = multi_head(case, attention, H * D_h, H)
     X, mask = case.randn(B, T, H * D_h), torch.ones(T, T, dtype=torch.bool)
@@ -541,7 +541,7 @@ def masked_key(attention, case):
     Y = ours(X, mask=mask)
     case.shape(Y, tuple(X.shape), "Y")
     other = torch.cat([X[:, :-1], 3 * case.randn(B, 1, H * D_h)], dim=1)
-    case.equal(ours(other, mask=mask)[:, :-1], Y[:, :-1], "Y with another masked key")
+    case.equal(ours(other, mask=mask)[:, :-1], Y[:, :-1], "Y with another forbidden key")
 
 
 @check(MultiHeadAttention, weight=3, see="Several heads at once")

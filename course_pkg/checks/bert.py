@@ -57,7 +57,7 @@ def values(tf, case):
 
 @check(tf_idf, weight=2, see="Count, weigh, normalise")
 def training(tf, case):
-    """measures how rare a word is on the training texts"""
+    """takes from the training texts how rare each word is"""
     N, M, V = case.sizes(3, low=5)
     counts, before = draw_counts(case, N, V), draw_counts(case, M, V)
     case.equal(tf(counts, before), looped(counts, before), "x")
@@ -65,7 +65,7 @@ def training(tf, case):
 
 @check(tf_idf, see="Count, weigh, normalise")
 def unit_length(tf, case):
-    """gives every text the length 1, long texts too"""
+    """gives every text length 1, even a long one"""
     N, V = case.sizes(2, low=5)
     counts = draw_counts(case, N, V)
     counts[0] *= 20
@@ -145,16 +145,22 @@ def rates(mask, case):
     inputs, goals = masked(case, mask, tokens)
     chosen = goals != -100
     share(case, chosen, tokens >= 5, 0.15, "The share of words that are chosen")
-    share(case, inputs == MASK, chosen, 0.8 + 0.1 / WORDS, "The share of these that become [MASK]")
+    share(
+        case,
+        inputs == MASK,
+        chosen,
+        0.8 + 0.1 / WORDS,
+        "The share of chosen words that become [MASK]",
+    )
     kept = 0.1 + 0.1 / WORDS  # a random word may be the same
-    share(case, inputs == tokens, chosen, kept, "The share of these that stay as they are")
+    share(case, inputs == tokens, chosen, kept, "The share of chosen words that stay as they are")
 
 
 # next_sentence_pairs
 
 
 def library(case: Case, lengths: list[int]) -> tuple[list, dict[int, tuple[int, int]]]:
-    """Make documents of so many sentences; the first word of each says which one it is."""
+    """Make documents of given lengths; the first word of each sentence says which one it is."""
     documents, places = [], {}
     for d, length in enumerate(lengths):
         documents.append([])
@@ -178,7 +184,7 @@ def drawn_pairs(
         if not isinstance(given, (list, tuple)) or len(given) != B:
             raise Failure(f"{name} should be a list of {B}, yours is {describe(given)}.")
     if any(goal not in (0, 1) for goal in goals):
-        raise Failure("targets should hold 0 and 1 only, yours holds something else.")
+        raise Failure("targets should hold 0 and 1 only, yours hold something else.")
     found = []
     for pair in pairs:
         places_of = []
@@ -187,7 +193,7 @@ def drawn_pairs(
             place = places.get(sentence[0]) if isinstance(sentence, (list, tuple)) else None
             if place is None or list(sentence) != documents[place[0]][place[1]]:
                 raise Failure(
-                    f"Every pair should hold two whole sentences, yours {sentence!r:.40}."
+                    f"Every pair should hold two whole sentences, yours has {sentence!r:.40}."
                 )
             places_of.append(place)
         found.append(tuple(places_of))
@@ -196,7 +202,7 @@ def drawn_pairs(
 
 @check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
 def followers(draw, case):
-    """says 0 exactly where the second sentence follows the first"""
+    """gives 0 as the target exactly where the second sentence follows the first"""
     documents, places = library(case, [4, 2, 5, 3])
     found, goals = drawn_pairs(case, draw, documents, places, 300)
     for (a, b), goal in zip(found, goals, strict=True):
@@ -211,7 +217,7 @@ def followers(draw, case):
 
 @check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
 def strangers(draw, case):
-    """takes a second sentence that does not follow from another document"""
+    """when the second sentence does not follow, takes it from another document"""
     documents, places = library(case, [5, 4, 6])
     found, goals = drawn_pairs(case, draw, documents, places, 300)
     for (a, b), goal in zip(found, goals, strict=True):
@@ -382,7 +388,7 @@ def values(embeddings, case):
 
 @check(BertEmbeddings, see="What stands where, in which sentence")
 def one_sentence(embeddings, case):
-    """counts every word to segment 0 when no segments are given"""
+    """puts every word into segment 0 when no segments are given"""
     B, T, V, D = case.sizes(4, low=3)
     state = drawn_state(case, embedding_shapes(V, T + 1, D))
     tokens, _, _ = batch(case, B, T, V)
@@ -429,7 +435,7 @@ def values(layer, case):
 
 @check(BertLayer, weight=2, see="Norms after the sums")
 def mask(layer, case):
-    """agrees with it when padding is forbidden"""
+    """agrees with torch.nn.TransformerEncoderLayer when padding is forbidden"""
     B, T, H, D_h = case.sizes(4, low=3)
     ours, theirs = layer_pair(case, layer, H * D_h, H)
     X, lengths = case.randn(B, T, H * D_h), case.lengths(B, T)
@@ -466,7 +472,7 @@ def values(model, case):
 
 @check(BertModel, weight=2, see="The encoder")
 def padding(model, case):
-    """agrees with it on texts of different lengths"""
+    """agrees with that stack on texts of different lengths"""
     B, T, V, H, D_h = case.sizes(5, low=3)
     ours, state, (tokens, segments, lengths) = bert_pair(case, model, B, T, V, H, D_h, 2)
     expected = encoded(state, H, tokens, segments, lengths)
@@ -660,7 +666,7 @@ def values(classifier, case):
 
 @check(SentenceClassifier, weight=2, see="A new head on an old encoder")
 def starts(classifier, case):
-    """takes over encoder and pooler of a pretrained model, every weight of them"""
+    """takes over every weight of a pretrained model's encoder and pooler"""
     V, T, H, D_h, C = case.sizes(5, low=2)
     D = H * D_h
     pretrained = drawn_state(case, pretraining_shapes(V, T, D, 2))
@@ -746,9 +752,9 @@ def demand_state(case: Case, given: object, theirs: dict[str, Tensor], names: li
     if not isinstance(given, dict):
         raise Failure(f"The state should be a dict, yours is {describe(given)}.")
     for name in names:
-        case.that(name in given, f"{name} is missing in your state.")
+        case.that(name in given, f"{name} is missing from your state.")
     extra = sorted(map(str, set(given) - set(names)))
-    case.that(not extra, f"{(extra or [''])[0]} is too much in your state.")
+    case.that(not extra, f"{(extra or [''])[0]} does not belong in your state.")
     for name in names:
         case.equal(given[name], expected_weight(name, theirs), name)
 
@@ -762,7 +768,7 @@ def values(load, case):
 
 @check(load_bert, see="The published weights")
 def encoder_alone(load, case):
-    """takes a BertModel, whose names have no "bert." before them and which has no heads"""
+    """accepts a BertModel, whose names lack "bert." and which has no heads"""
     theirs = published(case, 7, 5, 4, 1)
     state = below(theirs, "bert.")
     names = [n for n in pretraining_shapes(7, 5, 4, 1) if n.startswith(("bert.", "pooler."))]

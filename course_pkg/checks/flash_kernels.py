@@ -1,6 +1,6 @@
 """Checks of flash_kernels. Oracles: torch's attention and its gradients, softmax in float64.
 
-Triton kernels get float32 on the CPU, also where there is a GPU: in the interpreter a wrong address
+Triton kernels get float32 on the CPU, even where there is a GPU: in the interpreter a wrong address
 is a failure with its line. They are compared to 1e-5, and run on few programs.
 """
 
@@ -43,7 +43,7 @@ def values(online, case):
 
 @check(online_softmax, see="Softmax in one pass")
 def any_tiles(online, case):
-    """does not mind how the keys are cut: into one tile, or into tiles of one key"""
+    """gives the same however the keys are cut: into one tile, or into tiles of one key"""
     E, V = 2 * case.randn(3, 7), case.randn(7, 5)
     compare_tiles(case, online, E, V, [7])
     compare_tiles(case, online, E, V, [1] * 7)
@@ -100,7 +100,7 @@ def causal(forward, case):
 
 @check(flash_attention_forward, see="Attention tile by tile")
 def any_tiles(forward, case):
-    """gives the same with tiles of any sides"""
+    """gives the same with tiles of any size"""
     QKV = inputs(case, 1, 2, 6, 9, 3)
     for tile in ((1, 1), (4, 5), (50, 2)):
         compare_forward(case, forward, QKV, False, *tile)
@@ -135,7 +135,7 @@ def causal(backward, case):
 
 @check(flash_attention_backward, see="Back without the weights")
 def any_tiles(backward, case):
-    """gives the same with tiles of any sides"""
+    """gives the same with tiles of any size"""
     QKV = inputs(case, 1, 2, 6, 9, 3)
     for tile in ((1, 1), (4, 5), (50, 2)):
         compare_backward(case, backward, QKV, False, *tile)
@@ -224,5 +224,5 @@ def ends(decode, case):
 
 @check_kernel(triton_paged_decode, weight=2, see="Long sequences in parts")
 def parts(decode, case):
-    """gives the same when a sequence is read in parts, one of them without a position"""
+    """gives the same when a sequence is read in parts, even if one of them is empty"""
     compare_paged(case, decode, paged_inputs(case, 2, 1, 2, 3, [3, 1]), 2)

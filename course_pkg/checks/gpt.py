@@ -99,7 +99,7 @@ def random_words(case: Case, count: int, letters: int = 5) -> dict[bytes, int]:
 
 @check(byte_pair_merges, see="Which pair next")
 def first(merges, case):
-    """begins with the pair that occurs most often, within words, each as often as it is there"""
+    """begins with the pair that occurs most often within words, weighed by their counts"""
     counts = {b"ababab": 1, b"ba": 4, b"cd": 5, b"bc": 2, b" ab": 1, b"xyz": 3}
     same_list(case, merges(counts, 1), [(98, 97)], "merges")  # ba: 2 + 4, before cd: 5
 
@@ -121,7 +121,7 @@ def ties(merges, case):
 
 
 def spelled(text: bytes, merges: list[tuple[int, int]]) -> list[int]:
-    """Encode the slow way: in every word, all merges in the order in which they were learned."""
+    """Encode the slow way: apply all merges to every word, in the order they were learned in."""
     found = []
     for word in words(text):
         spelling = word.decode("latin-1")
@@ -140,7 +140,7 @@ def same_bytes(case: Case, given: object, expected: bytes, what: str) -> None:
 
 @check(BPETokenizer, weight=3, see="Encode and decode")
 def encodes(tokenizer, case):
-    """merges in every word what was learned first, as long as there is something to merge"""
+    """merges in every word the pair learned earliest, until none is left"""
     merges = learned(random_words(case, 60, letters=3), 30)
     drawn = bytes((97 + case.integers(0, 3, 120)).tolist())
     text = b" ".join([drawn[:60], drawn[60:75], drawn[75:90], drawn[90:]])
@@ -157,7 +157,7 @@ def sentences(tokenizer, case):
 
 @check(BPETokenizer, weight=2, see="Encode and decode")
 def round_trip(tokenizer, case):
-    """gives back every sequence of bytes, text or not"""
+    """decodes what it has encoded to the same bytes, text or not"""
     ours = tokenizer(learned(Counter(words(RHYME)), 40))
     for text in (RHYME, STRANGE, STRANGE[::-1], b""):
         same_bytes(case, ours.decode(ours.encode(text)), text, "decoded bytes")
@@ -264,7 +264,7 @@ def values(block, case):
 
 @check(GPTBlock, see="One block")
 def masked(block, case):
-    """agrees with it under a causal mask"""
+    """agrees with torch.nn.TransformerEncoderLayer under a causal mask"""
     B, T, H, D_h = case.sizes(4, low=3)
     ours, theirs = block_pair(case, block, H * D_h, H)
     X = case.randn(B, T, H * D_h)
@@ -274,7 +274,7 @@ def masked(block, case):
 
 @check(GPTBlock, see="One block")
 def weights(block, case):
-    """returns the attention's weights, of what has been normalised"""
+    """returns the attention's weights, computed from what has been normalised"""
     B, T, H, D_h = case.sizes(4, low=3)
     ours, theirs = block_pair(case, block, H * D_h, H)
     X, mask = case.randn(B, T, H * D_h), forbidden(T)
@@ -334,7 +334,7 @@ def values(gpt, case):
 
 @check(GPT, weight=2, see="Nobody looks ahead")
 def causal(gpt, case):
-    """says the same about a text whatever comes after it"""
+    """gives a position the same logits whatever comes after it"""
     B, T, H, D_h, V = case.sizes(5, low=3)
     ours, _ = gpt_pair(case, gpt, 2 * V, T, H, D_h, 2)
     tokens = case.integers(0, 2 * V, B, T)
@@ -344,7 +344,7 @@ def causal(gpt, case):
     other[:, -1] = (tokens[:, -1] + 1) % (2 * V)
     changed = ours(other)
     case.shape(changed, (B, T, 2 * V), "logits")
-    case.equal(changed[:, :-1], logits[:, :-1], "logits before another last token")
+    case.equal(changed[:, :-1], logits[:, :-1], "logits before a different last token")
 
 
 @check(GPT, see="The whole model")
@@ -366,16 +366,18 @@ def weights(gpt, case):
 
 @check(GPT, see="The whole model")
 def full(gpt, case):
-    """fills its context, and raises ValueError beyond it"""
+    """accepts a text as long as its context, and raises ValueError for a longer one"""
     B, T, H, D_h, V = case.sizes(5, low=3)
     ours, theirs = gpt_pair(case, gpt, V, T, H, D_h, 1)
     tokens = case.integers(0, V, B, T + 1)
     case.equal(ours(tokens[:, :T]), theirs(tokens[:, :T]), "logits of a full context")
-    case.raises(ValueError, lambda: ours(tokens), f"{T + 1} tokens meet a context of {T}")
+    case.raises(
+        ValueError, lambda: ours(tokens), f"{T + 1} tokens are given and the context is {T}"
+    )
 
 
 def fresh(case: Case, init, V: int, context: int, D: int, L: int) -> dict[str, Tensor]:
-    """Let a student draw the weights of a GPT; demand names and shapes."""
+    """Let a student draw the weights of a GPT, and demand their names and shapes."""
     state = {name: 3 + value for name, value in gpt_state(case, V, context, D, L).items()}
     drawn = init(state, L)
     names = set(drawn) if isinstance(drawn, dict) else None
@@ -397,7 +399,7 @@ def deviations(
         torch.stack([value.std() for value in values]),
         torch.full((len(names),), expected),
     )
-    case.equal(found, wanted, f"deviations of {what}", rtol=5 / math.sqrt(2 * least))
+    case.equal(found, wanted, f"standard deviations of {what}", rtol=5 / math.sqrt(2 * least))
     means = torch.stack([value.mean() for value in values])
     case.equal(means, 0 * wanted, f"means of {what}", atol=5 * expected / math.sqrt(least))
 
@@ -579,7 +581,7 @@ def greedy(writer, case):
 
 @check(Writer, see="One token after the other")
 def beyond(writer, case):
-    """goes on when the text is longer than the context"""
+    """continues a text that is longer than the context"""
     ours, theirs, tokens = writers(case, writer, 15, 10)
     case.equal(ours.sample(tokens, 4, 0.0), continued(theirs, tokens, 4), "long texts")
 
@@ -615,7 +617,7 @@ def two_that_end(case: Case, writer) -> tuple:
 
 @check(Writer, see="When to stop")
 def ends_alone(writer, case):
-    """ends a text with the stop token that it draws"""
+    """ends a text with the stop token once it is drawn"""
     ours, tokens, written, stop, lengths = two_that_end(case, writer)
     expected = written[:1, : 3 + lengths[0]]
     case.equal(ours.sample(tokens[:1], 8, 0.0, stop=stop), expected, "a text with a stop")
@@ -623,7 +625,7 @@ def ends_alone(writer, case):
 
 @check(Writer, see="When to stop")
 def stops(writer, case):
-    """writes nothing but stop after a text's end, and ends when all texts have"""
+    """writes only stop after a text's end, and finishes when all texts have ended"""
     ours, tokens, written, stop, lengths = two_that_end(case, writer)
     expected = written[:, : 3 + lengths[1]].clone()
     expected[0, 3 + lengths[0] :] = stop
@@ -673,7 +675,7 @@ def demand_state(case: Case, given: object, theirs: dict[str, Tensor], L: int) -
     names = set(given) if isinstance(given, dict) else set()
     if names != set(expected):
         missing, extra = sorted(set(expected) - names), sorted(map(str, names - set(expected)))
-        wrong = f"{missing[0]} is missing" if missing else f"{extra[0]} is too much"
+        wrong = f"{missing[0]} is missing" if missing else f"{extra[0]} does not belong"
         raise Failure(f"The names should be those of a GPT, in yours {wrong}.")
     for name, value in expected.items():
         case.equal(given[name], value, name)
@@ -689,7 +691,7 @@ def values(load, case):
 
 @check(load_gpt2, see="The published weights")
 def prefix(load, case):
-    """takes the names with "transformer." before them, and a head that repeats the embedding"""
+    """accepts names that begin with "transformer.", and a head that repeats the embedding"""
     theirs = published(case, 9, 5, 4, 1)
     state = {f"transformer.{name}": value for name, value in theirs.items()}
     state["lm_head.weight"] = theirs["wte.weight"].clone()

@@ -46,8 +46,10 @@ def appends(cache, case):
     for length in (T, 1, T + 2, 1):
         pieces.append(pair(case, B, G, length, D_h))
         ours.append(*pieces[-1])
-        demand_kept(case, ours, pieces, f"after {len(pieces)} appended")
-        demand_length(case, ours, sum(K.shape[2] for K, _ in pieces), f"after {len(pieces)}")
+        demand_kept(case, ours, pieces, f"after append number {len(pieces)}")
+        demand_length(
+            case, ours, sum(K.shape[2] for K, _ in pieces), f"after append number {len(pieces)}"
+        )
 
 
 @check(KVCache, weight=2, see="Forget, and go on")
@@ -69,7 +71,7 @@ def truncates(cache, case):
 
 @check(KVCache, see="A cache for one layer")
 def fills(cache, case):
-    """has room for as many positions as was said, and raises ValueError beyond that"""
+    """has room for as many positions as requested, and raises ValueError beyond that"""
     B, G, T, D_h = case.sizes(4)
     ours, first = cache(B, G, T, D_h, torch.float64), pair(case, B, G, T, D_h)
     ours.append(*first)
@@ -80,7 +82,7 @@ def fills(cache, case):
 
 @check(KVCache, see="What a cache must not keep")
 def no_gradient(cache, case):
-    """keeps numbers without their history"""
+    """keeps keys and values without their gradient history"""
     B, G, T, D_h = case.sizes(4)
     ours = cache(B, G, 2 * T, D_h, torch.float64)
     K, V = pair(case, B, G, T, D_h)
@@ -171,7 +173,7 @@ def whole_text(attention, case):
 
 @check(CachedAttention, weight=3, see="Attention that goes on")
 def prefill_and_decode(attention, case):
-    """agrees with it when a text is read first, and then goes on one position at a time"""
+    """agrees with torch when a text is read first, then continued position by position"""
     ours, state, B, T, D, H = attention_pair(case, attention)
     X, cache = case.randn(B, T, D), ours.new_cache(B, T)
     lengths = [T - 3, 1, 1, 1]
@@ -181,7 +183,7 @@ def prefill_and_decode(attention, case):
 
 @check(CachedAttention, weight=2, see="The mask of what comes next")
 def several_at_once(attention, case):
-    """agrees with it when several positions come at once, more than once"""
+    """agrees with torch when several positions come at once, again and again"""
     ours, state, B, T, D, H = attention_pair(case, attention)
     X, cache = case.randn(B, T, D), ours.new_cache(B, T + 1)
     lengths = [2, 3, T - 5]
@@ -191,7 +193,7 @@ def several_at_once(attention, case):
 
 @check(CachedAttention, see="Forget, and go on")
 def goes_back(attention, case):
-    """goes on differently after the cache was truncated"""
+    """continues correctly after the cache was truncated"""
     ours, state, B, T, D, H = attention_pair(case, attention)
     X, cache = case.randn(B, T, D), ours.new_cache(B, T)
     ours(X, cache)
@@ -215,7 +217,7 @@ def demand_counts(case: Case, found: list, expected: list[tuple[int, int]], when
 
 @check(CachedAttention, see="Count while it runs")
 def counts(attention, case):
-    """counts what it does"""
+    """counts the tokens that ask and the pairs of a query and a key that are scored"""
     ours, _, B, _, D, _ = attention_pair(case, attention)
     X, cache = case.randn(B, 9, D), ours.new_cache(B, 9)
     found, expected, read, pairs = [], [], 0, 0
@@ -228,7 +230,7 @@ def counts(attention, case):
     demand_counts(case, found, expected, "counted after each piece")
     ours(X)
     expected = [(read + 9, pairs + 81)]
-    demand_counts(case, [ours.counts], expected, "counted after a text without cache")
+    demand_counts(case, [ours.counts], expected, "counted after a text without a cache")
 
 
 def model_pair(case: Case, model, L: int = 2, room: int = 1) -> tuple:
@@ -258,7 +260,7 @@ def prefill_and_decode(model, case):
 
 @check(CachedGPT, see="The whole model")
 def several_at_once(model, case):
-    """does so when several tokens come at once"""
+    """gives the logits of the whole text when several tokens come at once"""
     ours, theirs, tokens = model_pair(case, model, room=2)
     B, T = tokens.shape
     lengths = [1, 3, T - 4]
@@ -318,7 +320,7 @@ def draws(writer, case):
 
 @check(CachedWriter, weight=2, see="Count while it runs")
 def reads_once(writer, case):
-    """reads the prompt at once, and every other token once, but the last"""
+    """reads the prompt in one go, and every other token once, except the last"""
     ours, _, tokens = writer_pair(case, writer, T=5)
     found, expected, read, pairs = [], [], 0, 0
     for prompt, count in [(4, 5), (2, 3), (1, 1), (3, 4), (5, 2), (1, 2)]:
@@ -456,7 +458,7 @@ def values(size, case):
 
 @check(kv_cache_bytes, see="What it costs")
 def dtypes(size, case):
-    """knows how large the numbers of a dtype are"""
+    """uses the right number of bytes for each dtype"""
     kinds = [getattr(torch, name) for name in KINDS]
     expected = torch.tensor([stored(*SHAPES[1], dtype) for dtype in kinds])
     found = [float(size(*SHAPES[1], dtype)) for dtype in kinds]
@@ -503,7 +505,7 @@ def values(attention, case):
 
 @check(GroupedQueryAttention, weight=2, see="Fewer heads of keys and values")
 def prefill_and_decode(attention, case):
-    """agrees with it piece by piece, with a cache of G heads"""
+    """agrees with torch piece by piece, with a cache of G heads"""
     B, T, D_h = case.sizes(3, low=5)
     ours, state = grouped_pair(case, attention, 6, 2, D_h)
     X, cache = case.randn(B, T, 6 * D_h), ours.new_cache(B, T)
@@ -540,16 +542,21 @@ def parameters(attention, case):
         for name, shape in expected.items():
             given = found.get(name, "missing")
             case.that(given == shape, f"{name} should have shape {shape}, yours is {given}.")
-        case.that(len(found) == len(expected), f"There are other weights too: {sorted(found)}.")
+        case.that(
+            len(found) == len(expected),
+            f"There should be no other weights, yours are {sorted(found)}.",
+        )
         case.that(ours.G == 3, f"G should be 3, yours is {ours.G}.")
-    case.raises(ValueError, lambda: attention(6 * D_h, 6, 4), "6 heads meet 4 groups")
+    case.raises(ValueError, lambda: attention(6 * D_h, 6, 4), "6 heads are to share 4 groups")
 
 
 def demand_state(case: Case, given: object, expected: dict[str, Tensor]) -> None:
     """Demand the weights of a state dict."""
     names = set(given) if isinstance(given, dict) else set()
     missing, more = sorted(set(expected) - names), sorted(map(str, names - set(expected)))
-    wrong = f"{missing[0]} is missing" if missing else f"{more[0]} is too much" if more else None
+    wrong = (
+        f"{missing[0]} is missing" if missing else f"{more[0]} does not belong" if more else None
+    )
     case.that(wrong is None, f"The names should be those that were given, in yours {wrong}.")
     for name, value in expected.items():
         case.equal(given[name], value, name)

@@ -265,7 +265,7 @@ def same_gates(convert, case):
 
 @check(init_forget_bias, weight=2, see="Start with the gate open")
 def values(init, case):
-    """sets the forget gates' biases, which are numbers H to 2H - 1"""
+    """sets the forget gates' biases, which are entries H to 2H - 1"""
     (H,) = case.sizes(1, low=3)
     b = case.randn(4 * H)
     expected = torch.cat([b[:H], torch.full((H,), 2.5, dtype=b.dtype), b[2 * H :]])

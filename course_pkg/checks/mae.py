@@ -44,21 +44,21 @@ def values(positions, case):
 
 @check(grid_positions, see="Where a patch stands")
 def neighbours(positions, case):
-    """gives patches of one row the same first half, and those of one column the second"""
+    """gives patches in one row the same first half, and in one column the same second half"""
     h, w, quarter = case.sizes(3)
     D = 4 * quarter
     given = positions(h, w, D)
     case.shape(given, (h * w, D), "positions")
     rows, columns = given[:, : D // 2].reshape(h, w, -1), given[:, D // 2 :].reshape(h, w, -1)
-    case.equal(rows, rows[:, :1].expand(h, w, -1), "halves of one row")
-    case.equal(columns, columns[:1].expand(h, w, -1), "halves of one column")
+    case.equal(rows, rows[:, :1].expand(h, w, -1), "first halves of one row")
+    case.equal(columns, columns[:1].expand(h, w, -1), "second halves of one column")
 
 
 # random_masking
 
 
 def shuffles(noise: Tensor) -> list[list[int]]:
-    """The numbers of each image's patches, that with the smallest noise first."""
+    """The numbers of each image's patches, the smallest noise first."""
     return [sorted(range(len(row)), key=row.__getitem__) for row in noise.tolist()]
 
 
@@ -82,7 +82,7 @@ def values(mask, case):
 
 @check(random_masking, weight=2, see="And back into order")
 def restores(mask, case):
-    """says where every patch stands in the shuffled order, the masked ones too"""
+    """says where every patch stands in the shuffled order, including the masked ones"""
     B, half = case.sizes(2, low=3)
     noise = case.rand(B, 2 * half)
     _, restore, _ = masks(case, mask(noise, 0.5), B, 2 * half, half)
@@ -233,14 +233,14 @@ def values(decoder, case):
 
 @check(MAEDecoder, see="A decoder that fills the gaps")
 def order_of_the_visible(decoder, case):
-    """gives the same in whatever order the visible patches come"""
+    """gives the same whatever order the visible patches come in"""
     ours, state, X, keep, restore = decoder_pair(case, decoder)
     n, N = keep.shape[1], restore.shape[1]
     turned = torch.cat([X[:, :1], X[:, 1:].flip(1)], dim=1)
     places = torch.where(restore < n, n - 1 - restore, restore)
     first, second = ours(X, restore), ours(turned, places)
     case.shape(first, (len(X), N, len(state["head.bias"])), "patches")
-    case.equal(second, first, "patches from the reverse order")
+    case.equal(second, first, "patches predicted from the reverse order")
 
 
 @check(MAEDecoder, see="A decoder that fills the gaps")
@@ -299,7 +299,9 @@ def visible_do_not_count(loss, case):
     other = torch.where(masked[:, :, None], predicted, 100)
     before = loss(predicted, patches, masked)
     case.shape(before, (), "loss")
-    case.equal(loss(other, patches, masked), before, "loss after the change")
+    case.equal(
+        loss(other, patches, masked), before, "loss with other predictions of visible patches"
+    )
 
 
 @check(mae_loss, see="Each patch in its own units")
@@ -308,7 +310,9 @@ def brightness(loss, case):
     predicted, patches, masked = loss_inputs(case)
     before = loss(predicted, patches, masked)
     case.shape(before, (), "loss")
-    case.equal(loss(predicted, 7 * patches + 3, masked), before, "loss afterwards", rtol=1e-4)
+    case.equal(
+        loss(predicted, 7 * patches + 3, masked), before, "loss of brighter images", rtol=1e-4
+    )
 
 
 # linear_probe
@@ -356,7 +360,7 @@ def values(probe, case):
 
 @check(linear_probe, see="A linear probe")
 def penalised(probe, case):
-    """holds the weights back as strongly as it is told, and b not at all"""
+    """penalises the weights as strongly as it is told, and b not at all"""
     features, labels, new, classes = probe_inputs(case)
     rare = (labels != 0) | (torch.arange(len(labels)) < 2 * classes)  # classes of unequal size
     features, labels = features[rare], labels[rare]
@@ -378,7 +382,7 @@ def units(probe, case):
 
 @check(linear_probe, see="Features in their own units")
 def one_at_a_time(probe, case):
-    """says the same of a new image whatever other new images there are"""
+    """gives a new image the same probabilities whatever the other new images are"""
     features, labels, new, classes = probe_inputs(case)
     given = probe(features, labels, new[:1], classes)
     expected = fitted(features, labels, new, classes)[:1]

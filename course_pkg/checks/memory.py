@@ -35,7 +35,7 @@ def on_one_row(rows: Tensor, N: int) -> Tensor:
 
 @check(ntm_read, weight=2, see="Reading is attention")
 def values(read, case):
-    """adds up all rows, each as often as its weight says"""
+    """adds up all rows, each multiplied by its weight"""
     B, N, M = case.sizes(3)
     memory, w = case.randn(B, N, M), focus(case, B, N)
     expected = torch.zeros(B, M, dtype=torch.float64)
@@ -61,7 +61,7 @@ def write_inputs(case: Case, B: int, N: int, M: int) -> list[Tensor]:
 
 @check(ntm_write, weight=3, see="Erase, then add")
 def values(write, case):
-    """erases and adds in every row and column, by a triple loop"""
+    """erases and adds in every row and column as a triple loop does"""
     B, N, M = case.sizes(3)
     memory, w, erase, add = write_inputs(case, B, N, M)
     expected = torch.zeros(B, N, M, dtype=torch.float64)
@@ -107,7 +107,7 @@ def similarities(memory: Tensor, key: Tensor) -> list[float]:
 
 @check(content_addressing, weight=3, see="Find a row by its content")
 def values(find, case):
-    """weighs rows by exp(β cosine), number by number"""
+    """weighs rows by exp(β cosine), as a loop over all numbers does"""
     B, N, M = case.sizes(3)
     memory, key, beta = case.randn(B, N, M), case.randn(B, M), 4 * case.rand(B)
     expected = []
@@ -129,7 +129,7 @@ def length_does_not_count(find, case):
 
 @check(content_addressing, see="Find a row by its content")
 def looks_at_all(find, case):
-    """looks at all rows alike when β = 0"""
+    """weighs all rows equally when β = 0"""
     B, N, M = case.sizes(3)
     w = find(case.randn(B, N, M), case.randn(B, M), torch.zeros(B, dtype=torch.float64))
     case.equal(w, torch.full((B, N), 1 / N), "w")
@@ -183,7 +183,7 @@ def shifted(w: Tensor, s: Tensor) -> Tensor:
 
 @check(circular_shift, weight=2, see="Move on by a row")
 def values(shift, case):
-    """moves the weight of every row by every shift, by a loop"""
+    """moves the weight of every row by every shift, as a loop does"""
     B, N = case.sizes(2, low=4)
     w, s = focus(case, B, N), focus(case, B, 3)
     case.equal(shift(w, s), shifted(w, s), "w")
@@ -191,7 +191,7 @@ def values(shift, case):
 
 @check(circular_shift, see="Move on by a row")
 def moves_up(shift, case):
-    """moves to the next higher row when all the shift is +1, and from the last row to row 0"""
+    """moves one row up when s is one at +1, and from the last row to row 0"""
     N = 5
     s = on_one_row(torch.full((N,), 2), 3)
     w = shift(on_one_row(torch.arange(N), N), s)
@@ -201,7 +201,7 @@ def moves_up(shift, case):
 
 @check(circular_shift, see="Move on by a row")
 def stays(shift, case):
-    """changes nothing when all the shift is on the middle one"""
+    """changes nothing when s is one at the middle shift"""
     B, N = case.sizes(2, low=4)
     w = focus(case, B, N)
     case.equal(shift(w, on_one_row(torch.full((B,), 2), 5)), w, "w")
@@ -217,7 +217,7 @@ def refuses_even(shift, case):
 
 @check(sharpen, weight=2, see="Against the blur")
 def values(sharp, case):
-    """raises weights to the power γ and divides by their sum, number by number"""
+    """raises weights to the power γ and divides by their sum, as a loop does"""
     B, N = case.sizes(2)
     w, gamma = focus(case, B, N), 1 + 3 * case.rand(B)
     expected = []
@@ -408,7 +408,7 @@ def written(update, case):
 
 @check(dnc_usage, see="What is in use")
 def freed(update, case):
-    """frees a row that one head reads alone and with an open gate"""
+    """frees a row that one head alone reads, with its free gate open"""
     B, R, N = case.sizes(3)
     usage, w_write, w_read, _ = usage_inputs(case, B, R, N)
     rows = case.integers(0, N, B)
@@ -422,7 +422,7 @@ def freed(update, case):
 
 @check(dnc_allocation, weight=3, see="The row used least")
 def values(allocate, case):
-    """gives each row (1 - u) times the usage of all rows that are used less"""
+    """gives each row (1 - u) times the product of the usages of all rows used less"""
     B, N = case.sizes(2, low=4)
     usage = case.rand(B, N)
     expected = torch.zeros(B, N, dtype=torch.float64)
@@ -467,7 +467,7 @@ def bank(centre: Tensor, stride: Tensor, sigma: Tensor, N: int, size: int) -> Te
 
 @check(gaussian_filterbank, weight=3, see="A row of Gaussian filters")
 def values(make, case):
-    """makes the filters of the formula, number by number"""
+    """makes the filters of the formula, as a loop over all numbers does"""
     B, size = case.sizes(2, low=6)
     N = 5
     centre, stride, sigma = bank_inputs(case, B, size)
@@ -477,7 +477,7 @@ def values(make, case):
 
 @check(gaussian_filterbank, see="A row of Gaussian filters")
 def in_the_middle(make, case):
-    """lies symmetrically around the centre, whether N is even or odd"""
+    """places the filters symmetrically around the centre, for even and odd N"""
     (B,) = case.sizes(1)
     size, middle = 9, torch.full((B,), 4.0, dtype=torch.float64)
     _, stride, sigma = bank_inputs(case, B, size)
@@ -520,7 +520,7 @@ def glimpse_inputs(case: Case, B: int, N: int, Y: int, X: int) -> list[Tensor]:
 
 @check(draw_read, weight=2, see="Take a glimpse")
 def values(look, case):
-    """agrees with the double sum over pixels, by einsum"""
+    """agrees with the double sum over pixels"""
     B, N, Y, X = case.sizes(4)
     image, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
     expected = torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
@@ -541,7 +541,7 @@ def crop(look, case):
 
 @check(draw_write, weight=2, see="Paint where you look")
 def values(paint, case):
-    """agrees with the double sum over the patch's pixels, by einsum"""
+    """agrees with the double sum over the patch's pixels"""
     B, N, Y, X = case.sizes(4)
     _, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
     patch = case.randn(B, N, N)
@@ -551,7 +551,7 @@ def values(paint, case):
 
 @check(draw_write, see="Paint where you look")
 def paste(paint, case):
-    """puts the patch into an empty canvas when each filter picks one pixel"""
+    """puts the patch onto an empty canvas when each filter picks one pixel"""
     B, N = 2, 3
     patch = case.rand(B, N, N)
     F_Y = torch.eye(7, dtype=torch.float64)[2:5].expand(B, N, 7)

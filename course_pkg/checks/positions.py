@@ -65,7 +65,7 @@ def values(sinusoidal, case):
 
 @check(sinusoidal_positions, see="Clocks that run at different speeds")
 def starts_at_zero(sinusoidal, case):
-    """gives position 0 sines of 0 and cosines of 1, in turns"""
+    """gives position 0 sines of 0 and cosines of 1, alternately"""
     T, half = case.sizes(2, low=3)
     P = sinusoidal(T, 2 * half)
     case.shape(P, (T, 2 * half), "P")
@@ -196,7 +196,7 @@ def without_tables(attend, case):
 
 @check(shaw_relative_attention, see="The sign of the distance")
 def next_key(attend, case):
-    """looks one to the right when row k+1 of R_K fits the queries"""
+    """attends to the next position when row k+1 of R_K fits the queries"""
     k, *sizes = case.sizes(6)
     Q, K, V, R_K, R_V = shaw_inputs(case, *sizes, k)
     Q = Q.abs() + 1
@@ -239,7 +239,7 @@ def values(rotate, case):
 
 @check(rope_rotate, see="Turn the queries and the keys")
 def given_positions(rotate, case):
-    """turns by the positions that it is given"""
+    """turns by the given positions"""
     B, T, half = case.sizes(3, low=3)
     X, positions = case.randn(B, T, 2 * half), case.integers(0, 30, T)
     case.equal(rotate(X, positions), rotated(X, positions), "turned X", **ANGLES)
@@ -272,7 +272,7 @@ def offset_only(rotate, case):
 
 @check(rope_rotate, see="Count in float32")
 def half_precision(rotate, case):
-    """keeps the type of its input, but not its precision for the angles"""
+    """keeps the type of its input, but computes the angles more precisely"""
     T, half = case.sizes(2, low=3)
     X = case.randn(T, 2 * half).bfloat16()
     positions = 300 + torch.arange(T)
@@ -335,7 +335,7 @@ def starts_anywhere(rotary, case):
 
 @check(RotaryAttention, see="Attention that turns")
 def masks(rotary, case):
-    """lets nothing come through a mask, be it one for all or one for each sequence"""
+    """lets nothing through a mask, whether one for all sequences or one for each"""
     B, T, H, half = case.sizes(4)
     D = 2 * H * half
     module, weights = rotary_pair(case, rotary, D, H)

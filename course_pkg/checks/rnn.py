@@ -193,7 +193,7 @@ def sums_over_pieces(truncated, case):
 
 @check(truncated_bptt, see="The state goes on, the gradient stops")
 def shorter_last_piece(truncated, case):
-    """takes a last piece that is shorter than k"""
+    """accepts a last piece that is shorter than k"""
     arguments, expected = pieces_case(case, 4, 10)
     grad_X, grad_W, *_ = four(case, truncated(*arguments), expected)
     case.equal(grad_X, expected[0], "∂L/∂X")
@@ -232,7 +232,7 @@ def last_state(norms, case):
 
 @check(gradient_norms, see="How far the gradient reaches")
 def rotation(norms, case):
-    """stays the same at every step when W_hh is a rotation and tanh is not bent"""
+    """stays the same at every step when W_hh is a rotation and tanh has slope 1"""
     B, T, D, H = case.sizes(4, low=3)
     W = torch.cat([torch.linalg.qr(case.randn(H, H)).Q, case.randn(H, D)], dim=1)
     seen = case.randn(B, H)
@@ -265,7 +265,7 @@ def autograd(gradient, case):
 
 @check(linear_rnn_gradient, see="Without tanh: powers of a matrix")
 def one_step_more(gradient, case):
-    """has ∂h_{T+1}/∂h_0 = W_hh ∂h_T/∂h_0, from T = 1, where it is W_hh"""
+    """is W_hh at T = 1, and gains a factor W_hh with every further step"""
     (H,) = case.sizes(1, low=3)
     W = case.randn(H, H) / H**0.5
     expected = W

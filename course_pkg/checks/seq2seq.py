@@ -221,7 +221,7 @@ def padding(loss, case):
 
 
 def next_log_p(decoder: SmallDecoder, h: Tensor, mask: Tensor, words: list[int]) -> Tensor:
-    """Compute log p of every word that may follow some words, going back to the start."""
+    """Compute log p of every word that may follow some words, starting anew each time."""
     s, memory = decoder.start(h[None], mask[None])
     for word in [BOS, *words]:
         logits, s, _ = decoder.step(torch.tensor([word]), s, memory)
@@ -229,7 +229,7 @@ def next_log_p(decoder: SmallDecoder, h: Tensor, mask: Tensor, words: list[int])
 
 
 def greedy_by_hand(decoder: SmallDecoder, h: Tensor, mask: Tensor, max_length: int) -> list[int]:
-    """Translate one sentence, always going back to its start."""
+    """Translate one sentence, starting anew for each word."""
     words = []
     while len(words) < max_length and EOS not in words:
         words.append(int(next_log_p(decoder, h, mask, words).argmax()))
@@ -304,7 +304,7 @@ def brevity(score, case):
 
 @check(bleu, see="Measuring a translation")
 def repeated(score, case):
-    """counts nothing twice when every translation is its reference, said twice"""
+    """counts nothing twice when every translation repeats its reference"""
     references = sentences(case, 7, low=6)
     hypotheses = [row + row for row in references]
     shares = [grams(references, n) / grams(hypotheses, n) for n in range(1, 5)]
@@ -453,7 +453,7 @@ def search_case(case: Case, V: int = 8, end: float = 0.5) -> tuple:
 
 
 def all_hypotheses(decoder, h: Tensor, mask: Tensor, max_length: int, alpha: float) -> list:
-    """Judge everything that can be said without PAD and BOS; best first."""
+    """Score everything that can be said without PAD and BOS; best first."""
     others = range(3, len(decoder[4]))
     found = []
     for length in range(max_length):
@@ -470,13 +470,13 @@ def compare(case: Case, given: object, expected: list[tuple[list[int], float]]) 
     count = len(expected)
     case.that(
         len(words) >= count,
-        f"hypotheses should be at least {count}, yours are {len(words)}.",
+        f"hypotheses should number at least {count}, yours number {len(words)}.",
         log_p,
     )
     said = [word for one in words[:count] for word in one]
     case.that(
         not {PAD, BOS} & set(said),
-        "words of hypotheses should be without BOS and PAD.",
+        "words of hypotheses should not include BOS or PAD.",
         padded(words[:count]),
     )
     wanted, expected_log_p = zip(*expected, strict=True)
@@ -508,7 +508,7 @@ def honest(search, case):
     words, log_p = hypotheses(case, search(decoder, h, mask, 5, 8))
     case.that(all(words), "hypotheses should have at least one word each.", log_p)
     known = all(2 <= word < 8 for one in words for word in one)
-    case.that(known, "words of hypotheses should be without BOS and PAD.", padded(words))
+    case.that(known, "words of hypotheses should not include BOS or PAD.", padded(words))
     expected = [log_probability(decoder, h[0], mask[0], one).sum() for one in words]
     case.equal(log_p, torch.stack(expected).float(), "log p of hypotheses")
 

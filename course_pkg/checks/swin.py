@@ -38,12 +38,12 @@ def load(module, state: State):
 
 
 def places(size: Size) -> list[Size]:
-    """List the positions of a map as one reads."""
+    """List the positions of a map in reading order."""
     return [(row, column) for row in range(size[0]) for column in range(size[1])]
 
 
 def windows_of(size: Size, M: int) -> Tensor:
-    """Number the positions of a map as one reads, and list them window by window, (N, M·M)."""
+    """Number the positions of a map in reading order; list them by window, (N, M·M)."""
     found = []
     for top in range(0, size[0], M):
         for left in range(0, size[1], M):
@@ -84,7 +84,7 @@ def values(partition, case):
 
 @check(window_reverse, weight=2, see="And put it together")
 def values(reverse, case):
-    """puts every position of every window back to its place"""
+    """puts every position of every window back in its place"""
     X, M = some_maps(case)
     size = tuple(X.shape[1:3])
     case.equal(reverse(cut(X, M), M, size), X, "maps")
@@ -92,7 +92,7 @@ def values(reverse, case):
 
 @check(window_reverse, see="And put it together")
 def other_features(reverse, case):
-    """takes windows with any number of features: those of an attention's weights, too"""
+    """accepts windows with any number of features, such as an attention's weights"""
     X, M = some_maps(case)
     wide = X.repeat_interleave(3, dim=3)
     case.equal(reverse(cut(wide, M), M, tuple(X.shape[1:3])), wide, "maps")
@@ -122,8 +122,8 @@ def same_offset(index, case):
                 known = offset_of.setdefault(numbers[i][j], offset)
                 case.that(
                     known == offset,
-                    f"index[{i}, {j}] should be a number of its own offset {offset}, yours is "
-                    f"{numbers[i][j]} as for the offset {known} (M = {M}).",
+                    f"index[{i}, {j}] should be a number for the offset {offset} alone, yours is "
+                    f"{numbers[i][j]}, as for the offset {known} (M = {M}).",
                     observed=found,
                 )
         case.that(
@@ -210,7 +210,7 @@ def masked(attention, case):
 
 @check(WindowAttention, see="Attention inside a window")
 def weights(attention, case):
-    """returns the weights of every head as well when it is asked to"""
+    """returns the weights of every head as well when asked to"""
     ours, state, H, M, windows = attention_case(case, attention)
     mask = some_mask(case, windows.shape[1], M * M)
     _, A = case.unpack(ours(windows, mask, return_weights=True), "Y", "A")
@@ -227,7 +227,7 @@ def bias_alone(attention, case):
         state[f"qkv.{kind}"][: 2 * D] = 0
     ours.load_state_dict(state)
     _, A = case.unpack(ours(windows, return_weights=True), "Y", "A")
-    case.equal(A, attended(state, H, M, windows)[1], "A where E is the bias")
+    case.equal(A, attended(state, H, M, windows)[1], "A from the biases alone")
 
 
 KINDS = ("global", "windowed")
@@ -283,7 +283,7 @@ def in_windows(cost, case):
 
 @check(window_attention_cost, see="What windows save")
 def slopes(cost, case):
-    """on large maps grows with the fourth power of the side globally, in windows with the second"""
+    """grows with the fourth power of a large map's side globally, with its square in windows"""
     M, D = few_sizes(case, 2)
     small, large = (cost(side, side, D, M) for side in (512 * M, 1024 * M))
     for kind, power in zip(KINDS, (4, 2), strict=True):
@@ -330,7 +330,7 @@ def inner_windows(mask, case):
 
 @check(shifted_window_mask, see="Who may see whom")
 def symmetric(mask, case):
-    """lets everybody see himself, and those who see him"""
+    """lets each position see itself, and every position that sees it"""
     size, M, shift = mask_case(case)
     found = mask(size, M, shift)
     case.shape(found, (size[0] * size[1] // M**2, M * M, M * M), "mask")
@@ -549,7 +549,7 @@ def logits(swin, case):
 
 @check(Swin, see="The whole model")
 def without_shift(swin, case):
-    """shifts no block when it is told so"""
+    """shifts no block when told not to"""
     ours, state, M, images = swin_case(case, swin, False)
     expected = swin_maps(state, M, images, shifted=False, stages=2)
     compare_maps(case, ours.maps(images), expected)

@@ -48,7 +48,7 @@ def standard(norm, case):
 
 @check(layer_norm, see="Layer norm")
 def alone(norm, case):
-    """gives a vector the same, whatever stands at the other positions"""
+    """gives a vector the same result, whatever stands at the other positions"""
     X, gain, bias = to_normalise(case)
     other = torch.cat([X[:, :1], 5 * case.randn(*X[:, 1:].shape)], dim=1)
     Y = norm(X, gain, bias)
@@ -98,7 +98,7 @@ def values(network, case):
 
 @check(FeedForward, see="Each vector for itself")
 def alone(network, case):
-    """gives a vector the same, whatever stands at the other positions"""
+    """gives a vector the same result, whatever stands at the other positions"""
     B, T, D, D_ff = case.sizes(4)
     ours, X = load(network(D, D_ff), feed_forward_state(case, D, D_ff)), case.randn(B, T, D)
     Y = ours(X)
@@ -259,7 +259,7 @@ def switch(layer, case):
 
 @check(DecoderLayer, see="The decoder's layer")
 def no_peeking(layer, case):
-    """under a causal mask, gives a position the same whatever comes after it"""
+    """under a causal mask, gives a position the same output whatever comes after it"""
     ours, _, Y, memory, mask, _, _ = decoder_layer(case, layer, pre_norm=False)
     first = ours(Y, memory, mask)
     case.shape(first, tuple(Y.shape), "Y")
@@ -269,7 +269,7 @@ def no_peeking(layer, case):
 
 @check(DecoderLayer, see="The decoder's layer")
 def masked_source(layer, case):
-    """gives the same whatever a word of the source holds that may not be attended to"""
+    """gives the same output whatever a forbidden word of the source holds"""
     ours, _, Y, memory, mask, _, _ = decoder_layer(case, layer, pre_norm=True)
     allowed = (torch.arange(memory.shape[1]) < memory.shape[1] - 1)[None, None]
     first = ours(Y, memory, mask, allowed)
@@ -429,7 +429,7 @@ def no_peeking(transformer, case):
 
 @check(Transformer, weight=2, see="The whole model")
 def forward(transformer, case):
-    """gives the logits of all positions at once, from sources to translations"""
+    """gives the logits of all positions of the translations at once"""
     ours, theirs, X, lengths, mask, Y = translators(case, transformer, pre_norm=False)
     expected = theirs.decode(Y, theirs.encode(X, mask), mask)
     case.equal(ours(X, lengths, Y), expected, "logits", rtol=1e-4, atol=1e-5)
@@ -532,7 +532,7 @@ def rates(case: Case, schedule, steps: list[int], D: int, warmup: int) -> Tensor
 
 @check(noam_lr, see="Warm up, then slow down")
 def shape(schedule, case):
-    """rises in a line until step `warmup`, and falls to a half until four times that"""
+    """rises linearly up to step `warmup`, and has halved by four times that step"""
     D, warmup = case.sizes(2, low=5)
     steps = [1, 2, 3, warmup, 4 * warmup, 16 * warmup]
     given = rates(case, schedule, steps, D, warmup)
@@ -550,7 +550,7 @@ def peak(schedule, case):
 
 
 def smoothing_case(case: Case) -> tuple[Tensor, Tensor]:
-    """Draw logits of B × M words out of V, and targets of which some are PAD."""
+    """Draw logits of B × M words out of V, and targets, some of which are PAD."""
     B, M, V = case.sizes(3, low=5)
     targets = case.integers(1, V, B, M)
     targets[case.rand(B, M) < 0.3] = PAD

@@ -199,7 +199,7 @@ def four(case: Case, result: object, t: Tensor, v: Tensor, H: int) -> tuple[Tens
 
 @check(CoAttentionBlock, weight=3, see="Each asks, the other answers")
 def values(block, case):
-    """agrees with two torch.nn.MultiheadAttention, each stream's keys from the other"""
+    """agrees with two torch.nn.MultiheadAttention, each taking keys from the other stream"""
     ours, state, H, t, v, _, _ = block_case(case, block)
     given = four(case, ours(t, v), t, v, H)
     expected = co_attended(state, H, t, v)
@@ -209,7 +209,7 @@ def values(block, case):
 
 @check(CoAttentionBlock, weight=2, see="Each asks, the other answers")
 def masks(block, case):
-    """agrees with them when some words and some regions are not real"""
+    """agrees with the same two when some words and some regions are not real"""
     ours, state, H, t, v, words, regions = block_case(case, block, low=3)
     given = four(case, ours(t, v, words, regions), t, v, H)
     expected = co_attended(state, H, t, v, words, regions)
@@ -301,7 +301,7 @@ def values(model, case):
 
 @check(ViLBERT, weight=2, see="Two streams that meet")
 def padding(model, case):
-    """agrees with them on captions and pictures of different lengths"""
+    """agrees with torch's layers on captions and pictures of different lengths"""
     ours, state, H, batch = model_case(case, model)
     given = streams(case, ours(*batch), state, batch)
     demand_streams(case, given, understood(state, H, *batch), batch, " with padding")
@@ -388,7 +388,7 @@ def values(loss, case):
 
 @check(alignment_loss, see="Does the caption match the picture")
 def far_out(loss, case):
-    """stays finite where a large score is wrong: it costs what the score is"""
+    """stays finite where a large score is wrong: the loss is then the score itself"""
     scores = torch.tensor([800.0, -900.0, 700.0, -600.0], dtype=torch.float64)
     match = torch.tensor([False, True, True, False])
     case.equal(loss(scores, match), torch.tensor(1700 / 4), "loss of large scores")
@@ -454,7 +454,7 @@ def wrong_pairs(loss, case):
 
 @check(masked_multimodal_loss, see="Hide words and regions")
 def certain(loss, case):
-    """takes a detector that is certain: classes of probability 0 add nothing"""
+    """accepts a detector that is certain: classes of probability 0 add nothing"""
     given = masked_case(case, *masked_sizes(case))
     given[3] = torch.where(given[3] > 0.3, given[3], 0)
     given[3][..., 0] += 1 - given[3].sum(dim=-1)
@@ -478,7 +478,7 @@ def table(case: Case, N: int) -> Tensor:
 
 
 def found(scores: Tensor, k: int) -> float:
-    """Sort every row, the own picture behind its equals, and count."""
+    """Sort every row, the caption's own picture after its equals, and count."""
     hits = 0
     for n, row in enumerate(scores.tolist()):
         order = sorted(range(len(row)), key=lambda m: (-row[m], m == n))
@@ -496,7 +496,7 @@ def values(recall, case):
 
 @check(retrieve, see="Find the picture")
 def ties(recall, case):
-    """counts a tie against the caption: equal scores for all find nothing"""
+    """counts a tie against the caption: if all scores are equal, none finds its picture"""
     scores = table(case, 23).round()
     case.equal(recall(scores, 5), torch.tensor(found(scores, 5)), "recall@5 with ties")
     case.equal(recall(torch.ones(9, 9, dtype=torch.float64), 4), 0.0, "recall@4 of equal scores")

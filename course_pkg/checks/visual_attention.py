@@ -164,7 +164,7 @@ def gradient_of_log_p(attend, case):
 
 @check(hard_attention, see="Hard attention")
 def rare_location(attend, case):
-    """gives a finite log p_s, with a gradient, however far the scores are apart"""
+    """gives a finite log p_s, with a gradient, however far apart the scores are"""
     B, L, D = case.sizes(3, low=3)
     a = case.randn(B, L, D)
     e = -2000.0 * torch.arange(L, dtype=torch.float64).expand(B, L)
@@ -186,7 +186,7 @@ def decoder(case: Case, student, words: int, D: int, H: int, A: int, hard: bool 
 
 
 def one_step(state: dict, word: Tensor, h: Tensor, c: Tensor, a: Tensor, s=None) -> tuple:
-    """What a step should give, by torch's LSTMCell; looks at location s if given, else at all."""
+    """What a step should give, by torch's LSTMCell; it looks at location s, or at all if None."""
     hidden = torch.einsum("bld,kd->blk", a, state["W_a.weight"])
     hidden = hidden + (h @ state["W_h.weight"].T + state["W_h.bias"])[:, None]
     p = torch.einsum("blk,k->bl", hidden.tanh(), state["v.weight"][0]).softmax(dim=1)
@@ -223,7 +223,7 @@ def soft_step(student, case):
 
 @check(CaptionDecoder, see="One step of the decoder")
 def hard_step(student, case):
-    """looks at the best location alone when it is hard and in evaluation mode"""
+    """looks at the best location alone with hard attention in evaluation mode"""
     words, B, L, D, H, A = case.sizes(6)
     ours, weights = decoder(case, student, words, D, H, A, hard=True)
     ours.eval()

@@ -108,7 +108,7 @@ def refuses_what_does_not_fit(join, case):
         case.raises(
             ValueError,
             lambda size=size: join(patches, P, size),
-            f"{h * w} patches should fill a grid of {rows} × {columns}",
+            f"{h * w} patches are given for a grid of {rows} × {columns}",
         )
 
 
@@ -357,7 +357,7 @@ def refuses_other_sizes(vit, case):
     ours, settings, _, images = model_pair(case, vit, "cls")
     case.raises(ValueError, lambda: ours(images.mT), "height and width are exchanged")
     P = settings[1]
-    case.raises(ValueError, lambda: ours(images[:, :, P:]), "images are too low")
+    case.raises(ValueError, lambda: ours(images[:, :, P:]), "images are not high enough")
 
 
 # vit_parameters
@@ -412,7 +412,7 @@ def patches(count, case):
 
 @check(vit_parameters, weight=2, see="Count before you build")
 def positions(count, case):
-    """counts a place for each token, and the class token itself"""
+    """counts a position for each token, and the class token itself"""
     compare_counts(case, count, some_models(case), "positions")
 
 
@@ -424,7 +424,7 @@ def layers(count, case):
 
 @check(vit_parameters, see="Count before you build")
 def head(count, case):
-    """counts the last norm, and apart from it the last linear map"""
+    """counts the last norm and, separately, the last linear map"""
     models = some_models(case)
     compare_counts(case, count, models, "norm")
     compare_counts(case, count, models, "head")
@@ -461,7 +461,7 @@ def resized(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Te
 
 @check(resize_positions, weight=3, see="Positions for another grid")
 def values(resize, case):
-    """agrees with bicubic interpolation by hand, the class token's row apart"""
+    """agrees with bicubic interpolation by hand, except in the class token's row"""
     h, w, new_h, new_w, D = case.sizes(5, low=3)
     positions, new = case.randn(1 + h * w, D), (new_h, new_w)
     case.equal(resize(positions, (h, w), new), resized(positions, (h, w), new), "positions")
@@ -469,7 +469,7 @@ def values(resize, case):
 
 @check(resize_positions, see="Positions for another grid")
 def class_token(resize, case):
-    """leaves the class token's row as it is, and lets it leak into no other"""
+    """leaves the class token's row as it is, and lets it leak into no other row"""
     h, w, D = case.sizes(3, low=3)
     positions = case.randn(1 + h * w, D)
     new = h + 2, w + 3
@@ -482,7 +482,7 @@ def class_token(resize, case):
 
 @check(resize_positions, see="Positions for another grid")
 def without_a_class_token(resize, case):
-    """takes positions of a model without a class token"""
+    """accepts positions of a model without a class token"""
     h, w, D = case.sizes(3, low=3)
     positions, new = case.randn(h * w, D), (2 * h, w + 1)
     case.equal(resize(positions, (h, w), new), resized(positions, (h, w), new), "positions")

@@ -24,7 +24,7 @@ def find() -> Path | None:
     """Find the folder with the files of BERT-base, uncased, in Hugging Face's cache.
 
     Returns:
-        The folder, or None when the files are not on this machine: `hf download` with NAME brings
+        The folder, or None when the files are not on this machine: `hf download` with NAME fetches
         them.
     """
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
@@ -48,7 +48,7 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Vocabulary]:
 
 
 def wordpieces(vocabulary: Vocabulary, text: str) -> list[int]:
-    """Cut a text into word pieces, as BERT-base uncased was trained on.
+    """Cut a text into word pieces, such as BERT-base uncased was trained on.
 
     The text becomes lower case and loses its accents, punctuation marks and Chinese characters
     stand alone; then each word is cut into the longest piece that it begins with, and so on. Pieces

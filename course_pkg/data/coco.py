@@ -43,9 +43,9 @@ def load(
         folder: where the images are.
         annotations: the JSON file; it lists "images" with "id" and "file_name", and
             "annotations" with "image_id" and "caption".
-        side: images are cut to a square around their centre and scaled to so many pixels.
+        side: images are cropped to a central square and scaled to this many pixels a side.
         limit: how many captions to read, the file's first; all when None.
-        min_count: a word that is rarer than this becomes <unknown>.
+        min_count: a word that occurs less often becomes <unknown>.
         vocabulary: the words to use, of the training set for example; when None, those of these
             captions, the most frequent first.
     Returns:
@@ -68,7 +68,7 @@ def load(
     for number, _ in pairs:
         if number not in images:
             if number not in files:
-                raise DataError(f"{annotations}: a caption is for image {number}, not in 'images'")
+                raise DataError(f"{annotations}: a caption's image {number} is not in 'images'")
             images[number] = _image(folder / files[number], side)
     return Scenes(
         torch.stack([images[number] for number, _ in pairs]),

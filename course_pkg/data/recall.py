@@ -49,8 +49,8 @@ def recall_first(
     """Draw sequences that begin with a key, followed by T-1 distractors; the target is the key.
 
     Keys and distractors are different symbols, one-hot vectors of size K = keys + distractors.
-    The delay is noise on purpose: through blank input the state of a plain RNN can rest where it
-    is, so that blanks would measure less than a memory.
+    The delay is deliberately noise: during blank input the state of a plain RNN can stay where it
+    is, so blanks would be a weaker test of memory.
 
     Example:
         >>> X, y = recall_first(B=3, T=5, generator=0)
@@ -80,7 +80,7 @@ def recall_first(
 def echo(
     B: int, T: int, delay: int, generator: torch.Generator | int
 ) -> tuple[Float[Tensor, "B T 1"], Float[Tensor, "B T-delay"]]:
-    """Draw sequences of -1 and 1; the target at every step is the input of `delay` steps before.
+    """Draw sequences of -1 and 1; the target at every step is the input `delay` steps earlier.
 
     The first `delay` steps have no target. Always answering 0, the mean, costs the target's
     variance, 1.

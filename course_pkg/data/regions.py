@@ -1,4 +1,4 @@
-"""Regions: boxes in the pictures of scenes, what is in them, and what a simple detector says of it.
+"""Regions: boxes in the pictures of scenes, what is in them, and what a simple detector sees.
 
 Shapes: N pictures with up to R regions each. Everything is computed from the pixels; neither labels
 nor captions go in. Only the boxes of the objects are known, as a detector would find them.
@@ -15,7 +15,7 @@ from course_pkg.data.scenes import COLOURS, SIZES, Scenes
 
 CLASSES = ("background", *COLOURS)
 FEATURES = 39  # mean colour, and how far each pixel of a 6 × 6 thumbnail stands out
-OVERLAP = 0.2  # a box that nothing was found in overlaps at most so much (IoU) with an object
+OVERLAP = 0.2  # the most that a false alarm may overlap an object (IoU)
 
 _BACKGROUND = 0.11  # the mean brightness of the noise behind the objects
 _GRID = 6
@@ -45,7 +45,7 @@ def detect(
 ) -> Regions:
     """Find the two objects of every scene, and raise some false alarms.
 
-    A false alarm is a box of an object's size anywhere else; it may cut into an object a little.
+    A false alarm is a box of an object's size anywhere else; it may overlap an object a little.
 
     Example:
         >>> from course_pkg.data import scenes
@@ -86,7 +86,7 @@ def detect(
 
 
 def overlap(a: Float[Tensor, "... 4"], b: Float[Tensor, "... 4"]) -> Float[Tensor, "..."]:
-    """Measure how far boxes cover each other: the intersection's area over the union's (IoU)."""
+    """Measure how much boxes overlap: the intersection's area over the union's (IoU)."""
     inner = torch.cat([torch.maximum(a, b)[..., :2], torch.minimum(a, b)[..., 2:]], dim=-1)
     intersection, *areas = (_sides(box).prod(dim=-1) for box in (inner, a, b))
     return intersection / (sum(areas) - intersection)

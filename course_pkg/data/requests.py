@@ -52,7 +52,9 @@ def trace(
         ValueError: count is less than 1, longest less than 2, or a mean or the rate not positive.
     """
     if count < 1 or longest < 2 or min(prompt[0], output[0], rate) <= 0:
-        raise ValueError("a trace needs a request, two tokens, and positive means and rate")
+        raise ValueError(
+            "a trace needs a request, room for two tokens, and positive means and rate"
+        )
     if not isinstance(generator, torch.Generator):
         generator = torch.Generator().manual_seed(generator)
     waits = torch.empty(count, dtype=torch.float64).exponential_(rate, generator=generator)

@@ -116,7 +116,7 @@ class Scenes:
     Attributes:
         images: RGB, values from 0 to 1.
         captions: <start>, the words' numbers, <end>, then <pad>.
-        objects: what each caption names, in the caption's order; empty where nobody knows.
+        objects: what each caption names, in the caption's order; empty where this is unknown.
         vocabulary: the words by number.
     """
 
@@ -184,7 +184,7 @@ def draw(
         held_out: False for scenes without the pairs of colour and shape in HELD_OUT; True for
             scenes in which both objects are such pairs.
         aligned: whether each object lies inside one cell of the grid of 4 × 4, both in the same
-            row or column of it; else they lie anywhere, and nearly in line: their centres differ
+            row or column of it; otherwise they lie anywhere, nearly in line: their centres differ
             by less than 4 pixels in one direction and by at least 8 in the other.
     Returns:
         The scenes. Two calls with equal arguments return equal scenes.
@@ -237,7 +237,7 @@ VOCABULARY = Vocabulary(["a", "small", *COLOURS, *SHAPES, "above", "left", "of"]
 def _place(
     sizes: Int[Tensor, "N 2"], generator: torch.Generator, aligned: bool
 ) -> Int[Tensor, "N 2 2"]:
-    """Draw the upper left corners of objects in line, at least a cell apart; else draw again."""
+    """Draw the upper left corners of objects, until they are in line and at least a cell apart."""
     corners = torch.zeros(len(sizes), 2, 2, dtype=torch.int64)
     todo = torch.arange(len(sizes))
     while len(todo):

@@ -21,7 +21,7 @@ class Vocabulary:
     """Number words.
 
     Args:
-        words: the words; the five special ones stand first if they are not among them.
+        words: the words; the five special ones are put first if they are not among them.
 
     Attributes:
         words: all words, by their number.
@@ -76,8 +76,8 @@ def pack(
     Args:
         vocabulary: has the numbers of the special words.
         texts: pairs of sentences as numbers; the second may be None.
-        longest: where a text would be longer than this, words are left out at the end of its longer
-            sentence, of the second if both are as long.
+        longest: where a text would be longer than this, words are dropped from the end of its
+            longer sentence, or of the second if both are equally long.
     Returns:
         The tokens, their segments, and how many of each text are real.
     Raises:
@@ -102,7 +102,7 @@ def pack(
 def read(path: str | Path, limit: int | None = None) -> list[list[list[str]]]:
     """Read any text as a corpus: paragraphs are documents, and their sentences are lists of words.
 
-    A sentence ends at a full stop, exclamation or question mark that white space follows. Words
+    A sentence ends at a full stop, exclamation or question mark followed by white space. Words
     are made of letters and digits, in lower case; other signs stand alone.
 
     Args:

@@ -15,7 +15,7 @@ _CHUNK = 1 << 16  # bytes read at a time
 
 
 class EncodingError(ValueError):
-    """A file that is not UTF-8; `offset` is where its first wrong byte stands."""
+    """A file that is not UTF-8; `offset` is the place of its first wrong byte."""
 
     def __init__(self, path: Path, offset: int, byte: int):
         super().__init__(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {offset}")
@@ -31,8 +31,8 @@ def read(path: str | Path | None = None, limit: int | None = None) -> str:
 
     Args:
         path: a UTF-8 file. When None, the documentation that Python's `help()` shows for keywords
-            and topics, with every paragraph that occurs before removed.
-        limit: how many bytes to use at most; of a file no more are read. A character that the
+            and topics, with repeated paragraphs removed.
+        limit: how many bytes to use at most; no more of a file is read. A character that the
             limit would cut is left out.
     Returns:
         The text.
@@ -61,13 +61,13 @@ def read(path: str | Path | None = None, limit: int | None = None) -> str:
 
 
 def split(text: str, share: float = 0.1) -> tuple[str, str]:
-    """Cut a text into a part for training and its end, at a paragraph's border, for validation.
+    """Cut a text, between paragraphs, into a part for training and its end for validation.
 
     Args:
         text: the text.
         share: how much of it is for validation, between 0 and 1.
     Returns:
-        Both parts; together they are the text. Without a paragraph's border in its first part,
+        Both parts; together they are the text. If its first part has no break between paragraphs,
         the text is cut wherever the share says.
     Raises:
         ValueError: share is not between 0 and 1.

@@ -22,7 +22,7 @@ from course_pkg.data import grammar
 
 PAD, BOS, EOS, UNK = range(4)  # padding, begin and end of a sentence, unknown word
 MARKS = ("<pad>", "<bos>", "<eos>", "<unk>")
-_POOL = 8  # a batch is cut from so many times as many pairs, sorted by length
+_POOL = 8  # a batch is cut from this many times as many pairs, sorted by length
 _WORD = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
 
 
@@ -38,7 +38,7 @@ class Pair:
         source: the words of the sentence.
         target: the words of its translation.
         alignment: for each target word the place of the source word that it translates; None
-            where nobody knows, as in real data.
+            where it is unknown, as in real data.
     """
 
     source: tuple[str, ...]
@@ -64,7 +64,7 @@ class Vocabulary:
         self.words = [*MARKS, *words]
         self._numbers = {word: number for number, word in enumerate(self.words)}
         if len(self._numbers) < len(self.words):
-            raise ValueError("every word must be there once, and no mark among them")
+            raise ValueError("every word must occur once, and no mark among them")
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]], min_count: int = 1) -> "Vocabulary":
@@ -76,7 +76,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Give the numbers of some words; words that are not there become UNK."""
+        """Give the numbers of some words; unknown words become UNK."""
         return [self._numbers.get(word, UNK) for word in words]
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
@@ -148,9 +148,9 @@ class Corpus:
 
 
 def english_spanish(train: int = 8000, test: int = 500, seed: int = 0) -> Corpus:
-    """Make English sentences of 4 to 30 words, all lengths alike often, and translate them.
+    """Make English sentences of 4 to 30 words, all lengths equally often, and translate them.
 
-    No English sentence is there twice, be it for training or for testing. Every pair knows its
+    No English sentence occurs twice in the training and testing pairs. Every pair has its
     alignment. A sample, where ↔ links the words that cross:
 
         the small red houses            las casas rojas pequeñas     small ↔ pequeñas, red ↔ rojas
@@ -190,8 +190,8 @@ def read_parallel(
     """Read sentences from one text file and their translations from another, line by line.
 
     Any two UTF-8 files will do, for example `train.en` and `train.de` of Multi30k, unpacked. Text
-    is put into lower case and split into words and punctuation. Pairs with an empty side are left
-    out, so are those that are too long; where a source sentence comes twice, the first pair counts.
+    is put into lower case and split into words and punctuation. Pairs that are too long or have an
+    empty side are left out; where a source sentence occurs twice, the first pair counts.
 
     Example:
         >>> corpus = read_parallel("train.en", "train.de", test=1000)  # doctest: +SKIP
@@ -202,10 +202,10 @@ def read_parallel(
         source, target: the files; line n of one translates line n of the other.
         test: how many pairs to hold out, chosen at random.
         seed: for the choice.
-        longest: words that a sentence may have, in either language.
+        longest: how many words a sentence may have, in either language.
         min_count: how often a word must occur in the training pairs to get a number of its own.
     Raises:
-        DataError: a file is missing or not UTF-8, the files differ in their numbers of lines, or
+        DataError: a file is missing or not UTF-8, the files have different numbers of lines, or
             too few pairs are left.
     """
     lines = [_lines(Path(source)), _lines(Path(target))]
@@ -221,7 +221,7 @@ def read_parallel(
     if len(pairs) <= test or test < 1:
         raise DataError(
             f"{source} and {target} give {len(pairs)} different pairs of at most {longest} words; "
-            f"more than test={test} are needed, and test at least 1"
+            f"more than test={test} are needed, and test must be at least 1"
         )
     chosen = list(pairs.values())
     random.Random(seed).shuffle(chosen)

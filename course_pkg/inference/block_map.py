@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 COLUMNS = 12
-# Paul Tol's muted colours: nine that are told apart with every kind of colour blindness.
+# Paul Tol's muted colours: nine that can be told apart with any kind of colour blindness.
 COLOURS = ["#332288", "#88CCEE", "#44AA99", "#117733", "#999933", "#DDCC77", "#CC6677", "#882255"]
 COLOURS.append("#AA4499")
-_MOST_OWNERS = 6  # that a block shows, as stripes
+_MOST_OWNERS = 6  # the most that a block shows, as stripes
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Frame:
         block_size: slots in a block.
         tables: the blocks of each sequence, by its number.
         lengths: how many positions of each sequence are in use.
-        cached: the blocks that nobody uses but that can still be found by name.
+        cached: the blocks that no sequence uses but that can still be found by name.
         title: what is happening.
     """
 
@@ -54,7 +54,7 @@ def draw(frame: Frame, ax: Axes | None = None, colours: dict[int, str] | None = 
     """Draw a frame.
 
     A block that several sequences use has a stripe for each and a black border; its coloured part
-    is as high as it is full. Grey: nobody uses it, but its content can be found. White: free.
+    is as high as it is full. Grey: no sequence uses it, but its content can be found. White: free.
 
     Args:
         frame: the cache.
@@ -97,7 +97,7 @@ def strip(frames: list[Frame], title: str, columns: int = 3) -> Figure:
     Args:
         frames: the caches, of the same size.
         title: what the figure shows, as a sentence.
-        columns: how many frames stand in a row.
+        columns: how many frames a row has.
     Returns:
         The figure.
     """
@@ -139,8 +139,8 @@ def explore(frames: list[Frame], title: str, shown: list[int], columns: int = 3)
     Args:
         frames: the caches.
         title: what they show, as a sentence.
-        shown: which frames stand in the strip.
-        columns: how many of them stand in a row.
+        shown: which frames the strip shows.
+        columns: how many of them a row has.
     """
     if not _widgets_run():
         strip([frames[n] for n in shown], title, columns)
@@ -161,7 +161,7 @@ def explore(frames: list[Frame], title: str, shown: list[int], columns: int = 3)
 
 
 def _widgets_run() -> bool:
-    """Say whether somebody looks at this notebook in Jupyter, with ipywidgets installed."""
+    """Say whether somebody has this notebook open in Jupyter, with ipywidgets installed."""
     if "JPY_SESSION_NAME" not in os.environ:  # set by Jupyter's server, not by nbclient
         return False
     try:

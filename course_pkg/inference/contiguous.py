@@ -1,4 +1,4 @@
-"""What serving is without paging: one unbroken piece of memory for each sequence."""
+"""Serving without paging: one unbroken piece of memory for each sequence."""
 
 import math
 from collections import deque
@@ -17,7 +17,7 @@ def reservations(
     """Serve requests in unbroken regions, and tell after each step what memory looks like.
 
     First come, first served: a request gets the first hole that is long enough, and keeps its
-    region until it ends. In each step every running sequence gets one token more.
+    region until it ends. In each step every running sequence gets one more token.
 
     Args:
         requests: in the order of their arrival.
@@ -50,7 +50,7 @@ def paged_reservations(
     """Serve requests in blocks, and tell after each step what memory looks like.
 
     As `reservations`, but a sequence gets a block whenever its last one is full. If there is none,
-    the last sequence to come loses its blocks and starts again later.
+    the latest sequence loses its blocks and starts again later.
 
     Args:
         requests: in the order of their arrival.
@@ -162,7 +162,7 @@ class ContiguousEngine:
 
     @torch.no_grad()
     def _best_tokens(self, work: list[tuple[int, int]]) -> list[int]:
-        """Compute the tokens of some places from a position on, and take the best next ones."""
+        """Read the tokens of some places from a position on, and take the best next ones."""
         tokens, positions, places, groups = [], [], [], {}
         for place, start in work:
             new = self.places[place][1][start:]

@@ -10,12 +10,12 @@ from course_pkg.checking.ready import is_stub
 
 
 def by_kernel(kernel: Callable, attention: Callable) -> Callable:
-    """Make a function like `paged_attention` in which a kernel takes what it can take.
+    """Make a function like `paged_attention` that leaves to a kernel what the kernel can do.
 
     Args:
         kernel: like `triton_paged_decode`.
-        attention: like `paged_attention`; it takes steps of several new tokens for each sequence,
-            and float64.
+        attention: like `paged_attention`; it does the rest: steps of several new tokens for each
+            sequence, and float64.
     """
 
     def attend(

@@ -27,7 +27,7 @@ class LlamaBlock(nn.Module):
         D: size of the vectors.
         H: query heads, of size D / H.
         G: heads of keys and values; divides H.
-        hidden: size of the gated network's inside.
+        hidden: size of the gated network's hidden layer.
     """
 
     def __init__(self, D: int, H: int, G: int, hidden: int):
@@ -150,7 +150,7 @@ def attend_to_all(layer: int, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
 
 @torch.no_grad()
 def generate_uncached(model, prompt: list[int], count: int, stop: int | None = None) -> list[int]:
-    """Continue one prompt with its best tokens, computing all of it anew for each: the plain way.
+    """Continue one prompt with its best tokens, reading all of it anew for each: the plain way.
 
     Returns:
         The tokens added.

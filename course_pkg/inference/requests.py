@@ -10,7 +10,7 @@ import torch
 
 
 class OutOfBlocks(Exception):
-    """No block of the cache is free; whoever asked must wait, or make another sequence wait."""
+    """No block of the cache is free; the caller must wait, or make another sequence wait."""
 
 
 class NeverFits(ValueError):
@@ -25,7 +25,7 @@ class Sampling(NamedTuple):
         stop: a token that ends a sequence; it is part of the result.
         samples: how many continuations to draw.
         temperature, top_k, top_p: as in `token_probabilities` of gpt; 0 takes the best token.
-        seed: sample number k draws with a generator seeded seed + k.
+        seed: sample number k draws with a generator seeded with seed + k.
     """
 
     max_tokens: int = 16

@@ -23,7 +23,7 @@ from course_pkg.checking.models import SmallDecoder, SmallServed, SmallTranslato
 
 HEADER_BYTES = 4 << 20
 BODY_BYTES = 256 << 20
-DEPTH = 40  # of containers within containers
+DEPTH = 40  # of nested containers
 LONGEST_RANGE = 1 << 20
 MESSAGE = 4000  # characters of a failure
 LABEL = 200  # characters of an object's name, kind and type
@@ -49,7 +49,7 @@ _DTYPES = {
 
 
 class WireError(CheckingError):
-    """A value cannot be sent, or bytes that came are not a message."""
+    """A value cannot be sent, or the bytes received are not a message."""
 
 
 class Encoder:
@@ -97,7 +97,7 @@ class Encoder:
             WireError: it is of a kind that cannot be sent, too large or too deeply nested.
         """
         if depth > DEPTH:
-            raise WireError(f"more than {DEPTH} containers within each other cannot be sent")
+            raise WireError(f"containers nested more than {DEPTH} deep cannot be sent")
         tree = self._refer(value)
         if tree is not None:
             return tree
@@ -162,7 +162,7 @@ class Encoder:
 class Decoder:
     """Read the values of one message.
 
-    Tensors that are no leaves come without their history: whoever reads the message links them.
+    Tensors that are not leaves come without their history: the reader of the message links them.
 
     Args:
         header: the JSON text.
@@ -182,7 +182,7 @@ class Decoder:
         self.specs = [_checked(spec) for spec in self.header["tensors"]]
         sizes = [_bytes_of(spec) for spec in self.specs]
         if sum(sizes) != len(body):
-            raise WireError(f"the tensors have {sum(sizes)} bytes, {len(body)} came")
+            raise WireError(f"the tensors should have {sum(sizes)} bytes, {len(body)} came")
         starts = itertools.accumulate(sizes, initial=0)
         self.tensors = [
             _to_tensor(spec, body[start : start + size])
@@ -213,7 +213,7 @@ class Decoder:
         if tree is None or isinstance(tree, (bool, int, float, str)):
             return tree
         if depth > DEPTH:
-            raise WireError(f"more than {DEPTH} containers within each other")
+            raise WireError(f"containers nested more than {DEPTH} deep")
         try:
             match tree:
                 case [kind, str(name), list(fields), list(items)] if kind in _CONTAINERS:
@@ -266,13 +266,13 @@ def read(stream: Source) -> Decoder | None:
 
 
 def _dtype(name: str) -> torch.dtype:
-    """Look up a type of numbers by its name.
+    """Look up a dtype by its name.
 
     Raises:
         WireError: there is none of that name.
     """
     if name not in _DTYPES:
-        raise WireError(f"there is no type of numbers {name!r:.40}")
+        raise WireError(f"there is no dtype {name!r:.40}")
     return _DTYPES[name]
 
 
@@ -316,7 +316,7 @@ def _checked(spec: object) -> dict:
         } if isinstance(spec, dict) and dtype in _DTYPES:
             sizes_fit = all(type(size) is int and 0 <= size < _SIZE for size in shape)
             if len(shape) > _DIMENSIONS or not sizes_fit:
-                raise WireError("a tensor's shape is not one")
+                raise WireError("a tensor's shape is malformed")
             if math.prod(size for size in shape if size) >= _SIZE:
                 raise WireError("a tensor is too large")
             kind = _DTYPES[dtype]
@@ -332,7 +332,7 @@ def _bytes_of(spec: dict) -> int:
 
 
 def _to_tensor(spec: dict, data: bytearray) -> Tensor:
-    """Make a tensor of the described kind; one that is no leaf comes without its history."""
+    """Make a tensor of the described kind; one that is not a leaf comes without its history."""
     numbers = (
         torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     )
@@ -368,7 +368,7 @@ def _container_type(kind: str, name: str, fields: tuple[str, ...]) -> type:
         return _SUBCLASSES[name]
     are_names = all(_is_name(field) and field[0] != "_" for field in fields)
     if not _is_name(name) or not are_names or (fields and kind != "tuple"):
-        raise WireError("a type's name is not one")
+        raise WireError("a type's name is malformed")
     properties = {field: property(operator.itemgetter(place)) for place, field in enumerate(fields)}
     return type(name, (base,), properties)
 

@@ -25,7 +25,7 @@ from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireErr
 
 
 def serve(address: str, namespace: dict, forbidden: tuple[str, ...] = ()) -> None:
-    """Answer requests about a namespace until whoever asks has enough.
+    """Answer requests about a namespace until the other side has no more.
 
     Args:
         address: the unix socket to connect to.
@@ -115,7 +115,7 @@ class Server:
             return self._failed(failure)
         except WireError as error:
             name = request.header["name"]
-            return self._failed(Failure(f"{name} gives what cannot be read: {error}."))
+            return self._failed(Failure(f"{name} gives a result that cannot be read: {error}."))
         except BaseException as error:  # what Guarded lets pass: it must not end the server
             traceback.print_exc()
             name = request.header["name"]
@@ -245,7 +245,7 @@ def _history(outputs: list[Tensor]) -> list[Tensor]:
             continue
         seen.add(node)
         if type(node).__name__ == "AccumulateGrad":
-            # torch declares only what all nodes have; those of leaves have a variable besides.
+            # torch declares only what all nodes have; those of leaves also have a variable.
             leaves.append(node.variable)  # type: ignore[attr-defined]
         stack += [earlier for earlier, _ in node.next_functions]
     return leaves

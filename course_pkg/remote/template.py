@@ -39,7 +39,7 @@ MODULES = """
 def main(descriptor: int, modules: list[str]) -> None:
     """Serve until the grader goes: each line is a request in JSON, and so is each answer."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # The kernel permits a fork to mount /proc for itself only where one lies bare.
+    # The kernel permits a fork to mount /proc for itself only where an unmasked one is mounted.
     _must(libc.mount(b"proc", b"/run/proc", b"proc", _PROC, None))
     _give_up(libc, _SETFCAP)
     for name in [*MODULES, *modules]:

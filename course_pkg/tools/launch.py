@@ -1,11 +1,11 @@
 """Launch Triton kernels: compiled for tensors on a GPU, interpreted for those on the CPU.
 
-The interpreter runs a kernel with the real addresses of the tensors, and a wrong one would take the
-whole process along. So it runs in a process of its own, on copies with a fence around each: what
-reads or writes outside ends that process, and the caller gets an error with the line.
+The interpreter runs a kernel with the real addresses of the tensors, and a wrong one would bring
+the whole process down. So it runs in a process of its own, on copies with a fence around each: to
+read or write outside ends that process, and the caller gets an error that names the line.
 
-Whether Triton interprets is decided when it is imported, so that this module does it for all: it
-compiles where notebooks use a GPU. There, the process that interprets imports it once more.
+Whether Triton interprets is decided when it is imported, so this module imports it for all: it
+compiles where notebooks use a GPU. There, the process that interprets imports it a second time.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ from course_pkg.tools.train import device
 
 
 def _interpret_from_now_on() -> None:
-    """Let Triton interpret once it is imported next."""
+    """Make Triton interpret from its next import on."""
     os.environ["TRITON_INTERPRET"] = "1"
-    for name in list(sys.modules):  # torch imports it here and there; it must begin anew
+    for name in list(sys.modules):  # torch may have imported it; it must start afresh
         if name.partition(".")[0] == "triton" and not name.startswith("triton._C"):
             del sys.modules[name]
 
@@ -60,7 +60,7 @@ SHORTEST_PART = 256  # positions; below, starting a program costs more than it s
 
 
 class KernelError(RuntimeError):
-    """A kernel failed in the interpreter; the text says how and in which line."""
+    """A kernel failed in the interpreter; the text says how and on which line."""
 
 
 def why_not() -> str | None:
@@ -106,12 +106,12 @@ def launch_flash(
     """Launch one program for each tile of queries of each head; return Y and s.
 
     Raises:
-        ValueError: the numbers are of another kind than kernels take, or too many to count in 32
-            bits, as addresses are computed.
+        ValueError: kernels do not take tensors of this dtype, or there are too many numbers for
+            addresses of 32 bits.
     """
     _must_be_taken(Q)
     if max(Q.numel(), K.numel()) >= 2**31:
-        raise ValueError(f"Q and K must have less than 2³¹ numbers, got {Q.shape} and {K.shape}")
+        raise ValueError(f"Q and K must have fewer than 2³¹ numbers, got {Q.shape} and {K.shape}")
     B, H, T, D_h = Q.shape
     N = K.shape[2]
     side = _side(Q)
@@ -142,11 +142,11 @@ def launch_paged(
 ) -> Float[Tensor, "B H D_h"]:
     """Launch a program for each sequence, head of keys and values, and part of the positions.
 
-    The parts' outputs are then averaged by the weights exp(s). More parts keep more of a GPU busy;
-    None stands for as many as it takes.
+    The parts' outputs are then averaged with weights exp(s). More parts keep more of a GPU busy;
+    with None there are as many as that takes.
 
     Raises:
-        ValueError: the numbers are of another kind than kernels take.
+        ValueError: kernels do not take tensors of this dtype.
     """
     _must_be_taken(Q)
     B, H, D_h = Q.shape
@@ -229,7 +229,7 @@ def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
         os.close(writer)
         with open(reader, errors="replace") as pipe:
             text = pipe.read()
-    finally:  # also when the caller's time is over
+    finally:  # even when the caller's time is up
         os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if text or status not in (0, -signal.SIGKILL):
@@ -253,7 +253,7 @@ def _interpreted(program: Callable) -> object:
 
 @functools.cache
 def _warm_up() -> None:
-    """Do once what every fork would do again: let Triton import and rewrite what kernels call.
+    """Do once what every fork would repeat: let Triton import and rewrite what kernels call.
 
     Forks are also cheaper afterwards.
     """
@@ -280,10 +280,10 @@ def _attempt(action: Callable[[], None], pipe) -> None:
 
 
 def _explain(program: Callable, text: str, status: int) -> str:
-    """Put a crash into words: what happened, and in which line of the kernel."""
+    """Put a crash into words: what happened, and on which line of the kernel."""
     happened = text.partition("\n  File ")[0].strip() or f"the process ended with {status}"
     if text.startswith("Fatal Python error: Segmentation") or "Bus error" in happened:
-        happened = "it reads or writes outside of its tensors: is a mask missing or wrong?"
+        happened = "it reads or writes outside its tensors: is a mask missing or wrong?"
     file = re.escape(program.__code__.co_filename)
     found = re.search(rf'  File "{file}", line (\d+) in', text)
     line = linecache.getline(program.__code__.co_filename, int(found[1])).strip() if found else ""

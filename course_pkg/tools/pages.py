@@ -6,7 +6,7 @@ _HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a large page, and the advice to make 
 
 
 def use_large_pages() -> None:
-    """Gather the memory in pages of 2 MB where Linux can: a fork then copies few entries."""
+    """Gather the memory into pages of 2 MB where Linux can: a fork then copies few entries."""
     libc = ctypes.CDLL(None)
     with open("/proc/self/maps") as file:
         lines = [line.split() for line in file]

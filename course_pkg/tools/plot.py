@@ -1,4 +1,4 @@
-"""The course's figures: one style sheet, curves with direct labels, heat maps, and heads' looks."""
+"""The course's figures: one style sheet, curves with direct labels, heat maps, where heads look."""
 
 import math
 import sys
@@ -12,8 +12,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from numpy.typing import ArrayLike
 
-_FAINTEST = 0.05  # the least weight that a head's look is drawn for
-_LABEL_GAP = 0.075  # the least distance between two direct labels, in heights of the axes
+_FAINTEST = 0.05  # the smallest weight for which a line is drawn
+_LABEL_GAP = 0.075  # the smallest gap between two direct labels, as a share of the axes' height
 _SMALLEST = 6.5  # points; tokens that need a smaller font than this are thinned out
 
 
@@ -51,8 +51,8 @@ def curves(
         bands: a lower and an upper limit around some of the lines, by the line's name.
         xscale, yscale: "linear" or "log".
         reference: the height and the label of a horizontal dashed line, a baseline for example.
-        limits: the values at the two ends of the y axis; those that all lines need when None.
-        smooth: how many values to average, the last ones before each; for losses.
+        limits: the values at the two ends of the y axis; chosen to fit all lines when None.
+        smooth: how many values to average, each with those before it; for losses.
         ax: where to draw; a figure of its own when None.
     Returns:
         The axes, to add to them.
@@ -156,10 +156,10 @@ def heads(
     title: str,
     names: Sequence[str] | None = None,
 ) -> list[Axes]:
-    """Draw where each head looks: one panel a head, lines from queries, left, to keys, right.
+    """Draw where each head looks: one panel per head, lines from queries, left, to keys, right.
 
     Args:
-        weights: the attention's weights, (H, N_Q, N_X); a line is the darker the larger they are,
+        weights: the attention's weights, (H, N_Q, N_X); the larger one is, the darker its line,
             and those below 0.05 have none.
         rows: the queries' tokens.
         columns: the keys' tokens; the queries' when None.
@@ -168,7 +168,7 @@ def heads(
     Returns:
         The axes of every panel.
     Raises:
-        ValueError: weights has not three axes, or tokens or names do not fit its shape.
+        ValueError: weights does not have three axes, or tokens or names do not fit its shape.
     """
     weights = _array(weights)
     columns = rows if columns is None else columns

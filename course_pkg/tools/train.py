@@ -13,7 +13,7 @@ from course_pkg.tools.threads import one_thread
 
 
 class DeviceError(RuntimeError):
-    """COURSE_DEVICE asks for something that there is not."""
+    """COURSE_DEVICE asks for something that does not exist."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Bar(tqdm):
 
 
 def progress(steps: int, label: str = "") -> tqdm:
-    """Make a progress bar on stdout, for a training loop of one's own.
+    """Make a progress bar on stdout, for a training loop of your own.
 
     It redraws ten times, whatever the speed.
 
@@ -72,8 +72,8 @@ def fit(
 ) -> History:
     """Train a model in place with Adam, with one torch thread and randomness of its own.
 
-    With one thread small models train faster, and to the same numbers on every machine of a
-    kind. The global random state is as before when training ends.
+    With one thread small models train faster, and to the same numbers on every machine of the
+    same kind. When training ends, the global random state is as it was before.
 
     Example:
         >>> history = fit(
@@ -144,8 +144,8 @@ def device() -> torch.device:
     """Choose where to train, from the environment variable COURSE_DEVICE.
 
     Returns:
-        The CPU for `cpu`, the first GPU for `cuda`, an Apple GPU for `mps` (nobody has tested
-        the notebooks on one); for `auto`, or when it is not set, the first GPU of `cuda` when
+        The CPU for `cpu`, the first GPU for `cuda`, an Apple GPU for `mps` (on which the
+        notebooks are untested); for `auto`, or when it is not set, the first GPU of `cuda` when
         there is one.
     Raises:
         DeviceError: the variable holds another word, or asks for a GPU where there is none.

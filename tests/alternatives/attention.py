@@ -1,4 +1,4 @@
-"""Correct solutions of attention by other ways: loops, einsum, torch's own, float32."""
+"""Other correct solutions of attention: loops, einsum, torch's own, float32."""
 
 import math
 

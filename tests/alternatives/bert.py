@@ -1,4 +1,4 @@
-"""Correct solutions of bert by other ways: loops, Python's random numbers, torch's modules."""
+"""Other correct solutions of bert: loops, Python's random numbers, torch's modules."""
 
 import math
 import random
@@ -308,7 +308,7 @@ class PartByPart(nn.Module):
 
 @alternative(SentenceClassifier)
 class NotStrict(SentenceClassifier):
-    """Loads what fits and passes over the rest."""
+    """Loads what fits and ignores the rest."""
 
     def start_from(self, state):
         wanted = {name for name in self.state_dict() if not name.startswith("classifier")}

@@ -1,4 +1,4 @@
-"""Correct solutions of flash_kernels by other ways: merges, other orders of the loops, exp2."""
+"""Other correct solutions of flash_kernels: merges, other orders of the loops, exp2."""
 
 import math
 

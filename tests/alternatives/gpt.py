@@ -1,4 +1,4 @@
-"""Correct solutions of gpt by other ways: slow counting, torch's layers, loops, numpy."""
+"""Other correct solutions of gpt: slow counting, torch's layers, loops, numpy."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Correct solutions of kv_cache by other ways: lists of pieces, loops over heads, sums."""
+"""Other correct solutions of kv_cache: lists of pieces, loops over heads, sums."""
 
 import math
 

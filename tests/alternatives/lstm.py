@@ -1,4 +1,4 @@
-"""Correct solutions of lstm by other ways: loops, einsum, nn.Linear, masks, float32."""
+"""Other correct solutions of lstm: loops, einsum, nn.Linear, masks, float32."""
 
 import math
 

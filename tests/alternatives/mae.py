@@ -1,4 +1,4 @@
-"""Correct solutions of mae by other ways: loops, scatter, masks, Newton's method."""
+"""Other correct solutions of mae: loops, scatter, masks, Newton's method."""
 
 import math
 

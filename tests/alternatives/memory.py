@@ -1,4 +1,4 @@
-"""Correct solutions of memory by other ways: loops, matrices, Fourier, float32."""
+"""Other correct solutions of memory: loops, matrices, Fourier, float32."""
 
 import math
 
@@ -135,7 +135,7 @@ def divided_by_the_largest(w, gamma):
 
 @alternative(NTM)
 class FromNothing(nn.Module):
-    """Has the same weights, and one method after the other written anew."""
+    """Has the same weights, and every method written anew."""
 
     def __init__(self, D, D_Y, H, N, M):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Correct solutions of positions by other ways: loops, complex numbers, torch's functional."""
+"""Other correct solutions of positions: loops, complex numbers, torch's functional."""
 
 import math
 

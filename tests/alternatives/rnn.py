@@ -1,4 +1,4 @@
-"""Correct solutions of rnn by other ways: loops, einsum, autograd, flat vectors, float32."""
+"""Other correct solutions of rnn: loops, einsum, autograd, flat vectors, float32."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Correct solutions of seq2seq by other ways: one sentence at a time, lists, masks, float32."""
+"""Other correct solutions of seq2seq: one sentence at a time, lists, masks, float32."""
 
 import heapq
 import math
@@ -39,7 +39,7 @@ class SentenceBySentence(Encoder):
 
 @alternative(Encoder)
 class TwoGRUs(nn.Module):
-    """Runs the directions apart; the second reads every sentence reversed within its length."""
+    """Runs each direction alone; the second reads every sentence reversed within its length."""
 
     def __init__(self, V, E, H):
         super().__init__()

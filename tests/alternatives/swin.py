@@ -1,4 +1,4 @@
-"""Correct solutions of swin by other ways: loops, unfold, einsum, torch's attention, float32."""
+"""Other correct solutions of swin: loops, unfold, einsum, torch's attention, float32."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Correct solutions of transformer by other ways: loops, torch's own modules, float32."""
+"""Other correct solutions of transformer: loops, torch's own modules, float32."""
 
 import math
 

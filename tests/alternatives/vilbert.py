@@ -1,4 +1,4 @@
-"""Correct solutions of vilbert by other ways: loops, torch's own attention, other formulas."""
+"""Other correct solutions of vilbert: loops, torch's own attention, other formulas."""
 
 import torch
 from torch import nn
@@ -210,7 +210,7 @@ def by_sorting(scores, k):
     N = len(scores)
     if k < 1 or k > N:
         raise ValueError("k must lie between 1 and the number of pictures")
-    lowered = scores.double() - 1e-9 * torch.eye(N)  # the own picture stands behind its equals
+    lowered = scores.double() - 1e-9 * torch.eye(N)  # the caption's own comes after its equals
     best = lowered.argsort(dim=1, descending=True)[:, :k]
     return float((best == torch.arange(N)[:, None]).any(dim=1).sum()) / N
 

@@ -1,4 +1,4 @@
-"""Correct solutions of visual_attention by other ways: loops, one-hots, Gumbel, float32."""
+"""Other correct solutions of visual_attention: loops, one-hots, Gumbel, float32."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Correct solutions of vit by other ways: loops, unfold, convolutions, torch's functions."""
+"""Other correct solutions of vit: loops, unfold, convolutions, torch's functions."""
 
 import torch
 from torch import nn

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.attention [--rounds 20] [--output tests/benchmarks/attention.md]
 
-What is compared takes turns, so that other work on the machine meets all alike; the table has the
+What is compared takes turns, so other work on the machine affects all equally; the table has the
 medians. On a GPU that is the time between two events, with other content put into the fast memory
 before; on a CPU, processor time of one thread, on small sizes and without the Triton kernels.
 """

@@ -28,7 +28,7 @@ class Measured:
 
 
 def measure(command: list[str], folder: Path) -> Measured:
-    """Run a command in a folder; a control group counts also what was killed.
+    """Run a command in a folder; a control group also counts what was killed.
 
     Raises:
         OSError: this machine has no control groups (version 2) that this user may make.

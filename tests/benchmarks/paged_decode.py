@@ -3,7 +3,7 @@
     python tests/benchmarks/paged_decode.py
 
 The same prompts, the same batch, float32, one thread; steps of the two alternate, so that other
-work on the machine meets both alike. Paged decoding should take at most 1.3 times as long.
+work on the machine affects both equally. Paged decoding should take at most 1.3 times as long.
 """
 
 import argparse

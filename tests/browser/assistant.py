@@ -33,7 +33,7 @@ class Assistant(Lab):
         expect(self.frame.locator(".modal")).to_have_count(0)
 
     def grade(self, question: str, score: float, comment: str) -> None:
-        """Write a score and a comment at an answer; both are saved as one leaves them."""
+        """Write a score and a comment at an answer; both are saved when the field is left."""
         cell = self.frame.locator(".nbgrader_cell", has=self.frame.locator(f'[id="{question}"]'))
         # The page shows them when it has loaded what is in the gradebook.
         for selector in ("input.extra-credit[placeholder]", "textarea.comment[placeholder]"):

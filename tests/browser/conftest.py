@@ -32,7 +32,7 @@ def chromium(request, tmp_path_factory) -> Iterator[Browser]:
     if program is None:
         if request.config.getoption("markexpr") == "browser":  # make test-browser asks for one
             pytest.fail(MISSING)
-        # Who changes a notebook need not have one: `make test` names what it skips (-rs), and
+        # To change a notebook none is needed: `make test` names what it skips (-rs), and
         # .ci/run installs a Chromium first.
         pytest.skip(MISSING)
     expect.set_options(timeout=1000 * SECONDS)

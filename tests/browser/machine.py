@@ -125,7 +125,7 @@ class Machine:
 
 
 def _python() -> list[str]:
-    """Show Python where accounts can reach it: also from a folder of root's, or a covered one."""
+    """Show Python where accounts can reach it, even if its folder is root's, or covered."""
     options = []
     for prefix in [Path(path) for path in prefixes() if Path(path) != ROOT / ".venv"]:
         covered = [path for path in prefix.parents if str(path) in ("/srv", "/opt", "/home")]

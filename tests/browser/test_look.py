@@ -34,7 +34,7 @@ AUDIT = (ROOT / "tests" / "browser" / "audit.js").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server with copies of all notebooks, which draws cells that are out of sight, too."""
+    """A server with copies of all notebooks, which draws even cells that are out of sight."""
     root = tmp_path_factory.mktemp("look")
     for folder in ("notebooks", "solutions"):
         for assignment in assignments():

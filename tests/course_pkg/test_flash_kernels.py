@@ -1,4 +1,4 @@
-"""The reference of flash_kernels is torch's attention; wrong kernels end with a word."""
+"""The reference of flash_kernels is torch's attention; wrong kernels end with a clear message."""
 
 import json
 import math
@@ -126,7 +126,7 @@ def test_other_numbers_are_refused():
     Q = torch.zeros(1, 1, 2, 3, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"kernels take torch\.float32.* got torch\.float64"):
         triton_flash_forward(Q, Q, Q)
-    with pytest.raises(ValueError, match=r"must have less than 2³¹ numbers"):
+    with pytest.raises(ValueError, match=r"must have fewer than 2³¹ numbers"):
         triton_flash_forward(
             *[torch.zeros(1, dtype=torch.float32).expand(1, 1, 1 << 16, 1 << 15)] * 3
         )
@@ -186,7 +186,7 @@ def test_where_kernels_are_compiled_those_of_tensors_on_the_cpu_are_interpreted(
     done = subprocess.run(
         [sys.executable, "-c", text], env=environment, cwd=ROOT, capture_output=True, text=True
     )
-    assert "outside of its tensors" in done.stdout and "tl.load(x + i)" in done.stdout, done.stderr
+    assert "outside its tensors" in done.stdout and "tl.load(x + i)" in done.stdout, done.stderr
 
 
 @needs_triton
@@ -258,13 +258,13 @@ def stub(x, y, n):
 def test_a_load_outside_is_an_error_with_its_line():
     with pytest.raises(launch.KernelError) as caught:
         unmasked(torch.ones(5))
-    assert "outside of its tensors" in str(caught.value)
+    assert "outside its tensors" in str(caught.value)
     assert "tl.store(y + i, tl.load(x + i), mask=i < n)" in str(caught.value)
 
 
 @needs_triton
 def test_far_outside_is_an_error():
-    with pytest.raises(launch.KernelError, match="outside of its tensors"):
+    with pytest.raises(launch.KernelError, match="outside its tensors"):
         underneath(torch.ones(1024))  # whole pages: the fence begins at once
 
 

@@ -45,7 +45,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 def stir(module: nn.Module) -> nn.Module:
-    """Make a module's parameters random, those too that start at zero or one; float64."""
+    """Make a module's parameters random, even those that start at zero or one; float64."""
     for parameter in module.double().parameters():
         nn.init.normal_(parameter, std=1 / math.sqrt(len(parameter)))
     return module

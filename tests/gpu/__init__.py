@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-# Whoever asks for a GPU shall hear that there is none: then nothing is skipped.
+# A run that asks for a GPU must say if there is none: then nothing is skipped.
 _IS_WANTED = os.environ.get("COURSE_DEVICE") == "cuda"
 needs_gpu = [
     pytest.mark.gpu,

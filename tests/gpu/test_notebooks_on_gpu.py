@@ -1,6 +1,6 @@
 """Every solved notebook on a GPU, each cell a test, in the larger configuration.
 
-`make test-gpu` runs this folder, also where there is no JupyterLab, nbgrader or jupytext: what is
+`make test-gpu` runs this folder, even where there is no JupyterLab, nbgrader or jupytext: what is
 imported here must be among the wheels of `make wheels`.
 """
 

@@ -1,6 +1,6 @@
 """What happens to honest, solved submissions: each must keep the points that it deserves.
 
-Each function changes a notebook (as JSON) of which everything is solved; it returns what the
+Each function changes a notebook (as JSON) in which everything is solved; it returns what the
 exercises should get where that is less than all, or bytes to submit in place of the notebook.
 """
 

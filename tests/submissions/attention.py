@@ -1,6 +1,6 @@
 """A submission of attention with four mistakes, one of which another exercise suffers from."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "scaled_dot_attention": ("e = X @ q / math.sqrt(len(q))", "e = X @ q"),
     "causal_mask": (".tril(past)", ".tril(past - 1)"),

@@ -1,6 +1,6 @@
 """A submission of bert with four mistakes, none of which another exercise suffers from."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "tf_idf": ("counts * idf", "(counts > 0) * idf"),
     "next_sentence_pairs": ("draw(len(documents) - 1)", "draw(len(documents))"),

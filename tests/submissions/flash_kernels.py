@@ -1,6 +1,6 @@
 """A submission of flash_kernels with four mistakes, in exercises that no other one uses."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "online_softmax": ("highest.clamp(min=torch.finfo(e.dtype).min)", "highest"),
     "flash_attention_backward": ("dV[:, :, n] += A.mT", "dV[:, :, n] = A.mT"),

@@ -1,6 +1,6 @@
 """A submission of gpt with four mistakes, from two of which other exercises suffer."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "GPTBlock": ('approximate="tanh"', 'approximate="none"'),
     "language_model_loss": ("tokens[:, 1:], reduction", "tokens[:, :-1], reduction"),

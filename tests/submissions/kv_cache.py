@@ -1,6 +1,6 @@
 """A submission of kv_cache with four mistakes, one of which another exercise suffers from."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "CachedGPT": ("self.position.weight[past:N]", "self.position.weight[: N - past]"),
     "attention_operations": ("prompt**2 + line(last) - line(prompt)", "line(last)"),

@@ -1,6 +1,6 @@
 """A submission of lstm with three mistakes."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "additive_cell_step": ("c = c + candidate", "c = candidate"),
     "gru_step": ("(1 - z) * n + z * h", "z * n + (1 - z) * h"),

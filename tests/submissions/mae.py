@@ -1,6 +1,6 @@
 """A submission of mae with three mistakes."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "random_masking": ("restore >= n", "restore < n"),
     "MAEDecoder": ("[:, 1:]\n", "[:, :-1]\n"),

@@ -1,6 +1,6 @@
 """A submission of memory with three mistakes."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "dnc_usage": ("usage + w_write - usage * w_write", "usage + w_write"),
     "gaussian_filterbank": ("(N - 1) / 2", "N / 2"),

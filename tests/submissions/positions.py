@@ -1,6 +1,6 @@
 """A submission of positions with three mistakes."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "linear_positions": ("max(T - 1, 1)", "T"),
     "shaw_relative_attention": ("(t - t[:, None])", "(t[:, None] - t)"),

@@ -1,6 +1,6 @@
 """A submission of rnn with three mistakes."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "gradient_norms": ("1 - h**2", "1 - h"),
     "linear_rnn_gradient": ("J = W_hh @ J", "J = W_hh * J"),

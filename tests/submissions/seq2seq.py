@@ -1,6 +1,6 @@
 """A submission of seq2seq with three mistakes."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "teacher_forcing_loss": ("Y[:, 1:].flatten(), ignore_index=PAD", "Y[:, 1:].flatten()"),
     "bleu": ("min(0, 1 - r / c)", "1 - r / c"),

@@ -1,6 +1,6 @@
 """A submission of swin with three mistakes, none of which spreads to other exercises."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "window_reverse": ("N * T != h * w", "N * T > h * w"),
     "window_attention_cost": ("2 * M**2 * h * w * D", "2 * M**4 * D"),

@@ -1,6 +1,6 @@
 """A submission of transformer with four mistakes, none of which spreads to other exercises."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "Transformer": (
         "mask = causal_mask(Y.shape[1]).to(Y.device)",

@@ -1,6 +1,6 @@
 """A submission of vilbert with four mistakes, none of which another exercise suffers from."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "alignment_score": ("caption * picture", "caption + picture"),
     "alignment_loss": (

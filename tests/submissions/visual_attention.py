@@ -1,6 +1,6 @@
 """A submission of visual_attention with three mistakes."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "grid_features": ("maps.flatten(2).mT", "maps.flatten(1).view(len(maps), -1, maps.shape[1])"),
     "doubly_stochastic_penalty": (".square()", ".abs()"),

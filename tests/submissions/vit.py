@@ -1,6 +1,6 @@
 """A submission of vit with four mistakes, none of which another exercise suffers from."""
 
-# What stands in the right solution, and what stands there instead.
+# What the right solution says, and what this one says instead.
 CHANGES = {
     "unpatchify": ("bijpqc->bcipjq", "bijqpc->bcipjq"),
     "vit_parameters": ("(D + 1) * 4 * D + (4 * D + 1) * D", "8 * D * D"),

@@ -92,7 +92,7 @@ def causes(text: str, sentences: set[str]) -> set[str]:
 
 
 def incidents(text: str) -> set[str]:
-    """Say which incidents a text tells of."""
+    """Say which incidents a text reports."""
     return {kind for kind, words in _INCIDENTS.items() if re.search(words, text)}
 
 

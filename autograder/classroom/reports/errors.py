@@ -20,4 +20,4 @@ class NothingGraded(ReportError):
 
 
 class ForeignGradebook(ReportError):
-    """The gradebook is of another course, or of another version of the assignment."""
+    """The gradebook is for another course, or another version of the assignment."""

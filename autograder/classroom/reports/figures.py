@@ -1,4 +1,4 @@
-"""The figures of a report, as SVG that stands in the page."""
+"""The figures of a report, as SVG within the page."""
 
 import io
 
@@ -33,7 +33,7 @@ def scores(classroom: Classroom) -> str:
 
 
 def exercises(described: list[Statistics]) -> str:
-    """Draw how many submissions got all, some and no points, where none waits for a grader."""
+    """Draw how many submissions got all, some and no points, where no answer waits for a grader."""
     described = [s for s in described if s.mean is not None]
     if not described:
         return ""

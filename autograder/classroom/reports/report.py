@@ -64,10 +64,10 @@ def report(root: Path, assignment: str, server: str) -> list[Path]:
 
 
 def _known_mistakes(assignment: str) -> dict[str, dict[str, str]]:
-    """Name the known mistakes of each exercise, by the sentences that tell of them."""
+    """Name the known mistakes of each exercise, by the sentences that describe them."""
     topic = Assignment(assignment).topic
     if not (ROOT / "autograder" / "bugs" / f"{topic}.py").exists():
-        return {}  # whoever reads the course says that there is no such assignment
+        return {}  # reading the course will say that there is no such assignment
     importlib.import_module(f"autograder.bugs.{topic}")
     return {
         exercise.name: {bug.sentence: bug.name for bug in reversed(known)}

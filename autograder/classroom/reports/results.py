@@ -39,9 +39,9 @@ class Graded:
 
     Args:
         student: the student's id.
-        notebook: the gradebook's id of the submitted notebook, which the formgrader's address has.
+        notebook: the gradebook's id of the submitted notebook, part of the formgrader's address.
         submitted: when, in UTC, if that is known.
-        scores: by item; None while it has no score, as answers that wait for a grader.
+        scores: by item; None while it has no score, like answers that wait for a grader.
         mistakes: the sentences of the known mistakes, by exercise.
         incidents: what went wrong beyond wrong results, in the words of diagnosis.py.
         reason: what the grader was told about it.
@@ -167,7 +167,7 @@ def _demand_own(session: Session, assignment: str, course_id: str, items: list[I
     courses = found or session.scalars(select(api.Course.id)).all()
     if courses and course_id not in courses:
         raise ForeignGradebook(
-            f"the gradebook is of the course {courses[0]!r}, and nbgrader_config.py names "
+            f"the gradebook is for the course {courses[0]!r}, but nbgrader_config.py names "
             f"{course_id!r}: set CourseDirectory.db_url or CourseDirectory.course_id there"
         )
     query = (
@@ -186,7 +186,7 @@ def _demand_own(session: Session, assignment: str, course_id: str, items: list[I
 
 
 def _scores(session: Session, assignment: str, items: list[Item]) -> dict[str, Graded]:
-    """Read the scores of those of whom at least one cell is graded."""
+    """Read the scores of those students who have at least one graded cell."""
     names = {item.cell: item.name for item in items}
     grade, submission, notebook = api.Grade, api.SubmittedAssignment, api.SubmittedNotebook
     query = (

@@ -6,7 +6,7 @@ import numpy as np
 
 from autograder.classroom.reports.results import Classroom, Graded, Item
 
-FEWEST = 10  # submissions: with fewer, a correlation says nothing
+FEWEST = 10  # submissions; with fewer, a correlation says nothing
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def test_parts_of_a_master(master):
         ('name="why" ', "", r":10: a question needs a name"),
         ("---\n- because\n", "", r":10: a question needs its rubric below a line with ---"),
         ("points=4\n```", "points=4\npass\n```", r":7: the fence of 'lstm_step' must be empty"),
-        ('name="why"', 'name="lstm_step"', r":10: 'lstm_step' is there twice; rename one"),
+        ('name="why"', 'name="lstm_step"', r":10: 'lstm_step' occurs twice; rename one"),
     ],
 )
 def test_a_broken_master_is_reported_with_its_line(master, old, new, message):
@@ -72,7 +72,7 @@ def test_a_broken_master_is_reported_with_its_line(master, old, new, message):
 
 def test_an_exercise_twice_is_reported(master):
     fence = '\n```python exercise="lstm_step" points=4\n```\n'
-    with pytest.raises(CourseError, match=r":\d+: 'lstm_step' is there twice"):
+    with pytest.raises(CourseError, match=r":\d+: 'lstm_step' occurs twice"):
         parts(master(GOOD + fence))
 
 
@@ -110,7 +110,7 @@ def changed_master(monkeypatch, tmp_path):
         ("Assignment [[rnn]]", "Assignment\n01", r"goes by number"),
         ("Assignment [[rnn]]", "RNNs (01)", r"'\(01\)' goes by number"),
         ("Assignment [[rnn]]", "01_rnn", r"'01_rnn' goes by number"),
-        ("[[rnn]]", "[[rn]]", r"no assignment is \[\[rn\]\]; rnn"),
+        ("[[rnn]]", "[[rn]]", r"there is no assignment \[\[rn\]\]; rnn"),
     ],
 )
 def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, new, message):

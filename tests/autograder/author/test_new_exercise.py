@@ -123,10 +123,10 @@ def test_an_exercise_from_its_stubs_to_its_score(checkout):
             ["new-exercise", "02_lst", "peephole"],
             "no solutions/02_lst.md; there is 02_lstm",
         ),
-        (["new-exercise", "02_lstm", "lstm_step"], "02_lstm has an exercise 'lstm_step' already"),
-        (["new-exercise", "02_lstm", "peep hole"], "called as its function or class, not"),
-        (["new-assignment", "tiny", "f"], "is called NN_topic, as 02_lstm is, and not 'tiny'"),
-        (["new-assignment", "02_tiny", "f"], "02_lstm has that number or topic already"),
+        (["new-exercise", "02_lstm", "lstm_step"], "02_lstm already has an exercise 'lstm_step'"),
+        (["new-exercise", "02_lstm", "peep hole"], "has the name of its function or class, not"),
+        (["new-assignment", "tiny", "f"], "is called NN_topic, like 02_lstm, not 'tiny'"),
+        (["new-assignment", "02_tiny", "f"], "02_lstm already has that number or topic"),
     ],
 )
 def test_what_cannot_be_made_is_refused(checkout, arguments, words):
@@ -136,7 +136,7 @@ def test_what_cannot_be_made_is_refused(checkout, arguments, words):
 
 
 def test_a_checkout_uses_its_own_modules_and_not_those_of_the_environments(checkout):
-    """Two checkouts may share an environment; kernels import what stands beside the command."""
+    """Two checkouts may share an environment; kernels import what lies beside the command."""
     program = (
         "from autograder.author.execution import execute\n"
         "from nbformat.v4 import new_code_cell, new_notebook\n"

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("export")
 
 @pytest.fixture(scope="module", autouse=True)
 def programs():
-    """nbgrader calls alembic by name, also where the environment has not been activated."""
+    """nbgrader calls alembic by name, even where the environment has not been activated."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         yield

@@ -128,7 +128,7 @@ except AssertionError as error:
 def test_what_is_released_is_replaced_only_by_force(course, bundle, monkeypatch):
     monkeypatch.setattr(release, "check", lambda assignment: [])
     monkeypatch.setattr(release, "bundle", lambda assignment, folder: None)
-    with pytest.raises(CourseError, match="05_attention is released already: --force replaces it"):
+    with pytest.raises(CourseError, match="05_attention is already released: --force replaces it"):
         release.main(arguments(course))
     (bundle / "HOW_TO.md").unlink()
     assert release.main(arguments(course, force=True)) == 0
@@ -145,7 +145,9 @@ def test_what_is_stale_is_not_released(tmp_path, monkeypatch):
 
 
 def test_unknown_assignments_and_other_folders_are_clear_errors(tmp_path):
-    with pytest.raises(CourseError, match=r"holds no nbgrader_config.py: use --course"):
+    with pytest.raises(
+        CourseError, match=r"holds no nbgrader_config.py: name the course's folder with --course"
+    ):
         release.main(arguments(tmp_path))
     (tmp_path / "nbgrader_config.py").touch()
     with pytest.raises(CourseError, match=r"there is no solutions/99_none.md; there is "):

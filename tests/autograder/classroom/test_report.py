@@ -267,7 +267,9 @@ def test_unknown_assignment(course, capsys):
 
 
 def test_a_folder_that_is_no_course(tmp_path):
-    with pytest.raises(CourseError, match=r"holds no nbgrader_config.py: use --course"):
+    with pytest.raises(
+        CourseError, match=r"holds no nbgrader_config.py: name the course's folder with --course"
+    ):
         command(tmp_path)
 
 

@@ -76,7 +76,7 @@ WORKS = {
     "barbara": alternative(1),
     "edsger": {name: disguise(source) for name, source in alternative(0).items()},
     "grace": {},
-    # One exercise is copied, and stands where it was not asked for.
+    # One exercise is copied, into a cell where it was not asked for.
     "john": {"LSTM": "", "extra": disguise(alternative(0)["LSTM"]) + "\n"},
     # Too little to tell.
     "ken": {"init_forget_bias": alternative(0)["init_forget_bias"]},
@@ -138,7 +138,7 @@ def test_what_is_shown_is_what_was_written(course):
             for name, places in marks.items():
                 text = work.cells[name]
                 assert all(0 <= begin < end <= len(text) for begin, end in places)
-                # A mark that were misplaced would begin or end within a word.
+                # A misplaced mark would begin or end within a word.
                 assert all(re.match(r"\b|\W", text[begin:]) for begin, _ in places)
 
 
@@ -160,7 +160,9 @@ def test_docstrings_go_and_nothing_else():
 def test_what_cannot_be_compared_is_a_clear_error(course, tmp_path, capsys):
     with pytest.raises(CourseError, match=r"there is no solutions/99_none.md; there is "):
         similar.main(Namespace(assignment="99_none", course=course))
-    with pytest.raises(CourseError, match=r"holds no nbgrader_config.py: use --course"):
+    with pytest.raises(
+        CourseError, match=r"holds no nbgrader_config.py: name the course's folder with --course"
+    ):
         similar.main(Namespace(assignment=LSTM.name, course=tmp_path))
     (tmp_path / "nbgrader_config.py").touch()
     assert similar.main(Namespace(assignment=LSTM.name, course=tmp_path)) == 1

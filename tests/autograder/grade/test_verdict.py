@@ -1,4 +1,4 @@
-"""What a verdict depends on: a change in any file that takes part makes it anew."""
+"""What a verdict depends on: if any of those files changes, it is made anew."""
 
 import subprocess
 import sys

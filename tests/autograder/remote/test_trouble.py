@@ -38,9 +38,9 @@ def test_a_gradient_that_fails(notebook):
 
 def test_what_cannot_be_read(notebook):
     assert message_of(notebook.get("huge")) == (
-        "huge gives what cannot be read: more than 256 MB of tensors cannot be sent."
+        "huge gives a result that cannot be read: more than 256 MB of tensors cannot be sent."
     )
-    assert "more than 40 containers within each other" in message_of(notebook.get("deep"))
+    assert "nests containers more than 40 deep" in message_of(notebook.get("deep"))
     assert message_of(notebook.get("interrupts")) == "interrupts raised KeyboardInterrupt."
     assert message_of(notebook.get, "nothing") == "nothing is not defined."
     assert notebook.get("scale")(torch.ones(1), 2.0) == 2

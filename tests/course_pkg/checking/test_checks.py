@@ -242,7 +242,7 @@ def test_the_readme_shows_what_a_check_says():
 
 
 def test_check_of_an_unknown_name_or_of_no_function():
-    with pytest.raises(LookupError, match=r"no exercise is called 'stub'; there is none that"):
+    with pytest.raises(LookupError, match=r"no exercise is called 'stub'; there is none with"):
         check(stub)
 
     def lstm_stap():

@@ -1,4 +1,4 @@
-"""Pictures: what packages carry, CIFAR-10's files, splits and shifts."""
+"""Pictures: what comes with packages, CIFAR-10's files, splits and shifts."""
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ def test_cifar10_says_which_file_is_missing(folder):
 def test_cifar10_refuses_a_cut_file(folder):
     path = folder / "test_batch.bin"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ImageFileError, match="is cut: 12291 bytes are not a multiple of 3073"):
+    with pytest.raises(ImageFileError, match="is truncated: 12291 bytes are no multiple of 3073"):
         cifar10(folder)
 
 

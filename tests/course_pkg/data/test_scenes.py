@@ -196,7 +196,7 @@ def test_coco_vocabulary_limit_and_rare_words(files):
         ({"images": [], "annotations": []}, "captions.json: holds no captions"),
         (
             {"images": [], "annotations": [{"image_id": 1, "caption": "a"}]},
-            "a caption is for image 1, not in 'images'",
+            "a caption's image 1 is not in 'images'",
         ),
     ],
 )

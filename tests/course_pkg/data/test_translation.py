@@ -201,7 +201,7 @@ def test_vocabulary():
     assert vocabulary.words == ["<pad>", "<bos>", "<eos>", "<unk>", "a", "b"]
     assert vocabulary.encode(["a", "c"]) == [4, UNK]
     assert vocabulary.decode(torch.tensor([BOS, 5, PAD, UNK, EOS, 4])) == ["b", "<unk>"]
-    with pytest.raises(ValueError, match="every word must be there once"):
+    with pytest.raises(ValueError, match="every word must occur once"):
         Vocabulary(["a", "a"])
     with pytest.raises(ValueError, match="no mark among them"):
         Vocabulary(["<pad>"])
