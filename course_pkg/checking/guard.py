@@ -6,7 +6,8 @@ import signal
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ SECONDS = 10.0  # for one call of a student's function
 PATIENCE = 4  # times its own time that a call may take, as others use the processor too
 DEEPEST = 40  # levels of nested containers in a result
 LONGEST_TEXT = 400  # characters of an exception's message
-_PLAIN = (bool, int, float, complex, str, bytes, Tensor, np.ndarray, np.generic, torch.dtype)
+_SCALARS = (bool, int, float, complex, str, bytes)
+_PLAIN = (*_SCALARS, Tensor, np.ndarray, np.generic, torch.dtype)
 _LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
 _NOT_STUDENT = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __file__, _LAUNCH)
 
@@ -72,25 +74,33 @@ class Guarded:
         return describe(self._target)
 
     def __call__(self, *args, **kwargs):
-        inputs = list(_named_tensors(self._target, args, kwargs))
-        copies = [tensor.detach().clone() for _, tensor in inputs]
         args, kwargs = _unwrap(args), _unwrap(kwargs)
+        named = _named(self._target, args, kwargs)
+        inputs = [(name, tensor) for name, value in named.items() for tensor in _tensors(value)]
+        copies = [tensor.detach().clone() for _, tensor in inputs]
+        contents = {name: _contents(value) for name, value in named.items()}
         place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
         random = torch.get_rng_state()
         result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
         for (name, tensor), copy in zip(inputs, copies, strict=True):
             if not _same(tensor, copy):
-                raise Failure(
-                    f"{self._name} changes its input {name} in place; the caller still needs it.",
-                    what=f"{name} after the call",
-                    observed=tensor.clone(),
-                )
+                raise self._changed(name, tensor.clone())
+        for name, value in named.items():
+            if _contents(value) != contents[name]:
+                raise self._changed(name)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):
             twice.mark_what_stays_behind(result)
         return self._wrap(result, self._name.partition(".")[0])
+
+    def _changed(self, name: str, observed: Tensor | None = None) -> Failure:
+        return Failure(
+            f"{self._name} changes its input {name} in place; the caller still needs it.",
+            what=f"{name} after the call",
+            observed=observed,
+        )
 
     def _repeat(self, place: torch.device, twin: tuple, result: object, random: Tensor) -> None:
         """Make a call on the other device as well, beginning from the same random state."""
@@ -211,18 +221,12 @@ def _line_of_student(error: BaseException) -> str:
     return f"\nin line {frames[-1].lineno}: {frames[-1].line.strip()}"
 
 
-def _named_tensors(target, args, kwargs) -> Iterator[tuple[str, Tensor]]:
-    names: Iterable[tuple[str, object]]
+def _named(target, args, kwargs) -> dict[str, object]:
+    """Give the arguments of a call the names that they have in the signature."""
     try:
-        names = inspect.signature(target).bind(*args, **kwargs).arguments.items()
-    except (
-        TypeError,
-        ValueError,
-    ):  # no signature, or one that does not fit: the call will say so
-        names = [*((f"number {i + 1}", value) for i, value in enumerate(args)), *kwargs.items()]
-    for name, value in names:
-        for tensor in _tensors(value):
-            yield name, tensor
+        return inspect.signature(target).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # no signature, or the call does not fit it and will say so
+        return {**{f"number {i + 1}": value for i, value in enumerate(args)}, **kwargs}
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
@@ -234,6 +238,17 @@ def _tensors(value: object) -> Iterator[Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
+
+
+def _contents(value: object) -> object:
+    """Copy what an argument contains, down to the objects that have no content to compare."""
+    if isinstance(value, dict):
+        return {key: _contents(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, deque)):
+        return [_contents(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return set(value)
+    return value if isinstance(value, _SCALARS) else id(value)
 
 
 def _unwrap(value):

@@ -64,6 +64,15 @@ def zero(x):
     x[1].zero_()
 
 
+def empty(value):
+    inner = value if isinstance(value, list) else next(iter(value.values()))
+    inner.pop()
+
+
+def look_at(value):
+    return sorted(map(str, value))
+
+
 def draw(count, generator=None):
     return torch.rand(count, generator=generator), torch.rand(count, generator=generator)
 

@@ -160,6 +160,18 @@ def test_inputs_changed_in_place(get):
     assert "changes its input x" in message_of(get("zero"), [1.0, double(3) * 1])
 
 
+@pytest.mark.parametrize(
+    "given",
+    [[3, 1, 2], {"b": [1], "a": [2]}, {"words": {1, 2}}, [[0.5, float("nan")], ["x"]]],
+    ids=str,
+)
+def test_containers_changed_in_place(get, given):
+    assert message_of(get("empty"), given) == (
+        "empty changes its input value in place; the caller still needs it."
+    )
+    get("look_at")(given)
+
+
 def test_random_numbers(get):
     torch.manual_seed(3)
     expected = torch.rand(2), torch.rand(2), torch.rand(2)
