@@ -48,13 +48,13 @@ test: env
 	@echo "== Graders, and generated files"
 	@$(RUN) autograder score --fresh --jobs 2 --json scoreboard.json
 	@echo "== Tests"
-	@$(RUN) pytest -n logical --dist loadgroup --no-loadscope-reorder
+	@$(RUN) pytest -n auto --dist loadgroup --no-loadscope-reorder
 
 quick: env
 	@$(RUN) tests.quick $(SINCE)
 
 test-browser: env
-	@$(RUN) pytest -m browser -n logical --dist loadgroup
+	@$(RUN) pytest -m browser -n auto --dist loadgroup
 
 ifeq ($(WHEELS),)
 test-gpu: env

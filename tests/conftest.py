@@ -37,6 +37,11 @@ SLOW = (
 )
 
 
+def pytest_xdist_auto_num_workers():
+    """One worker more than processors: tests wait for kernels, browsers and bounds of time."""
+    return 1 + (os.cpu_count() or 1)
+
+
 def pytest_collection_modifyitems(items):
     places = {name: number for number, name in enumerate(SLOW)}
     items.sort(key=lambda item: places.get(item.path.name, len(SLOW)))

@@ -56,7 +56,7 @@ def main() -> int:
     commands = [["ruff", "check"], ["ruff", "format", "--check"]]
     if names := topics(files):
         commands.append(["autograder", "score", "--fresh", *names])
-    commands.append(["pytest", "-n", "logical", "tests/test_layout.py", *modules(files)])
+    commands.append(["pytest", "-n", "auto", "tests/test_layout.py", *modules(files)])
     for command in commands:
         print("==", *command, flush=True)
         if status := subprocess.call([sys.executable, "-m", *command], cwd=ROOT):
