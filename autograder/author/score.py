@@ -6,6 +6,7 @@ import importlib
 import json
 import multiprocessing
 import time
+import traceback
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 
@@ -17,7 +18,7 @@ from autograder.author.other_inputs import other_inputs
 from autograder.author.trials import examine, exercises, trials
 from autograder.bugs import EQUIVALENT
 from course_pkg.checking.registry import CHECKS, Exercise
-from course_pkg.checking.report import WIDTH
+from course_pkg.checking.report import WIDTH, Report
 from tests.alternatives import ALTERNATIVES
 
 MUTANTS_KILLED = 0.95  # the smallest share; for bugs and alternatives it is 1
@@ -124,7 +125,14 @@ def _score_reference(exercise: Exercise, row: Row) -> None:
     report = examine(exercise, getattr(module, exercise.name))
     row.why_not = report.why_not
     if not report.passed:
-        row.problems.append(f"the reference fails\n{report.text}")
+        row.problems.append(f"the reference fails\n{_in_full(report)}")
+
+
+def _in_full(report: Report) -> str:
+    """A report, and the traceback of each check that could not cope with what it was given."""
+    causes = [o.failure.__cause__ for o in report.outcomes if o.failure is not None]
+    lines = [line for cause in causes if cause for line in traceback.format_exception(cause)]
+    return "\n".join([report.text, "".join(lines)]).rstrip()
 
 
 def _score_checks(exercise: Exercise, row: Row) -> None:
@@ -190,7 +198,7 @@ def _score_alternatives(exercise: Exercise, row: Row) -> None:
         report = examine(exercise, solution)
         row.accepted += report.passed
         if not report.passed:
-            row.problems.append(f"alternative {solution.__name__} is rejected\n{report.text}")
+            row.problems.append(f"alternative {solution.__name__} is rejected\n{_in_full(report)}")
     if row.alternatives < ALTERNATIVES_NEEDED:
         place = f"tests/alternatives/{exercise.module}.py"
         row.problems.append(

@@ -147,7 +147,9 @@ def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
     except CheckingError:
         raise
     except Exception as error:  # the reference passes, so it is the student's result that is odd
-        return Failure(f"The result cannot be checked: {type(error).__name__}: {error}")
+        odd = Failure(f"The result cannot be checked: {type(error).__name__}: {error}")
+        odd.__cause__ = error
+        return odd
     return None
 
 

@@ -281,6 +281,17 @@ def test_a_check_that_cannot_run_says_so_and_is_not_counted(monkeypatch, capsys)
     assert found.share == 0 and not found.passed
 
 
+def test_score_shows_where_a_check_is_at_fault(monkeypatch):
+    def broken(student, case):
+        return {}["missing"]
+
+    check = CHECKS[LSTM_STEP]["values"]
+    monkeypatch.setitem(CHECKS[LSTM_STEP], "values", replace(check, run=broken))
+    problem = score_exercise(LSTM_STEP).problems[0]
+    assert "The result cannot be checked: KeyError: 'missing'" in problem
+    assert 'return {}["missing"]' in problem
+
+
 def test_an_exercise_that_cannot_be_checked_earns_nothing_and_fails_nothing(monkeypatch, capsys):
     own = CHECKS[LSTM_STEP]
     unable = {n: replace(c, why_not=lambda: "there is no GPU") for n, c in own.items()}
