@@ -59,7 +59,11 @@ _NAMES = {
     "argmax": "argmin",
     "tril": "triu",
     "triu": "tril",
+    "reshape": "view",
 }
+_COPIES = {"list", "dict", "set", "deque"}  # called with one argument
+_GUARDS = {"clone", "copy", "detach", "contiguous", "clamp", "nan_to_num"}  # methods
+_TENSORS = ("Float[", "Int[", "Bool[")  # in the annotation of a function that returns one
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
         return None
     after = [ast.unparse(statement).splitlines()[0] for statement, _ in chosen]
     file = f"<mutant {numbers} of {exercise.name}>"
-    namespace = dict(vars(module))
+    namespace = {**vars(module), "KEPT": {}}
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), namespace)  # Triton reads the source of its kernels
     name = "; ".join(
@@ -142,7 +146,21 @@ def _lines_of_students(source: str) -> set[int]:
 
 def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]:
     """Every change that can be made to a tree: the statement that it is in, and how to make it."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    returns = {
+        node.lineno
+        for function in functions
+        if function.returns and ast.unparse(function.returns).startswith(_TENSORS)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return)
+    }
+    methods = {
+        node.lineno
+        for function in functions
+        if function.args.args and function.args.args[0].arg == "self"
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+    }
     blocks = (
         block
         for function in functions
@@ -155,6 +173,11 @@ def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]
             if statement.lineno not in lines or _is_docstring(statement):
                 continue
             yield statement, lambda b=block, p=position: b.__setitem__(p, ast.Pass())
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                yield statement, lambda s=statement: _keep(s, s.lineno in methods)
+            if isinstance(statement, ast.Return) and statement.lineno in returns:
+                for method in ("squeeze", "detach"):
+                    yield statement, lambda s=statement, m=method: _call(s, m)
             if not isinstance(statement, ast.Raise):
                 for node in _parts(statement):
                     for edit in _edits_of(node):
@@ -202,10 +225,39 @@ def _edits_of(node: ast.AST) -> Iterator[Edit]:
             yield lambda: _exchange(node, "lower", "upper")
         case ast.Tuple() | ast.List():
             yield from _exchanges(node.elts)
+        case ast.Call(func=ast.Name(name), args=[_], keywords=[]) if name in _COPIES:
+            yield lambda: setattr(node, "func", _SAME)
+        case ast.Call(func=ast.Attribute(attr=name)) if name in _GUARDS:
+            yield lambda: _leave_out(node)
         case ast.Call():
             yield from _exchanges(node.args)
             for number in range(len(node.keywords)):
                 yield lambda n=number: node.keywords.pop(n)
+
+
+_SAME = ast.parse("lambda same: same", mode="eval").body
+
+
+def _leave_out(call: ast.Call) -> None:
+    """Turn x.clone() into x."""
+    assert isinstance(call.func, ast.Attribute)
+    call.args, call.keywords, call.func = [call.func.value], [], _SAME
+
+
+def _call(statement: ast.Return, method: str) -> None:
+    """Call a method of what is returned."""
+    assert statement.value is not None
+    statement.value = ast.Call(ast.Attribute(statement.value, method, ast.Load()), [], [])
+
+
+def _keep(statement: ast.Assign, in_method: bool) -> None:
+    """Use the value of the first call, of an instance or of all, in the others too."""
+    key = f"{ast.unparse(statement.targets[0])} of line {statement.lineno}"
+    place = "vars(self)" if in_method else "KEPT"
+    first = ast.parse(f"{place}.setdefault({key!r}, 0)", mode="eval").body
+    assert isinstance(first, ast.Call)
+    first.args[1] = statement.value
+    statement.value = first
 
 
 def _exchange(node: ast.AST, first: str, second: str) -> None:
