@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking import twice
+from course_pkg.checking import memory, twice
 from course_pkg.checking.failure import Failure, NotImplementedYet, describe
 
 SECONDS = 10.0  # for one call of a student's function
@@ -59,6 +59,7 @@ class Guarded:
         self._name = name
         self._seconds = seconds
         self._place = place
+        self._was_called = False
 
     @property
     def type_name(self) -> str:
@@ -81,6 +82,9 @@ class Guarded:
         contents = {name: _contents(value) for name, value in named.items()}
         place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
+        is_first, self._was_called = not self._was_called, True
+        is_tried = is_first and _is_plain([args, kwargs])
+        before = memory.copy_of(self._target) if is_tried else None
         random = torch.get_rng_state()
         result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
         for (name, tensor), copy in zip(inputs, copies, strict=True):
@@ -89,6 +93,8 @@ class Guarded:
         for name, value in named.items():
             if _contents(value) != contents[name]:
                 raise self._changed(name)
+        if before is not None and (after := memory.copy_of(self._target)) is not None:
+            memory.demand_none(self._name, before, after, args, kwargs)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):

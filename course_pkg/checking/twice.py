@@ -56,7 +56,7 @@ def copies(place: torch.device, target: object, args: tuple, kwargs: dict) -> tu
         moved.append(new)
         return new
 
-    with _deepcopy_of_tensors(move), contextlib.suppress(Exception):  # some cannot be copied
+    with deepcopy_of_tensors(move), contextlib.suppress(Exception):  # some cannot be copied
         call = copy.deepcopy((target, args, kwargs))
         return call if moved else None
     return None
@@ -74,12 +74,12 @@ def mark_what_stays_behind(module: nn.Module) -> None:
             vars(tensor)["stays_behind"] = True
         return tensor
 
-    with _deepcopy_of_tensors(mark), contextlib.suppress(Exception):
+    with deepcopy_of_tensors(mark), contextlib.suppress(Exception):
         copy.deepcopy(module)
 
 
 @contextlib.contextmanager
-def _deepcopy_of_tensors(function: Callable[[Tensor, dict], Tensor]) -> Iterator[None]:
+def deepcopy_of_tensors(function: Callable[[Tensor, dict], Tensor]) -> Iterator[None]:
     """Let `copy.deepcopy` call a function wherever it finds a tensor."""
     in_tensor = patch.object(Tensor, "__deepcopy__", function)
     in_parameter = patch.object(nn.Parameter, "__deepcopy__", function)
