@@ -498,8 +498,8 @@ class Scheduler:
     Attributes:
         manager: the `BlockManager`.
         tokens: prompt and added tokens of each sequence that has not ended, by its number.
-        running, waiting: the numbers of the sequences that have blocks, and of those that wait for
-            them; those that came first stand first.
+        running, waiting: lists of the numbers of the sequences that have blocks, and of those that
+            wait for them; those that came first stand first.
         hits: how many tokens were found in the cache.
         preemptions: how often a sequence lost its blocks.
 

@@ -752,6 +752,11 @@ def nan_gradient(E, mask=None):
     return torch.where(weights.isnan(), 0, weights)
 
 
+@bug(masked_softmax, "forbidden scores are set to -1e9, which allowed ones may lie below")
+def minus_a_billion(E, mask=None):
+    return fill(torch.softmax(fill(E, mask, -1e9), dim=-1), mask, 0)
+
+
 @bug(masked_softmax, "the softmax runs over the queries")
 def over_queries(E, mask=None):
     weights = torch.softmax(fill(E, mask, torch.finfo(E.dtype).min), dim=-2)
@@ -949,6 +954,13 @@ class NoOutput(Pieces):
 class NoOutputBias(Pieces):
     def output(self, Y):
         return Y @ self.W_O
+
+
+@bug(MultiHeadAttention, "the values come from X where it has the memory's shape")
+class OwnValues(Pieces):
+    def project(self, X, memory):
+        Q, K, V = super().project(X, memory)
+        return Q, K, super().project(X, X)[2] if X.shape == memory.shape else V
 
 
 @bug(MultiHeadAttention, "b_Q and b_V are not added")

@@ -679,3 +679,15 @@ def in_place(b, u, T_max):
 def no_error(b, u, T_max):
     forget = torch.log(1 + u * (T_max - 2))
     return chrono(b, forget, -forget)
+
+
+@bug(LSTM, "outputs end with the longest sequence, although X goes on")
+class EndsWithTheLongest(LSTM):
+    def forward(self, X, state=None, lengths=None):
+        outputs, state = super().forward(X, state, lengths)
+        return (outputs if lengths is None else outputs[:, : int(lengths.max())]), state
+
+
+@bug(gru_step, "the axis of the batch is squeezed out when there is one sequence")
+def squeezed(x, h, W_x, W_h, b_x, b_h):
+    return gru_step(x, h, W_x, W_h, b_x, b_h).squeeze()

@@ -415,6 +415,15 @@ def mixed_up(Y_a, s_a, Y_b, s_b):
     return online_softmax_merge(Y_b, s_a, Y_a, s_b)
 
 
+@bug(online_softmax_merge, "the largest s of all queries is subtracted, not that of each")
+def one_height(Y_a, s_a, Y_b, s_b):
+    top = torch.maximum(s_a, s_b).max().clamp(min=-1e300)
+    w_a, w_b = torch.exp(s_a - top), torch.exp(s_b - top)
+    total = w_a + w_b
+    Y = (w_a[..., None] * Y_a + w_b[..., None] * Y_b) / torch.where(total > 0, total, 1)[..., None]
+    return Y, top + torch.log(total)
+
+
 @bug(online_softmax_merge, "the outputs are added without weights")
 def summed(Y_a, s_a, Y_b, s_b):
     return Y_a + Y_b, torch.logaddexp(s_a, s_b)

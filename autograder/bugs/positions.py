@@ -327,6 +327,11 @@ def mirrored(Q, K, V, R_K, R_V, mask=None):
     return shaw(Q, K, V, R_K, R_V, mask, r=lambda t, k: (t[:, None] - t).clamp(-k, k) + k)
 
 
+@bug(shaw_relative_attention, "R_K is read at i - j, though R_V is read at j - i")
+def mirrored_keys(Q, K, V, R_K, R_V, mask=None):
+    return shaw(Q, K, V, R_K.flip(0), R_V, mask)
+
+
 @bug(shaw_relative_attention, "only distances are told apart, not left from right")
 def no_sign(Q, K, V, R_K, R_V, mask=None):
     return shaw(Q, K, V, R_K, R_V, mask, r=lambda t, k: (t - t[:, None]).abs().clamp(max=k) + k)

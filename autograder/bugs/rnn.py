@@ -19,6 +19,11 @@ def x_first(x, h, W, b):
     return torch.tanh(torch.cat([x, h], dim=1) @ W.T + b)
 
 
+@bug(rnn_step, "the axis of the batch is squeezed out when there is one sequence")
+def squeezed(x, h, W, b):
+    return torch.tanh((W @ torch.cat([h, x], dim=1)[:, :, None]).squeeze() + b)
+
+
 @bug(rnn_step, "tanh is left out")
 def linear(x, h, W, b):
     return torch.cat([h, x], dim=1) @ W.T + b

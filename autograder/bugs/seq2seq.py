@@ -880,6 +880,12 @@ def not_normalised(decoder, h, mask, width, max_length, alpha=1.0):
     return search(decoder, h, mask, width, max_length, 0.0)
 
 
+@bug(beam_search, "the search divides by the length, but what it returns is sorted by log p")
+def sorted_by_log_p(decoder, h, mask, width, max_length, alpha=1.0):
+    found = beam_search(decoder, h, mask, width, max_length, alpha)
+    return sorted(found, key=lambda pair: -pair[1])
+
+
 @bug(beam_search, "α is taken to be 1, whatever it is")
 def always_the_mean(decoder, h, mask, width, max_length, alpha=1.0):
     return search(decoder, h, mask, width, max_length, 1.0)

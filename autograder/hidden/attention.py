@@ -364,7 +364,7 @@ def far_below(softmax, case):
     """keeps its weights when all allowed scores are very low, or very high"""
     E, mask = scores(case)
     expected = torch.where(mask, E, -torch.inf).softmax(dim=-1)
-    for shift in (-100, -1e4, 1e4):
+    for shift in (-100, -1e4, -1e11, 1e4):
         given = softmax(torch.where(mask, E + shift, 0.0), mask)
         case.equal(given, expected, "A of shifted scores", rtol=2e-3, atol=1e-4)
 
@@ -439,6 +439,8 @@ def one_head(attention, case):
     ours, theirs = multi_head(case, attention, D, 1)
     X, memory = case.randn(1, N_Q, D), case.randn(1, N_X, D)
     case.equal(ours(X, memory), torchs_heads(theirs, X, memory)[0], "Y")
+    memory = case.randn(1, N_Q, D)
+    case.equal(ours(X, memory), torchs_heads(theirs, X, memory)[0], "Y from as many vectors")
 
 
 @check(MultiHeadAttention, see="A row without an allowed key")

@@ -106,6 +106,20 @@ def padding(lstm, case):
         case.equal(given, expected, name)
 
 
+@check(LSTM, see="When a sequence ends early")
+def all_end_early(lstm, case):
+    """returns an output for every column, even beyond the end of the longest sequence"""
+    B, T, D, H = case.sizes(4, low=3)
+    ours, torchs = lstm_pair(case, lstm, D, H)
+    X = case.randn(B, T, D)
+    outputs, h, _ = run_lstm(case, ours, X, lengths=torch.full((B,), T - 1))
+    expected, (expected_h, _) = torchs(X[:, :-1])
+    case.shape(outputs, (B, T, H), "outputs")
+    case.equal(outputs[:, :-1], expected, "outputs before the last column")
+    case.equal(outputs[:, -1], torch.zeros(B, H), "outputs of the last column")
+    case.equal(h, expected_h[0], "h")
+
+
 @check(LSTM, see="The LSTM over a sequence")
 def starts_afresh(lstm, case):
     """gives the same when called twice"""
@@ -152,6 +166,17 @@ def gradients(step, case):
     h_t.backward(seen)
     case.gradient(x, expected[0], "x")
     case.gradient(h, expected[1], "h")
+
+
+@check(gru_step, see="Two GRUs in the literature")
+def one_sequence(step, case):
+    """keeps the axis of the batch when there is one sequence"""
+    D, H = case.sizes(2)
+    x, h, *weights = gru_inputs(case, 1, D, H)
+    cell = nn.GRUCell(D, H).double()
+    names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+    cell.load_state_dict(dict(zip(names, weights, strict=True)))
+    case.equal(step(x, h, *weights), cell(x, h), "h_t")
 
 
 @check(cell_gradient, see="How much of the memory is left")

@@ -184,6 +184,14 @@ def small_scores(merge, case):
 
 
 @check(online_softmax_merge, see="Two softmaxes make one")
+def heights(merge, case):
+    """stays exact when one query's scores lie far above another's"""
+    E_a, V_a, E_b, V_b = merge_inputs(case)
+    shift = -900.0 * torch.arange(E_a.shape[1])[:, None]
+    merged(case, merge, E_a + shift, V_a, E_b + shift, V_b)
+
+
+@check(online_softmax_merge, see="Two softmaxes make one")
 def three_parts(merge, case):
     """gives the same in whatever order three parts are merged"""
     E_a, V_a, E_b, V_b = merge_inputs(case)

@@ -46,6 +46,15 @@ def gradients(step, case):
 
 
 @check(rnn_step, see="One step")
+def one_sequence(step, case):
+    """keeps the axis of the batch when there is one sequence"""
+    D, H = case.sizes(2)
+    W, b = weights(case, D, H)
+    x, h = case.randn(1, D), case.randn(1, H)
+    case.equal(step(x, h, W, b), torch.tanh(torch.cat([h, x], dim=1) @ W.T + b), "h_t")
+
+
+@check(rnn_step, see="One step")
 def saturated(step, case):
     """stays between -1 and 1, however large the input"""
     B, D, H = case.sizes(3)
