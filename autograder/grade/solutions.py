@@ -30,7 +30,7 @@ class Served(Connection):
             listener.listen(1)
             self._request = kernel.submit(
                 "__import__('course_pkg.remote.server', fromlist=['serve'])"
-                f".serve({address!r}, globals(), {forbidden!r})"
+                f".serve({address!r}, {forbidden!r})"
             )
             self._socket = _accept(listener, kernel, self._request)
         super().__init__(self._socket.fileno(), self._socket.fileno())
