@@ -64,7 +64,7 @@ class Guarded:
 
     @property
     def kind(self) -> str:
-        """ "function", "class", or what else it is."""
+        """ "class", "function" for whatever else can be called, or what it is."""
         if inspect.isclass(self._target):
             return "class"
         # A functools.partial and an instance with __call__ do what a function does.

@@ -16,7 +16,6 @@ import warnings
 from dataclasses import dataclass
 
 import torch
-from IPython import get_ipython
 from torch import Tensor
 
 from course_pkg.checking.failure import Failure, NotImplementedYet
@@ -25,20 +24,19 @@ from course_pkg.remote.leaves import Leaves, equal
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 
 
-def serve(address: str, forbidden: tuple[str, ...] = ()) -> None:
-    """Answer requests about the names of a notebook until whoever asks has enough.
+def serve(address: str, namespace: dict, forbidden: tuple[str, ...] = ()) -> None:
+    """Answer requests about a namespace until whoever asks has enough.
 
     Args:
         address: the unix socket to connect to.
+        namespace: the names that requests may ask for.
         forbidden: dotted names that raise when they are called.
     """
-    shell = get_ipython()
-    assert shell is not None  # it is called in a kernel
     with warnings.catch_warnings(action="ignore"):  # the threads of the kernel are not needed
         child = os.fork()
     if child == 0:
         try:
-            _answer(address, shell.user_ns, forbidden)
+            _answer(address, namespace, forbidden)
         finally:
             os._exit(0)
     try:

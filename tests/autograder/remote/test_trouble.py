@@ -128,7 +128,7 @@ def test_hostile_answers(answer):
     instead = f"""
     import json, struct, sys, time, types
 
-    def serve(address, forbidden):
+    def serve(address, namespace, forbidden):
         import os as system, socket
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address)
