@@ -135,7 +135,7 @@ def _set_aside(folder: Path) -> list[str]:
     except OSError:
         return []
     more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
-    return [shown(line) for line in lines[:_NAMED]] + more
+    return [shown(line, 200) for line in lines[:_NAMED]] + more
 
 
 def _listed(names: list[str]) -> str:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import dateutil.parser
+from nbgrader.utils import parse_utc
 
 from autograder.grade.reading import BYTES
 
@@ -18,6 +18,7 @@ TOTAL = 64 << 20  # bytes of all files
 COUNT = 200
 TIMESTAMP = "timestamp.txt"
 SET_ASIDE = "set_aside.txt"  # in a submission: what was taken out of it, and why
+STAMP = 200  # bytes of a time stamp that are looked at
 NAME = 200  # bytes of the name of what was set aside; a file's may have 255
 PATH = 1000  # bytes of a file's relative path
 _NEVER = (".ipynb_checkpoints", "__pycache__", ".git")
@@ -55,10 +56,10 @@ def is_notebook(path: Path) -> bool:
     return ".ipynb" in path.name.casefold()
 
 
-def shown(name: str) -> str:
+def shown(name: str, most: int = 100) -> str:
     """Make a file's name, or a line about it, fit for a sentence: it may hold anything."""
     text = re.sub(r"[^\w .,:()+/-]", "_", os.fsencode(name).decode("utf-8", "replace"))
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def files_of(*folders: Path) -> dict[str, Path]:
@@ -129,10 +130,10 @@ def _mend_timestamp(path: Path, aside: Path) -> list[str]:
     if not path.exists():
         return []
     with contextlib.suppress(ValueError, OverflowError, OSError):
-        text = path.read_text(encoding="utf-8").strip()
-        if not text or dateutil.parser.parse(text):
+        text = path.read_bytes()[:STAMP].decode("utf-8").strip()
+        if not text or parse_utc(text):
             return []
     came = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime))
     _move(path, aside)
     path.write_text(came, encoding="utf-8")
-    return [f"the time stamp was none; the file came at {came}"]
+    return [f"the time stamp was none: the file came at {came}"]

@@ -7,6 +7,7 @@ import shutil
 
 import nbformat
 import pytest
+from nbgrader.utils import parse_utc
 
 from autograder.assignment import Assignment
 from autograder.grade.files import SET_ASIDE, clean
@@ -118,3 +119,29 @@ def test_cleaning_a_folder(tmp_path, solved):
     assert {path.name for path in folder.iterdir()} == names
     assert secret.read_text() == "secret"
     assert clean(folder, "02_lstm", aside) == []
+
+
+@pytest.mark.parametrize(
+    ("stamp", "is_time"),
+    [
+        (b"2026-10-01 12:00:00 UTC", True),
+        (b"2999-12-31 23:59:59.999999 UTC", True),
+        (b"1969-12-31 23:59:59 UTC", True),
+        (b"", True),
+        (b"0001-01-01 00:00:00 +1400", False),
+        (b"9999-12-31 23:59:59 -1400", False),
+        (b"2026-10-01 12:00:00 \xe9t\xe9", False),
+        (b"9" * 10_000, False),
+        ("2026-10-01".encode("utf-16"), False),
+        (b"\0", False),
+    ],
+)
+def test_time_stamps(tmp_path, stamp, is_time):
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    (folder / "02_lstm.ipynb").write_text("{}")
+    (folder / "timestamp.txt").write_bytes(stamp)
+    done = clean(folder, "02_lstm", tmp_path / "aside")
+    assert done == [] if is_time else "the time stamp was none" in done[0]
+    text = (folder / "timestamp.txt").read_text().strip()
+    assert not text or parse_utc(text)
