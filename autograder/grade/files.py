@@ -18,7 +18,7 @@ TOTAL = 64 << 20  # bytes of all files
 COUNT = 200
 TIMESTAMP = "timestamp.txt"
 SET_ASIDE = "set_aside.txt"  # in a submission: what was taken out of it, and why
-STAMP = 200  # bytes of a time stamp that are looked at
+STAMP = 200  # characters of a time stamp
 NAME = 200  # bytes of the name of what was set aside; a file's may have 255
 PATH = 1000  # bytes of a file's relative path
 _NEVER = (".ipynb_checkpoints", "__pycache__", ".git")
@@ -130,8 +130,8 @@ def _mend_timestamp(path: Path, aside: Path) -> list[str]:
     if not path.exists():
         return []
     with contextlib.suppress(ValueError, OverflowError, OSError):
-        text = path.read_bytes()[:STAMP].decode("utf-8").strip()
-        if not text or parse_utc(text):
+        text = path.read_text(encoding="utf-8").strip()
+        if not text or (len(text) <= STAMP and parse_utc(text)):
             return []
     came = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime))
     _move(path, aside)

@@ -132,6 +132,7 @@ def test_cleaning_a_folder(tmp_path, solved):
         (b"9999-12-31 23:59:59 -1400", False),
         (b"2026-10-01 12:00:00 \xe9t\xe9", False),
         (b"9" * 10_000, False),
+        (b"2026-10-01 12:00:00 UTC" + b" " * 200 + b"x", False),
         ("2026-10-01".encode("utf-16"), False),
         (b"\0", False),
     ],
