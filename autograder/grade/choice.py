@@ -52,6 +52,8 @@ def _read_all(folder: Path, right: str) -> tuple[dict[str, Notebook], dict[str, 
     """Read all notebooks, the one of the right name first; say what is wrong with the others."""
     found, broken = {}, {}
     for name, data, doubts in _candidates(folder, right):
+        while name in found or name in broken:  # names may differ in what is not shown
+            name += "_"
         try:
             found[name] = read(data)
             found[name].doubts += doubts

@@ -98,6 +98,10 @@ def test_an_untouched_original_gives_way(chosen):
     assert chosen({NOTEBOOK: "stub", COPY: "all"}) == ("all", [], [f"{COPY} was graded"])
 
 
+def test_names_that_look_the_same(chosen):
+    assert chosen({NOTEBOOK: "stub", "02\1lstm.ipynb": "stub", "02\2lstm.ipynb": "all"})[0] == "all"
+
+
 def test_an_untouched_copy_or_another_notebook_changes_nothing(chosen):
     other = json.dumps({"cells": [{"cell_type": "code", "source": "1"}]})
     files = {NOTEBOOK: "all", COPY: "stub", "backup.ipynb": "all", "scratch.ipynb": other}
