@@ -21,9 +21,10 @@ from autograder.grade.errors import EndedWorkers, GradingError
 from autograder.grade.files import clean
 from autograder.grade.gradebook import Recorder
 from autograder.grade.kit import kit
+from autograder.grade.mend import mend
 from autograder.grade.provisioner import sweep
 from autograder.grade.submission import Course, Submission
-from autograder.grade.verdict import Step, Verdict
+from autograder.grade.verdict import Step, Verdict, steps
 from autograder.grade.workers import Result, Task, on_dask
 
 
@@ -61,11 +62,12 @@ def main(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A submission that has been read: its code cells, and the key of their verdict."""
+    """A submission that has been read: its code cells, the key of their verdict, and doubts."""
 
     submission: Submission
     steps: list[Step]
     key: str
+    doubts: list[str]
 
 
 class Batch:
@@ -105,7 +107,7 @@ class Batch:
                     self._tell(student, "failed", f"the submission cannot be read: {_text(error)}")
                     continue
                 if sandbox.is_off():
-                    self._record(found.submission, None, None)
+                    self._record(found, None)
                     continue
                 known = (
                     None if self.arguments.force else self.course.store.load(self.name, found.key)
@@ -114,7 +116,7 @@ class Batch:
                 if known and student in graded and self.recorder.holds(found.submission, found.key):
                     self._tell(student, "unchanged")
                 elif known:
-                    self._record(found.submission, found.key, known)
+                    self._record(found, known)
                 else:
                     pending.append(found)
             by_student = {found.submission.student: found for found in pending}
@@ -133,10 +135,12 @@ class Batch:
     def _prepare(self, student: str) -> _Pending:
         submission = Submission(self.course, self.name, student)
         aside = self.course.aside / student / self.name
-        for line in clean(submission.folder, self.name, aside, set(self.plan.cells)):
+        done = clean(submission.folder, self.name, aside)
+        notebook = submission.notebook()
+        for line in [*done, *notebook.remarks]:
             self._note(student, line)
-        steps = submission.steps()
-        return _Pending(submission, steps, submission.key(steps))
+        found = steps(mend(notebook.cells, self.plan))
+        return _Pending(submission, found, submission.key(found), notebook.doubts)
 
     def _judged(self, pending: list[_Pending]) -> Iterator[Result]:
         if not pending:
@@ -174,11 +178,12 @@ class Batch:
         except Exception as error:
             self._tell(submission.student, "failed", f"the verdict cannot be kept: {_text(error)}")
             return
-        self._record(submission, key, found)
+        self._record(pending, found)
 
-    def _record(self, submission: Submission, key: str | None, found: Verdict | None) -> None:
+    def _record(self, pending: _Pending, found: Verdict | None) -> None:
+        submission = pending.submission
         try:
-            problem = self.recorder.record(submission, key)
+            problem = self.recorder.record(submission, pending.key if found else None)
             if problem is None:
                 score, most, person = self.recorder.scores(submission.student)
         except Exception as error:
@@ -188,7 +193,7 @@ class Batch:
             return
         seconds = found.seconds.get("all") if found else None
         fields = {"score": score, "max": most, "needs_person": person, "seconds": seconds}
-        notes = "; ".join(found.notes.values()) if found else ""
+        notes = "; ".join([*pending.doubts, *(found.notes.values() if found else ())])
         self._tell(submission.student, "person" if notes else "graded", notes, **fields)
 
     def _tell(self, student: str, state: str, reason: str = "", **fields) -> None:

@@ -2,69 +2,80 @@
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import tempfile
 import time
 from pathlib import Path
 
-import dateutil.parser
+from nbgrader.utils import parse_utc
 
-from autograder.grade.reading import BYTES, Unreadable, read
+from autograder.grade.reading import BYTES
 
 FILE = 32 << 20  # bytes of a file
 TOTAL = 64 << 20  # bytes of all files
 COUNT = 200
 TIMESTAMP = "timestamp.txt"
+SET_ASIDE = "set_aside.txt"  # in a submission: what was taken out of it, and why
+STAMP = 200  # characters of a time stamp
+NAME = 200  # bytes of the name of what was set aside; a file's may have 255
+PATH = 1000  # bytes of a file's relative path
 _NEVER = (".ipynb_checkpoints", "__pycache__", ".git")
 
 
-def clean(folder: Path, notebook: str, aside: Path, known: set[str]) -> list[str]:
+def clean(folder: Path, notebook: str, aside: Path) -> list[str]:
     """Turn a submission into one that nbgrader can handle; what is taken out is kept elsewhere.
 
     Links, devices, sockets, and files that are too large or too many are set aside; a file with
-    several names becomes one of its own. A notebook of
-    another name takes the right one when it is the only one, or the only one with the assignment's
-    cells; when there is none, an empty one takes its place. A malformed time stamp is replaced
-    by the file's own.
+    several names becomes one of its own. A missing notebook is replaced by an empty one; which of
+    the others is meant is not decided here. A malformed time stamp is replaced by the
+    file's own.
 
     Args:
         folder: the submission.
         notebook: the name that its notebook must have, without the ending.
         aside: where to put what is taken out.
-        known: the names of the assignment's cells.
     Returns:
         What was done, in words.
     """
-    done = _set_aside(folder, aside)
-    done += _mend_timestamp(folder / TIMESTAMP, aside)
     path = folder / f"{notebook}.ipynb"
+    done = _set_aside(folder, path, aside)
+    done += _mend_timestamp(folder / TIMESTAMP, aside)
+    if done:
+        with open(folder / SET_ASIDE, "a", encoding="utf-8", errors="replace") as file:
+            file.writelines(f"{line}\n" for line in done)
     if not path.exists():
-        others = sorted(p for p in folder.rglob("*.ipynb") if not set(p.parts) & set(_NEVER))
-        fitting = [p for p in others if _count(p, known)]
-        candidates = fitting or others
-        if len(candidates) == 1:
-            shutil.copyfile(candidates[0], path)
-            done.append(f"the notebook is called {candidates[0].name}")
-        else:
-            path.touch()
-            done.append("there is no notebook" if not others else "there are several notebooks")
+        path.touch()
+        done.append(f"there is no {path.name}")
     return done
+
+
+def is_notebook(path: Path) -> bool:
+    """Say whether a file is called as notebooks are, also 02_lstm.IPYNB or 02_lstm.ipynb.txt."""
+    return ".ipynb" in path.name.casefold()
+
+
+def shown(name: str, most: int = 100) -> str:
+    """Make a file's name, or a line about it, fit for a sentence: it may hold anything."""
+    text = re.sub(r"[^\w .,:()+/-]", "_", os.fsencode(name).decode("utf-8", "replace"))
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def files_of(*folders: Path) -> dict[str, Path]:
     """List the files that a notebook can read, by their relative names; later folders win."""
     found: dict[str, Path] = {}
     for folder in folders:
-        for path in sorted(_walk(folder)):
+        for path in sorted(walk(folder)):
             name = str(path.relative_to(folder))
             is_file = stat.S_ISREG(path.lstat().st_mode)
-            if is_file and path.suffix != ".ipynb" and path.name != TIMESTAMP:
+            if is_file and not is_notebook(path) and path.name != TIMESTAMP:
                 found[name] = path
     return dict(list(found.items())[:COUNT])
 
 
-def _walk(folder: Path) -> list[Path]:
+def walk(folder: Path) -> list[Path]:
+    """List the files of a submission that its student has put there."""
     found = []
     for place, folders, files in os.walk(folder, followlinks=False):
         folders[:] = [name for name in folders if name not in _NEVER]
@@ -72,26 +83,28 @@ def _walk(folder: Path) -> list[Path]:
     return found
 
 
-def _set_aside(folder: Path, aside: Path) -> list[str]:
-    done, total, count = [], 0, 0
+def _set_aside(folder: Path, notebook: Path, aside: Path) -> list[str]:
+    done, total, count, notebooks = [], 0, 0, 0
     for place, folders, files in os.walk(folder, followlinks=False):
-        for name in sorted([*files, *folders]):
-            path = Path(place, name)
+        paths = [Path(place, name) for name in (*files, *folders)]
+        for path in sorted(paths, key=lambda path: (path != notebook, path)):
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode):
                 continue
             reason = None
             if not stat.S_ISREG(status.st_mode):
                 reason = "a link" if path.is_symlink() else "not a file"
-            elif path.suffix == ".ipynb" and status.st_size <= BYTES:
-                pass
+            elif len(os.fsencode(path.relative_to(folder))) > PATH:
+                reason = "its path is too long"
+            elif is_notebook(path) and notebooks + status.st_size <= BYTES:
+                notebooks += status.st_size
             elif status.st_size > FILE or total + status.st_size > TOTAL or count >= COUNT:
                 reason = "too large, or one too many"
             else:
                 total, count = total + status.st_size, count + 1
             if reason:
                 _move(path, aside)
-                done.append(f"{name} was set aside: {reason}")
+                done.append(f"{shown(path.name)} was set aside: {reason}")
             elif status.st_nlink > 1:
                 _unlink_from_others(path)
         folders[:] = [name for name in folders if not Path(place, name).is_symlink()]
@@ -108,7 +121,8 @@ def _unlink_from_others(path: Path) -> None:
 
 def _move(path: Path, aside: Path) -> None:
     aside.mkdir(parents=True, exist_ok=True)
-    os.replace(path, aside / f"{time.time_ns():x}-{path.name}")
+    name = os.fsdecode(os.fsencode(path.name)[-NAME:])
+    os.replace(path, aside / f"{time.time_ns():x}-{name}")
 
 
 def _mend_timestamp(path: Path, aside: Path) -> list[str]:
@@ -117,16 +131,9 @@ def _mend_timestamp(path: Path, aside: Path) -> list[str]:
         return []
     with contextlib.suppress(ValueError, OverflowError, OSError):
         text = path.read_text(encoding="utf-8").strip()
-        if not text or dateutil.parser.parse(text):
+        if not text or (len(text) <= STAMP and parse_utc(text)):
             return []
     came = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime))
     _move(path, aside)
     path.write_text(came, encoding="utf-8")
     return [f"the time stamp was malformed; the file came at {came}"]
-
-
-def _count(path: Path, known: set[str]) -> int:
-    try:
-        return sum(cell.name in known or cell.id in known for cell in read(path))
-    except Unreadable:
-        return 0

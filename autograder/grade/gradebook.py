@@ -8,7 +8,7 @@ from pathlib import Path
 from nbgrader.apps.api import NbGraderAPI
 from traitlets.config import PyFileConfigLoader
 
-from autograder.grade.files import TIMESTAMP
+from autograder.grade.files import SET_ASIDE, TIMESTAMP, is_notebook, walk
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import write
 
@@ -89,8 +89,9 @@ class Recorder:
 def _state(submission: Submission, key: str) -> dict[str, str]:
     """Hash what the gradebook is written from."""
     verdict = submission.course.store.path(submission.assignment, key)
-    notebook = submission.folder / f"{submission.assignment}.ipynb"
-    paths = {"verdict": verdict, "notebook": notebook, "time": submission.folder / TIMESTAMP}
+    names = (TIMESTAMP, SET_ASIDE)
+    files = [p for p in walk(submission.folder) if is_notebook(p) or p.name in names]
+    paths = {"verdict": verdict} | {str(p.relative_to(submission.folder)): p for p in files}
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
         for name, path in paths.items()

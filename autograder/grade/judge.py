@@ -20,6 +20,7 @@ from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.report import Report
 from course_pkg.checking.runner import run
 
+SHARE = 0.25  # of the time left for cells that a single one may take
 ONLY_AT_HOME = "It holds with the inputs that you have, and fails with others."
 EXPERIMENT = "Experiments do not run while the notebook is validated or graded.\n"
 
@@ -145,7 +146,9 @@ class Judging:
         return outputs
 
     def _left(self) -> float:
-        return max(0.0, min(self.bounds.cell, min(self._until, self._end) - time.monotonic()))
+        """Give the seconds that a cell has: slow ones leave time for those below them."""
+        now = time.monotonic()
+        return max(0.0, min(self.bounds.cell, SHARE * (self._until - now), self._end - now))
 
     def _check(self, planned: Planned, steps: list[Step]) -> tuple[Report | None, str]:
         """Run all checks of an exercise; give the report, if there is one, and its text."""

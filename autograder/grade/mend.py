@@ -4,7 +4,6 @@ Everything but the text of cells comes from the plan. Cells are recognised by nb
 Jupyter's, or by what stands in them; what belongs to no planned cell stays where it was.
 """
 
-import ast
 import itertools
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from nbformat.v4 import new_notebook
 
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.reading import Submitted
+from autograder.grade.syntax import bindings, definition
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -26,15 +26,18 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
 
     Planned cells come in the plan's order, those that are missing with the text that students
     received; an exercise's missing cell stays missing, because its code may be elsewhere. Each
-    of the other cells follows the planned cell that it followed.
+    of the other cells follows the planned cell that it followed; code above all of them follows the
+    imports, which it may need.
     """
-    claims = _claims(submitted, plan)
+    claims = recognise(submitted, plan)
     before: list[Submitted] = []
     extras: dict[str, list[Submitted]] = {name: [] for name in plan.cells}
+    imports = next((name for name, p in plan.cells.items() if p.cell_type == "code"), "")
     place = before
     for number, cell in enumerate(submitted):
         if (name := claims.get(number)) is None:
-            place.append(cell)
+            is_above = place is before and cell.cell_type == "code" and imports
+            (extras[imports] if is_above else place).append(cell)
         else:
             place = extras[name]
             if _holds_more(cell, plan.cells[name]):
@@ -45,51 +48,60 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
         if name in texts or not (planned.is_written_by_students and planned.cell_type == "code"):
             cells.append(_planned(planned, texts.get(name)))
         cells += [_extra(cell) for cell in extras[name]]
-    cells = _after_definitions(cells, plan)
+    cells = _with_solutions(cells, plan)
     for number, new in enumerate(cells):
         new.id = new.metadata.get("nbgrader", {}).get("grade_id") or f"extra-{number}"
     return new_notebook(cells=cells, metadata=_METADATA)
 
 
-def _after_definitions(cells: list[NotebookNode], plan: Plan) -> list[NotebookNode]:
-    """Move graded cells below the cells that define what they check, if those come later."""
-    defined = [_defined(cell) for cell in cells]
-    moved: dict[int, list[NotebookNode]] = {}
-    for number, cell in enumerate(cells):
-        planned = plan.cells.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
-        if planned is None or not planned.is_checked:
+def _with_solutions(cells: list[NotebookNode], plan: Plan) -> list[NotebookNode]:
+    """Let each check see the student's solution, wherever that stands.
+
+    Where a check would see a stub, or nothing, it moves behind the solution; a stub that would
+    undo the solution moves before it.
+    """
+    cells = list(cells)
+    bound = {id(c): bindings(c.source) if _is_students(c, plan) else {} for c in cells}
+    for cell in list(cells):
+        planned = _planned_as(cell, plan)
+        if planned is None or planned.exercise is None:
             continue
-        places = [n for n, names in enumerate(defined) if planned.exercise in names]
-        if places and places[0] > number:
-            moved.setdefault(places[0], []).append(cell)
-    late = [id(cell) for group in moved.values() for cell in group]
-    found = []
-    for number, cell in enumerate(cells):
-        found += [] if id(cell) in late else [cell]
-        found += moved.get(number, [])
-    return found
+        check = cells.index(cell)
+        kinds = [bound[id(c)].get(planned.exercise) for c in cells]
+        above = [n for n in range(check) if kinds[n] is not None]
+        solved = [n for n, kind in enumerate(kinds) if kind]
+        below = solved or [n for n, kind in enumerate(kinds) if kind is not None]
+        if above and (kinds[above[-1]] or not solved):
+            continue
+        if early := [n for n in solved if n < check]:
+            stubs = [cells[n] for n in above if n > early[-1]]
+            rest = [c for c in cells if not any(c is stub for stub in stubs)]
+            cells = [*rest[: early[-1]], *stubs, *rest[early[-1] :]]
+        elif below:  # nothing is above
+            cells.insert(below[-1], cells.pop(check))
+    return cells
 
 
-def _claims(submitted: list[Submitted], plan: Plan) -> dict[int, str]:
+def recognise(submitted: list[Submitted], plan: Plan) -> dict[int, str]:
     """Say which submitted cell is which planned one."""
     claims: dict[int, str] = {}
     _claim(claims, submitted, plan, lambda cell, number: cell.name)
     _claim(claims, submitted, plan, lambda cell, number: cell.id)
-    texts = {_squeeze(p.released): p.name for p in plan.cells.values() if _is_fixed(p)}
-    texts |= {_squeeze(p.source): p.name for p in plan.cells.values() if _is_fixed(p)}
-    _claim(claims, submitted, plan, lambda cell, number: texts.get(_squeeze(cell.source)))
+    texts = {squeeze(p.released): p.name for p in plan.cells.values() if _is_fixed(p)}
+    texts |= {squeeze(p.source): p.name for p in plan.cells.values() if _is_fixed(p)}
+    texts |= {squeeze(p.released): p.name for p in plan.cells.values() if p.cell_type == "code"}
+    _claim(claims, submitted, plan, lambda cell, number: texts.get(squeeze(cell.source)))
     codes = [
         p.name
         for p in plan.cells.values()
         if p.cell_type == "code" and p.is_written_by_students and p.name not in claims.values()
     ]
     if codes:
-        defined = [_defined(cell) for cell in submitted]
         _claim(
             claims,
             submitted,
             plan,
-            lambda cell, number: next((name for name in codes if name in defined[number]), None),
+            lambda cell, number: next((n for n in codes if _defines(cell, n)), None),
         )
     names = list(plan.cells)
     follower = {a: b for a, b in itertools.pairwise(names) if plan.cells[b].cell_type != "code"}
@@ -119,7 +131,7 @@ def _claim(
             found.setdefault(name, []).append(number)
     for name, numbers in found.items():
         planned = plan.cells[name]
-        own = [n for n in numbers if _squeeze(submitted[n].source) != _squeeze(planned.released)]
+        own = [n for n in numbers if squeeze(submitted[n].source) != squeeze(planned.released)]
         if planned.is_written_by_students:
             claims[(own or numbers)[-1]] = name
         else:
@@ -134,7 +146,7 @@ def _holds_more(cell: Submitted, planned: Planned) -> bool:
     """Say whether a cell whose text is replaced held code of the student's: edits or a merge."""
     if not _is_fixed(planned) or cell.cell_type != "code":
         return False
-    return _squeeze(cell.source) not in (_squeeze(planned.released), _squeeze(planned.source), "")
+    return squeeze(cell.source) not in (squeeze(planned.released), squeeze(planned.source), "")
 
 
 def _planned(planned: Planned, cell: Submitted | None) -> NotebookNode:
@@ -165,21 +177,34 @@ def _attach(new: NotebookNode, cell: Submitted | None) -> None:
     if new.cell_type != "markdown" or cell is None or not cell.attachments:
         return
     new["attachments"] = {
-        name: {kind: data for kind, data in bundle.items() if isinstance(data, str)}
+        _sendable(name): {
+            _sendable(kind): _sendable(data)
+            for kind, data in bundle.items()
+            if isinstance(data, str)
+        }
         for name, bundle in cell.attachments.items()
         if isinstance(bundle, dict)
     }
 
 
-def _squeeze(text: str) -> str:
+def _planned_as(cell: NotebookNode, plan: Plan) -> Planned | None:
+    return plan.cells.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
+
+
+def _is_students(cell: NotebookNode, plan: Plan) -> bool:
+    planned = _planned_as(cell, plan)
+    return cell.cell_type == "code" and (planned is None or not _is_fixed(planned))
+
+
+def _sendable(text: str) -> str:
+    """Replace halves of characters, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def squeeze(text: str) -> str:
+    """Give a text without its layout."""
     return re.sub(r"\s+", " ", text).strip()
 
 
-def _defined(cell: Submitted | NotebookNode) -> set[str]:
-    if cell.cell_type != "code":
-        return set()
-    try:
-        body = ast.parse(cell.source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-    return {n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+def _defines(cell: Submitted, name: str) -> bool:
+    return cell.cell_type == "code" and definition(name, [cell.source]) is not None

@@ -23,17 +23,14 @@ from traitlets import Bool, Unicode
 from autograder.grade import sandbox
 from autograder.grade.files import clean
 from autograder.grade.mend import mend
-from autograder.grade.reading import Unreadable, read
 from autograder.grade.submission import Course, Submission, verdict_of
 from autograder.grade.verdict import insert
 
-UNREADABLE = "course_unreadable"  # in nbconvert's resources: why a submission cannot be read
-SUBMITTED = "course_submitted"  # what was read from it
-NOTES = "course_notes"  # why a person should look at it
+NOTES = "course_notes"  # in nbconvert's resources: why a person should look at a submission
 
 
 class SubmissionExporter(NotebookExporter):
-    """Read whatever was submitted; what cannot be read becomes an empty notebook."""
+    """Accept whatever was submitted, also what nbformat cannot read."""
 
     def __init__(self, *, parent: BaseConverter, **kwargs):
         """Put students whose notebook is missing on nbgrader's list: they get scores too."""
@@ -44,14 +41,9 @@ class SubmissionExporter(NotebookExporter):
             parent.assignments.setdefault(folder, [expected])
 
     def from_filename(self, filename: str, resources: dict | None = None, **kwargs):
-        """Read a submission, or what this course has made of it."""
+        """Read what this course has made of a submission; that itself is read by Mend."""
         if not getattr(self.parent, "_sanitizing", False):
             return super().from_filename(filename, resources, **kwargs)
-        resources = dict(resources or {})
-        try:
-            resources[SUBMITTED] = read(Path(filename))
-        except Unreadable as error:
-            resources[SUBMITTED], resources[UNREADABLE] = [], str(error)
         return self.from_notebook_node(new_notebook(), resources, **kwargs)
 
 
@@ -73,11 +65,14 @@ class Mend(_Step):
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Make the notebook that is graded."""
-        plan = self.submission(resources).plan
-        nb = mend(resources[SUBMITTED], plan)
-        if reason := resources.get(UNREADABLE):
-            nb.metadata["course"] = {"unreadable": reason}
-            nb.cells.insert(0, new_markdown_cell(f"**Nothing could be graded:** {reason}."))
+        submission = self.submission(resources)
+        found = submission.notebook()
+        nb = mend(found.cells, submission.plan)
+        if found.doubts:
+            nb.metadata["course"] = {"doubts": "; ".join(found.doubts)}
+        what = "Graded" if found.cells else "Nothing could be graded"
+        if told := "; ".join([*found.remarks, *found.doubts]):
+            nb.cells.insert(0, new_markdown_cell(f"**{what}:** {told}."))
         return nb, resources
 
 
@@ -95,14 +90,15 @@ class Judge(Execute, _Step):
             SandboxMissing: this machine has no sandbox.
         """
         submission = self.submission(resources)
-        reason = nb.metadata.get("course", {}).get("unreadable")
+        reason = nb.metadata.get("course", {}).get("doubts")
         resources[NOTES] = {"": f"{reason}." if reason else ""}
         if sandbox.is_off():
             print(sandbox.WARNING, file=sys.stderr)
             return super().preprocess(nb, resources, **kwargs)
         verdict = verdict_of(submission, nb, self.provisional, self.log.info)
         insert(verdict, nb)
-        resources[NOTES] |= {k: text for k, text in verdict.notes.items() if text}
+        whole = " ".join(filter(None, (resources[NOTES][""], verdict.notes.get(""))))
+        resources[NOTES] |= verdict.notes | {"": whole}
         return nb, resources
 
 
@@ -130,7 +126,5 @@ def clean_submission(*, assignment: str, student: str, notebooks: list[str]) -> 
     """Clean the submission whose notebooks are about to be graded (nbgrader's hook)."""
     folder = Path(notebooks[0]).parent
     course = Course(Path(folder.anchor, *folder.parts[1 : folder.parts.index("autograder")]))
-    submission = Submission(course, assignment, folder.parent.name)
-    known = set(submission.plan.cells)
-    clean(folder, assignment, course.aside / folder.parent.name / assignment, known)
+    clean(folder, assignment, course.aside / folder.parent.name / assignment)
     notebooks[:] = [str(folder / f"{assignment}.ipynb")]

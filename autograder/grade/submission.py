@@ -13,12 +13,13 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from autograder.assignment import Assignment
+from autograder.grade.choice import choose
 from autograder.grade.errors import KernelDied
 from autograder.grade.files import files_of
 from autograder.grade.judge import Judging
 from autograder.grade.mend import mend
 from autograder.grade.plan import Plan
-from autograder.grade.reading import Unreadable, read
+from autograder.grade.reading import Notebook
 from autograder.grade.verdict import Step, Store, Verdict, key, steps
 
 
@@ -85,13 +86,13 @@ class Submission:
         """The files beside the notebook; the assignment's own win over the student's."""
         return files_of(self.folder, self.course.root / "solutions" / self.assignment)
 
+    def notebook(self) -> Notebook:
+        """Read the notebook; one without cells, and the reason, if nothing can be read."""
+        return choose(self.folder, self.assignment, self.plan)
+
     def steps(self) -> list[Step]:
         """The code cells of the mended notebook; none that students wrote if it is unreadable."""
-        try:
-            found = read(self.folder / f"{self.assignment}.ipynb")
-        except Unreadable:
-            found = []
-        return steps(mend(found, self.plan))
+        return steps(mend(self.notebook().cells, self.plan))
 
     def key(self, found: list[Step]) -> str:
         """The hash under which the verdict on those cells is kept."""

@@ -4,7 +4,9 @@ import ast
 import functools
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred)
 _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+_PYTHON = ("%%time", "%%capture", "%%prun")  # magics below which a cell goes on as Python
 
 
 @functools.lru_cache(maxsize=512)  # the same cells are asked about for every exercise
@@ -28,6 +30,32 @@ def definition(name: str, sources: list[str]) -> Definition | None:
     return found
 
 
+def bindings(source: str) -> dict[str, bool]:
+    """List what a cell defines or assigns, and whether each is solved: more than a stub."""
+    tree = parse(source)
+    found: dict[str, bool] = {}
+    todo: list[ast.AST] = list(reversed(tree.body)) if tree else []
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Definition):
+            found[node.name] = not any(map(_is_missing, ast.walk(node)))
+        elif isinstance(node, _TARGETS) and isinstance(node.ctx, ast.Store):
+            found |= {n.id: True for n in ast.walk(node) if isinstance(n, ast.Name)}
+        elif not isinstance(node, ast.expr) and getattr(node, "value", node) is not None:
+            todo += reversed(list(ast.iter_child_nodes(node)))
+    return found
+
+
+def _is_missing(node: ast.AST) -> bool:
+    """Say whether a statement is the one that stands in stubs: it raises without a message."""
+    match node:
+        case ast.Raise(ast.Name("NotImplementedError")):
+            return True
+        case ast.Raise(ast.Call(ast.Name("NotImplementedError"), [], [])):
+            return True
+    return False
+
+
 def names_in(name: str, sources: list[str]) -> list[str]:
     """List the global names that a function or class uses, in order."""
     node = definition(name, sources)
@@ -37,7 +65,7 @@ def names_in(name: str, sources: list[str]) -> list[str]:
 
 
 def _without_magics(source: str) -> str:
-    if source.lstrip().startswith("%%"):
-        return ""
     lines = source.splitlines()
+    if source.lstrip().startswith("%%") and not source.lstrip().startswith(_PYTHON):
+        return ""
     return "\n".join("" if line.lstrip()[:1] in ("%", "!", "?") else line for line in lines)

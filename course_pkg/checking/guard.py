@@ -67,12 +67,11 @@ class Guarded:
 
     @property
     def kind(self) -> str:
-        """ "function", "class", or whatever else it is."""
+        """ "class", "function" for whatever else can be called, or what it is."""
         if inspect.isclass(self._target):
             return "class"
-        if inspect.isroutine(self._target):
-            return "function"
-        return describe(self._target)
+        # A functools.partial and an instance with __call__ do what a function does.
+        return "function" if callable(self._target) else describe(self._target)
 
     def __call__(self, *args, **kwargs):
         args, kwargs = _unwrap(args), _unwrap(kwargs)
@@ -269,7 +268,21 @@ def _unwrap(value):
 
 
 def _materialise(value: object) -> object:
-    return list(value) if isinstance(value, Iterator) else value
+    return _from_numpy(list(value) if isinstance(value, Iterator) else value)
+
+
+def _from_numpy(value: object, depth: int = 0) -> object:
+    """Give numpy's arrays as tensors and its numbers as Python's: checks know only those."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        with contextlib.suppress(TypeError):  # strings, say
+            return torch.from_numpy(np.array(value))  # a copy: torch lacks negative strides
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple) and depth <= DEEPEST:
+        items = [_from_numpy(item, depth + 1) for item in value]
+        if any(new is not old for new, old in zip(items, value, strict=True)):
+            return items if isinstance(value, list) else tuple(items)
+    return value
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:

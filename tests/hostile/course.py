@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import textwrap
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -11,9 +12,10 @@ import nbformat
 from autograder.assignment import ROOT, Assignment
 from tests import course as toolbox
 from tests.course import WORK
-from tests.hostile.accidents import ACCIDENTS, NONE, UNREADABLE
+from tests.hostile.accidents import NONE, UNREADABLE
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.empty_solutions import ALLOWED, FORBIDDEN
+from tests.hostile.forms import ACCIDENTS
 
 LSTM = Assignment("02_lstm")
 KEPT = ["cell_gradient", "init_forget_bias", "gru_step"]
@@ -32,7 +34,20 @@ VICTIMS = _students("accident", ACCIDENTS)
 LAZY = _students("empty", FORBIDDEN)
 FAIR = _students("fair", ALLOWED)
 FOLDERS = ["links", "renamed", "missing", "two-notebooks", "bad-timestamp", "large-file", "device"]
-FOLDERS += ["not-utf-8"]
+FOLDERS += ["not-utf-8", "archive", "copy-and-original", "two-solved", "long-names"]
+FOLDERS += ["future", "before-1970", "year-1", "timestamp-in-latin-1"]
+# Strange folders that a person should look at, and why.
+DOUBTED = {
+    "links": "book.db was set aside: a link; dangling was set aside: a link",
+    "missing": "the notebook is missing, or an empty file; there is only scratch.json",
+    "bad-timestamp": "the time stamp was malformed; the file came at ",
+    "large-file": "data.bin was set aside: too large, or one too many",
+    "device": "pipe was set aside: not a file",
+    "two-solved": "02_lstm-Copy1.ipynb was graded, and there is other work in 02_lstm.ipynb",
+    "long-names": "was set aside: a link",
+    "year-1": "the time stamp was malformed; the file came at ",
+    "timestamp-in-latin-1": "the time stamp was malformed; the file came at ",
+}
 EVERYBODY = [HONEST, *FOLDERS, *(s for t in (ATTACKERS, VICTIMS, LAZY, FAIR) for s in t.values())]
 
 
@@ -53,7 +68,7 @@ def make(root: Path, canary: Path, port: int) -> dict[str, dict[str, float | Non
     expected = dict.fromkeys([HONEST, *FOLDERS], POINTS) | {"missing": NONE}
     for student in expected:
         toolbox.submit(root, student, LSTM, solved)
-    _change_folders(root, canary)
+    _change_folders(root, canary, stub)
     words = {"WHERE": str(ROOT), "COURSE": str(root), "CANARY": str(canary), "HOST": str(port)}
     for name, source in ATTACKS.items():
         nb = copy.deepcopy(stub)
@@ -110,7 +125,7 @@ def _accident(root: Path, name: str, change, solved, stub) -> dict[str, float | 
     return POINTS | (result if isinstance(result, dict) else {})
 
 
-def _change_folders(root: Path, canary: Path) -> None:
+def _change_folders(root: Path, canary: Path, stub: nbformat.NotebookNode) -> None:
     """Make some submissions strange as folders."""
     places = {student: root / WORK / "submitted" / student / LSTM.name for student in FOLDERS}
     (places["links"] / "data.txt").symlink_to(canary)
@@ -119,9 +134,29 @@ def _change_folders(root: Path, canary: Path) -> None:
     (places["links"] / "loop").symlink_to(".")
     (places["renamed"] / NOTEBOOK).rename(places["renamed"] / "Untitled (1).ipynb")
     (places["missing"] / NOTEBOOK).unlink()
+    (places["missing"] / "scratch.json").write_text("{}")
     (places["two-notebooks"] / "scratch.ipynb").write_text("{}")
     (places["bad-timestamp"] / "timestamp.txt").write_text("yesterday, I think")
     with open(places["large-file"] / "data.bin", "wb") as file:
         file.truncate(1 << 30)
     os.mkfifo(places["device"] / "pipe")
     Path(os.fsdecode(bytes(places["not-utf-8"]) + b"/caf\xe9.txt")).write_text("coffee")
+    with zipfile.ZipFile(places["archive"] / "02_lstm.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(places["archive"] / NOTEBOOK, f"02_lstm/{NOTEBOOK}")
+    (places["archive"] / NOTEBOOK).unlink()
+    for student in ("copy-and-original", "two-solved"):
+        (places[student] / NOTEBOOK).rename(places[student] / "02_lstm-Copy1.ipynb")
+        original = copy.deepcopy(stub)
+        if student == "two-solved":
+            next(c for c in original.cells if c.id == "gru_step").source = "gru_step = None"
+        nbformat.write(original, places[student] / NOTEBOOK)
+    (places["long-names"] / ("n" * 255)).symlink_to("t" * 4000)
+    (places["long-names"] / ("d" * 255) / ("e" * 255)).mkdir(parents=True)
+    (places["long-names"] / ("d" * 255) / ("e" * 255) / ("f" * 255)).write_text("deep")
+    for student, stamp in {
+        "future": b"2999-12-31 23:59:59.999999 UTC",
+        "before-1970": b"1969-12-31 23:59:59 UTC",
+        "year-1": b"0001-01-01 00:00:00 +1400",
+        "timestamp-in-latin-1": b"2026-10-01 12:00:00 \xe9t\xe9",
+    }.items():
+        (places[student] / "timestamp.txt").write_bytes(stamp)

@@ -12,10 +12,11 @@ import pytest
 
 from tests import course as toolbox
 from tests.course import WORK
-from tests.hostile.accidents import ACCIDENTS, UNREADABLE
+from tests.hostile.accidents import UNREADABLE
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.course import (
     ATTACKERS,
+    DOUBTED,
     EVERYBODY,
     FAIR,
     FOLDERS,
@@ -29,6 +30,7 @@ from tests.hostile.course import (
     scores,
 )
 from tests.hostile.empty_solutions import ALLOWED, FORBIDDEN
+from tests.hostile.forms import ACCIDENTS, DOUBTFUL
 
 pytestmark = [pytest.mark.xdist_group("hostile"), toolbox.needs_sandbox]
 SECRET = "canary-5c1f"
@@ -124,6 +126,30 @@ def test_accidents_cost_nothing(graded, name):
 def test_unreadable_notebooks_wait_for_a_person(graded, name):
     assert graded.lines[VICTIMS[name]]["needs_person"]
     assert "Nothing could be graded" in text_of(graded, VICTIMS[name])
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_what_may_be_lost_waits_for_a_person(graded, name):
+    line = graded.lines[VICTIMS[name]]
+    assert line["state"] == "person" and line["needs_person"]
+    assert DOUBTFUL[name] in line["reason"]
+    assert DOUBTFUL[name] in text_of(graded, VICTIMS[name])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_strange_folders_wait_for_a_person_if_something_may_be_lost(graded, name):
+    line = graded.lines[name]
+    assert line["needs_person"] == (name in DOUBTED)
+    assert DOUBTED.get(name, "") in line["reason"]
+
+
+def test_what_was_graded_is_said(graded):
+    for student, name in {
+        "renamed": "Untitled (1).ipynb",
+        "archive": "02_lstm.zip/02_lstm/02_lstm.ipynb",
+        "copy-and-original": "02_lstm-Copy1.ipynb",
+    }.items():
+        assert f"**Graded:** {name} was graded." in text_of(graded, student)
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)

@@ -174,14 +174,14 @@ def test_a_file_whose_name_is_not_utf_8(grade, course, monkeypatch):
 
 
 def test_whatever_happens_to_one_is_theirs(grade, monkeypatch):
-    steps = Submission.steps
+    notebook = Submission.notebook
 
     def broken(self):
         if self.student == "ada":
             raise ZeroDivisionError("of all things")
-        return steps(self)
+        return notebook(self)
 
-    monkeypatch.setattr(Submission, "steps", broken)
+    monkeypatch.setattr(Submission, "notebook", broken)
     status, lines, _ = grade()
     assert status == 1 and states(lines) == {"ada": "failed", "alan": "graded"}
     assert "cannot be read: ZeroDivisionError: of all things" in lines["ada"]["reason"]
@@ -284,7 +284,7 @@ def test_a_submission_without_a_verdict_waits_for_a_person(grade, course, monkey
         assert any("two workers have died" in str(c.auto_comment) for c in notebook.comments)
     # It is no verdict: neither the formgrader's button nor the next run takes it for one.
     ada = Submission(Course(course), LSTM.name, "ada")
-    nb = submission.mend(submission.read(ada.folder / f"{LSTM.name}.ipynb"), ada.plan)
+    nb = submission.mend(ada.notebook().cells, ada.plan)
     monkeypatch.setattr(submission.Judging, "judge", lambda self, found: fixed(found))
     assert verdict_of(ada, nb).is_final
     _, lines, _ = grade()

@@ -47,10 +47,74 @@ def test_a_cell_that_cannot_be_stopped_costs_only_itself():
 
 
 def test_cells_have_a_bound_together():
-    verdict = judge("import time; time.sleep(2)", "print('late')", cell=1.0, cells=1.0)
-    assert "KeyboardInterrupt" in [output.get("ename") for output in verdict.outputs[0]]
+    verdict = judge(ENDLESS, "print('late')", cell=1.0, cells=1.0)
+    assert "could not be interrupted" in text(verdict.outputs[0])
     assert "its cells ran for more than 1 s" in text(verdict.outputs[1])
     assert verdict.points == {"check_init_forget_bias": 0.0}
+
+
+def test_slow_cells_leave_time_for_the_solutions_below_them():
+    verdict = judge(*["import time; time.sleep(20)"] * 6, "late = 1", cell=1.0, cells=3.0)
+    for outputs in verdict.outputs[:6]:
+        assert "KeyboardInterrupt" in [output.get("ename") for output in outputs]
+    assert verdict.outputs[6] == []
+    assert verdict.points == {"check_init_forget_bias": 2.0}
+
+
+# Right solutions of init_forget_bias in other forms, and what stands above them.
+FORMS = {
+    "a partial": RIGHT_BIAS.replace("(b, ", "(gates, b, ").replace("4", "gates")
+    + "import functools\ninit_forget_bias = functools.partial(init_forget_bias, 4)",
+    "an instance": "class Bias:\n    def __call__(self, b, value=1.0):\n"
+    "        n = len(b) // 4\n        return torch.cat([b[:n], 0 * b[:n] + value, b[2 * n :]])\n"
+    "init_forget_bias = Bias()",
+    "a module": "class Bias(torch.nn.Module):\n    def forward(self, b, value=1.0):\n"
+    "        n = len(b) // 4\n        return torch.cat([b[:n], 0 * b[:n] + value, b[2 * n :]])\n"
+    "init_forget_bias = Bias()",
+    "TorchScript": "@torch.jit.script\n"
+    "def init_forget_bias(b: torch.Tensor, value: float = 1.0) -> torch.Tensor:\n"
+    "    b = b.clone()\n    b[b.shape[0] // 4 : b.shape[0] // 2] = value\n    return b",
+    "decorated": "import functools\ndef loud(f):\n    @functools.wraps(f)\n"
+    "    def inner(*args, **kwargs):\n        print('called')\n        return f(*args, **kwargs)\n"
+    f"    return inner\n@loud\n{RIGHT_BIAS}",
+    "no_grad": f"@torch.no_grad()\n{RIGHT_BIAS}",
+    "a cache": "import functools\n@functools.cache\n" + RIGHT_BIAS,
+    "a lambda": "init_forget_bias = lambda b, value=1.0: torch.where("
+    "torch.arange(len(b)) // (len(b) // 4) == 1, torch.tensor(value).to(b), b)",
+    "a vectorised function": "import numpy as np\ninit_forget_bias = np.vectorize("
+    "lambda b, value=1.0: np.concatenate([b[:len(b) // 4], np.full(len(b) // 4, value),"
+    " b[len(b) // 2 :]]), signature='(n)->(n)', excluded=['value', 1])",
+    "numpy": "def init_forget_bias(b, value=1.0):\n    b = b.numpy().copy()\n"
+    "    b[len(b) // 4 : len(b) // 2] = value\n    return b",
+    "numpy's float32": "def init_forget_bias(b, value=1.0):\n"
+    "    b = b.numpy().astype('float32')\n"
+    "    b[len(b) // 4 : len(b) // 2] = value\n    return b",
+    "below a magic": f"%%time\n{RIGHT_BIAS}",
+    "in a branch": "if True:\n    " + RIGHT_BIAS.replace("\n", "\n    "),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_solution_may_have_another_form(form):
+    steps = [Step(None, "import torch"), Step("init_forget_bias", FORMS[form]), SOLUTION[1]]
+    verdict = Judging(LSTM, Plan.read(LSTM.solved)).judge(steps)
+    assert verdict.points == {"check_init_forget_bias": 2.0}, text(verdict.outputs[-1])
+
+
+@pytest.mark.parametrize(
+    "name",
+    "globals print list dict isinstance getattr torch nn check exit quit display get_ipython "
+    "course_pkg os sys In Out _ __name__ __builtin__ math data train plot".split(),
+)
+def test_a_variable_may_have_any_name(name):
+    """Below the solution: above it, the student's own function would not work either."""
+    verdict = judge_below(f"{name} = 5")
+    assert verdict.points == {"check_init_forget_bias": 2.0}, text(verdict.outputs[-1])
+
+
+def judge_below(source: str):
+    steps = [SOLUTION[0], Step(None, source), SOLUTION[1]]
+    return Judging(LSTM, Plan.read(LSTM.solved)).judge(steps)
 
 
 def test_checks_have_a_bound_together():

@@ -7,17 +7,34 @@ import shutil
 
 import nbformat
 import pytest
+from nbgrader.utils import parse_utc
 
 from autograder.assignment import Assignment
-from autograder.grade.files import clean
+from autograder.grade.files import SET_ASIDE, clean
 from autograder.grade.mend import mend
 from autograder.grade.plan import Plan
 from autograder.grade.reading import Unreadable, read
 from tests import course as toolbox
-from tests.hostile.accidents import ACCIDENTS, UNREADABLE
+from tests.hostile.accidents import UNREADABLE
 from tests.hostile.course import as_json
+from tests.hostile.forms import ACCIDENTS
 
 LSTM = Assignment("02_lstm")
+# In these, a check waits for its solution, or a stub gives way to it.
+WAITING = {
+    "two solutions merged",
+    "a solution pasted at the end",
+    "a solution pasted with what it needs",
+    "a solution pasted and the metadata stripped",
+    "a solution pasted below an attempt",
+    "all solutions pasted at the end",
+    "all solutions pasted at the top",
+    "a solution of another name assigned below",
+    "a solution pasted into its graded cell",
+    "a solution pasted above its stub",
+    "a solution pasted above all cells",
+    "the texts of two solutions exchanged",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +54,18 @@ def solved(stub):
     return nb
 
 
-def submitted(name: str, solved, stub, path):
+def submitted(name: str, solved, stub) -> bytes:
     nb = as_json(solved, stub)
     result = ACCIDENTS[name](nb)
-    path.write_bytes(result if isinstance(result, bytes) else json.dumps(nb).encode())
-    return path
+    return result if isinstance(result, bytes) else json.dumps(nb).encode()
 
 
 @pytest.mark.parametrize("name", sorted(set(ACCIDENTS) - UNREADABLE))
-def test_planned_cells_are_as_planned(name, plan, solved, stub, tmp_path):
-    nb = mend(read(submitted(name, solved, stub, tmp_path / "nb.ipynb")), plan)
+def test_planned_cells_are_as_planned(name, plan, solved, stub):
+    nb = mend(read(submitted(name, solved, stub)).cells, plan)
     nbformat.validate(nb)
     found = [c.metadata.nbgrader.grade_id for c in nb.cells if "nbgrader" in c.metadata]
-    if name != "two solutions merged":  # there, a check waits for its solution
+    if name not in WAITING:
         assert found == [n for n in plan.cells if n in found]
     missing = set(plan.cells) - set(found)
     assert all(plan.cells[n].is_written_by_students for n in missing)
@@ -63,9 +79,8 @@ def test_planned_cells_are_as_planned(name, plan, solved, stub, tmp_path):
             assert cell.metadata == {}
 
 
-def test_a_released_notebook_stays_as_it_is(plan, stub, tmp_path):
-    nbformat.write(stub, tmp_path / "nb.ipynb")
-    nb = mend(read(tmp_path / "nb.ipynb"), plan)
+def test_a_released_notebook_stays_as_it_is(plan, stub):
+    nb = mend(read(nbformat.writes(stub).encode()).cells, plan)
     assert [c.cell_type for c in nb.cells] == [c.cell_type for c in stub.cells]
     for cell, released in zip(nb.cells, stub.cells, strict=True):
         if cell.metadata.get("nbgrader", {"solution": True})["solution"]:
@@ -73,23 +88,23 @@ def test_a_released_notebook_stays_as_it_is(plan, stub, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(UNREADABLE))
-def test_unreadable(name, solved, stub, tmp_path):
+def test_unreadable(name, solved, stub):
     with pytest.raises(Unreadable):
-        read(submitted(name, solved, stub, tmp_path / "nb.ipynb"))
+        read(submitted(name, solved, stub))
 
 
-def test_a_backup_by_hard_links_is_graded(tmp_path, plan, solved):
+def test_a_backup_by_hard_links_is_graded(tmp_path, solved):
     folder, backup = tmp_path / "submission", tmp_path / "backup"
     folder.mkdir()
     nbformat.write(solved, folder / "02_lstm.ipynb")
     shutil.copytree(folder, backup, copy_function=os.link)
-    assert clean(folder, "02_lstm", tmp_path / "aside", set(plan.cells)) == []
+    assert clean(folder, "02_lstm", tmp_path / "aside") == []
     (folder / "02_lstm.ipynb").write_text("changed")
     assert nbformat.read(backup / "02_lstm.ipynb", as_version=4) == solved
     assert len(list(folder.iterdir())) == 1
 
 
-def test_cleaning_a_folder(tmp_path, plan, solved):
+def test_cleaning_a_folder(tmp_path, solved):
     folder, aside = tmp_path / "submission", tmp_path / "aside"
     folder.mkdir()
     secret = tmp_path / "secret"
@@ -98,9 +113,36 @@ def test_cleaning_a_folder(tmp_path, plan, solved):
     (folder / "table.csv").write_text("1, 2")
     (folder / "timestamp.txt").write_text("yesterday, I think")
     nbformat.write(solved, folder / "Untitled.ipynb")
-    done = clean(folder, "02_lstm", aside, set(plan.cells))
+    done = clean(folder, "02_lstm", aside)
     assert len(done) == 3 and len(list(aside.iterdir())) == 2
-    names = {"02_lstm.ipynb", "Untitled.ipynb", "table.csv", "timestamp.txt"}
+    names = {"02_lstm.ipynb", "Untitled.ipynb", "table.csv", "timestamp.txt", SET_ASIDE}
     assert {path.name for path in folder.iterdir()} == names
     assert secret.read_text() == "secret"
-    assert clean(folder, "02_lstm", aside, set(plan.cells)) == []
+    assert clean(folder, "02_lstm", aside) == []
+
+
+@pytest.mark.parametrize(
+    ("stamp", "is_time"),
+    [
+        (b"2026-10-01 12:00:00 UTC", True),
+        (b"2999-12-31 23:59:59.999999 UTC", True),
+        (b"1969-12-31 23:59:59 UTC", True),
+        (b"", True),
+        (b"0001-01-01 00:00:00 +1400", False),
+        (b"9999-12-31 23:59:59 -1400", False),
+        (b"2026-10-01 12:00:00 \xe9t\xe9", False),
+        (b"9" * 10_000, False),
+        (b"2026-10-01 12:00:00 UTC" + b" " * 200 + b"x", False),
+        ("2026-10-01".encode("utf-16"), False),
+        (b"\0", False),
+    ],
+)
+def test_time_stamps(tmp_path, stamp, is_time):
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    (folder / "02_lstm.ipynb").write_text("{}")
+    (folder / "timestamp.txt").write_bytes(stamp)
+    done = clean(folder, "02_lstm", tmp_path / "aside")
+    assert done == [] if is_time else "the time stamp was malformed" in done[0]
+    text = (folder / "timestamp.txt").read_text().strip()
+    assert not text or parse_utc(text)

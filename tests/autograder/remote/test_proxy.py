@@ -49,7 +49,7 @@ def test_kinds(get):
         "the value 5",
     ]
     layer = get("Layer")(2, 3)
-    assert (layer.kind, layer.type_name, describe(layer)) == ("a Layer", "Layer", "a Layer")
+    assert (layer.kind, layer.type_name, describe(layer)) == ("function", "Layer", "a Layer")
     assert layer.forward.kind == "function"
 
 
