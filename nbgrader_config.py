@@ -83,7 +83,7 @@ c.HTMLExporter.filters = {
     "clean_html": f"{reports}.safety.clean_html",
 }
 c.HTMLExporter.sanitize_html = True
-c.HTMLExporter.preprocessors = [f"{reports}.outputs.WithoutMetadata"]
+c.HTMLExporter.preprocessors = [f"{reports}.shown.OnlyWhatIsShown"]
 templates = Path(find_spec(reports).origin).with_name("templates")
 formgrader = Path(find_spec("nbgrader").origin).parent / "server_extensions" / "formgrader"
 c.HTMLExporter.extra_template_basedirs = [str(templates), str(formgrader / "templates")]

@@ -35,8 +35,12 @@ class _Renderer(IPythonRenderer):
         """Show a picture, or its description where it is an attachment that is not there."""
         name = url.removeprefix("attachment:")
         if name != url and not self.attachments.get(name):
-            return self.escape_html(text)
+            return text
         return super().image(text, url, title)
+
+    def _html_embed_images(self, html: str) -> str:
+        """Leave pieces without a picture alone: nbconvert's would close what a piece opens."""
+        return super()._html_embed_images(html) if "<img" in html.lower() else html
 
     def inline_math(self, body: str) -> str:
         return self._formula(body, "inline")
