@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from bleach.css_sanitizer import CSSSanitizer
 from bleach.html5lib_shim import Filter
 from bleach.sanitizer import Cleaner
+from markupsafe import escape
 
 _TEXT = """a abbr b blockquote br caption code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i
 img ins kbd li mark ol p pre q s samp small span strike strong sub summary sup table tbody td tfoot
@@ -20,15 +21,18 @@ mrow mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderove
 _STYLES = """background-color border-color border-style border-width color font-size font-style
 font-weight text-align text-decoration vertical-align white-space""".split()
 
+# A piece of HTML has no more tags and, without its pictures, letters: the time to read it can grow
+# with the square of either.
+TAGS, LETTERS = 5_000, 100_000
 ANCHOR = "heading-"  # before the names of headings: no cell's name begins so
 
 # Values are compared as they were written, with entities, which nothing here permits.
 _WORDS = re.compile(r"[\w\s.,%#+()-]*")
 _STYLE = re.compile(r"[\w\s.,%#+():;-]*")
-_CLASS = re.compile(r"(highlight|anchor-link|dataframe|err|[a-z]{1,2}\d?|\s)*")  # as of pygments
+_CLASS = re.compile(r"highlight|anchor-link|dataframe|err|[a-z]{1,2}\d?")  # mostly of pygments
 _LINK = re.compile(r"(https?://|mailto:|#)", re.IGNORECASE)
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml);base64,[A-Za-z0-9+/=\s]*")
-_TABLES_STYLE = re.compile(r"<style scoped>.*?</style>", re.DOTALL)
+_TABLES_STYLE = re.compile(r"<style scoped>[^<]*</style>")
 _MATHS = set(
     """accent accentunder align columnalign columnlines columnspacing depth display displaystyle
     fence form frame height largeop linethickness lspace mathbackground mathcolor mathsize
@@ -41,6 +45,8 @@ _NUMBERS = {"border", "colspan", "height", "rowspan", "start", "width"}
 def clean_html(text: str | bytes) -> str:
     """Make HTML harmless, in place of nbconvert's filter of this name."""
     text = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+    if text.count("<") > TAGS or len(_PICTURE.sub("", text)) > LETTERS:
+        return f"<pre>{escape(text)}</pre>"
     cleaner = Cleaner(
         tags={*_TEXT, *_FORMULAS},
         attributes=_permits,
@@ -62,7 +68,7 @@ def _permits(tag: str, name: str, value: str) -> bool:
     if name == "id":
         return tag in _HEADINGS
     if name == "class":
-        return bool(_CLASS.fullmatch(value))
+        return all(map(_CLASS.fullmatch, value.split()))
     if name == "style":
         return bool(_STYLE.fullmatch(value))
     if name == "open":
