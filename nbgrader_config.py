@@ -76,12 +76,18 @@ c.Autograde.autograde_preprocessors = [
 ]
 
 # Feedback and the formgrader's pages need no network: formulas are MathML, and pictures of the
-# notebook are part of the page.
+# notebook are part of the page. Nothing in it that a student has written can run a script.
 reports = "autograder.classroom.reports"
-c.HTMLExporter.filters = {"markdown2html": f"{reports}.formulas.markdown2html"}
+c.HTMLExporter.filters = {
+    "markdown2html": f"{reports}.formulas.markdown2html",
+    "clean_html": f"{reports}.safety.clean_html",
+}
+c.HTMLExporter.sanitize_html = True
+c.HTMLExporter.preprocessors = [f"{reports}.shown.OnlyWhatIsShown"]
 templates = Path(find_spec(reports).origin).with_name("templates")
 formgrader = Path(find_spec("nbgrader").origin).parent / "server_extensions" / "formgrader"
 c.HTMLExporter.extra_template_basedirs = [str(templates), str(formgrader / "templates")]
+c.HTMLExporter.extra_template_paths = [str(formgrader)]  # where ours find the ones they extend
 
 # Feedback begins with points, what is wrong, and comments. It shows neither hidden tests nor
 # rubrics, which autograding has put back.

@@ -27,7 +27,7 @@ PASSWORD = "correct horse"
 ACCOUNTS = {COURSE: 61_101, "ada": 61_102, "tess": 61_103}
 GROUPS = {f"nbgrader-{COURSE}": (61_104, "ada"), f"formgrade-{COURSE}": (61_105, "tess")}
 _CARRIED = ("autograder", "course_pkg", "notebooks", "solutions", "nbgrader_config.py")
-_CARRIED += ("pyproject.toml",)
+_CARRIED += ("jupyter_server_config.py", "pyproject.toml")
 _PACKAGES = Path("/opt/packages")  # the course's environment, where students may read it
 _EXCHANGE = '\nc.Exchange.root = "/srv/nbgrader/exchange"\n'
 

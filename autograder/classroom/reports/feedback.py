@@ -10,6 +10,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets.config import Config
 
 from autograder.classroom.reports.diagnosis import NOTE, Finding, findings, text_of
+from autograder.classroom.reports.safety import ANCHOR
 from autograder.classroom.reports.templates import FOLDER
 
 
@@ -87,11 +88,11 @@ def _gradebook(names: dict[str, str]) -> tuple[set[str], str | None]:
 
 
 def _headings(nb: NotebookNode) -> dict[str, str]:
-    """Say where nbconvert's page has each heading: it makes the anchor from the text."""
+    """Say where the page has each heading: nbconvert makes the anchor from the text."""
     texts = [
         match[1].strip()
         for cell in nb.cells
         if cell.cell_type == "markdown"
         for match in re.finditer(r"^#+ (.+)$", cell.source, re.MULTILINE)
     ]
-    return {text: text.replace(" ", "-") for text in texts}
+    return {text: ANCHOR + text.replace(" ", "-") for text in texts}

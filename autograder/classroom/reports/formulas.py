@@ -1,12 +1,17 @@
-"""Formulas as MathML, which browsers draw themselves: without a script and without the network."""
+"""Markdown as harmless HTML that needs neither scripts nor the network; formulas are MathML."""
 
 import re
 
 from jinja2 import pass_context
 from jinja2.runtime import Context
 from latex2mathml.converter import convert
+from mistune import import_plugin
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
+from autograder.classroom.reports.safety import clean_html
+
+# nbconvert's, without boxes to tick: no element that a person could take for one of the page's.
+_PLUGINS = [name for name in MarkdownWithMath.DEFAULT_PLUGINS if name != "task_lists"]
 _NAMESPACE = ' xmlns="http://www.w3.org/1998/Math/MathML"'  # HTML needs none, and headings no other
 
 
@@ -19,11 +24,23 @@ def markdown2html(context: Context, source: str) -> str:
         embed_images=True,
         path=context.get("resources", {}).get("metadata", {}).get("path", ""),
     )
-    return MarkdownWithMath(renderer=renderer).render(source)
+    plugins = [import_plugin(name) for name in _PLUGINS]
+    return clean_html(MarkdownWithMath(renderer=renderer, plugins=plugins).render(source))
 
 
 class _Renderer(IPythonRenderer):
     """nbconvert's renderer, with formulas as MathML."""
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        """Show a picture, or its description where it is an attachment that is not there."""
+        name = url.removeprefix("attachment:")
+        if name != url and not self.attachments.get(name):
+            return text
+        return super().image(text, url, title)
+
+    def _html_embed_images(self, html: str) -> str:
+        """Leave pieces without a picture alone: nbconvert's would close what a piece opens."""
+        return super()._html_embed_images(html) if "<img" in html.lower() else html
 
     def inline_math(self, body: str) -> str:
         return self._formula(body, "inline")

@@ -93,7 +93,7 @@ def test_summary_links_to_cells_and_headings(pages):
         places |= {tag.get("name") for tag in page.select("a[name]")}
         links = [a["href"] for a in page.select("#summary a")]
         assert links and {link.removeprefix("#") for link in links} <= places
-    assert pages["buggy"].select_one('#summary a[href="#The-GRU-step"]')
+    assert pages["buggy"].select_one('#summary a[href="#heading-The-GRU-step"]')
 
 
 def test_summary_shows_comments(pages):
