@@ -346,7 +346,11 @@ def anything(softmax, case):
     mask[1, 2] = False
     expected = torch.where(mask, E, -torch.inf).softmax(dim=-1).nan_to_num(0)
     for value in (torch.inf, -torch.inf, torch.nan):
-        case.equal(softmax(torch.where(mask, E, value), mask), expected, f"A with {value}")
+        case.equal(
+            softmax(torch.where(mask, E, value), mask),
+            expected,
+            f"A with forbidden scores of {value}",
+        )
 
 
 @check(masked_softmax, see="A mask comes before the softmax")

@@ -44,9 +44,9 @@ from course_pkg.gpt import (
 def ends(merge, case):
     """merges at both ends, and copes with short lists"""
     same_list(case, merge([1, 2, 5, 300, 4, 1, 2], (1, 2), 999), [999, 5, 300, 4, 999], "tokens")
-    same_list(case, merge([2, 1], (1, 2), 999), [2, 1], "two tokens")
-    same_list(case, merge([1], (1, 2), 999), [1], "one token")
-    same_list(case, merge([], (1, 2), 999), [], "no tokens")
+    same_list(case, merge([2, 1], (1, 2), 999), [2, 1], "merge of two tokens")
+    same_list(case, merge([1], (1, 2), 999), [1], "merge of one token")
+    same_list(case, merge([], (1, 2), 999), [], "merge of no tokens")
 
 
 @check(byte_pair_merges, see="Which pair next")
@@ -230,7 +230,7 @@ def ties(probabilities, case):
     logits = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0, 2.0]]).double()
     expected = torch.tensor([[0, 0.5, 0.5, 0, 0, 0]]).double()
     case.equal(probabilities(logits, top_k=2), expected, "p with top_k 2")
-    case.equal(probabilities(logits, temperature=0)[0, 1], 1.0, "p of the first of the best")
+    case.equal(probabilities(logits, temperature=0)[0, 1], 1.0, "p of the first best token")
 
 
 @check(token_probabilities, see="Keep the best tokens only")

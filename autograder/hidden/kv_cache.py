@@ -137,7 +137,7 @@ def half(attention, case):
     for Y in given:
         case.shape(Y, tuple(Y.shape), "Y")
         case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
-    what = "Y with a cache in half precision"
+    what = "Y, with a cache in half precision,"
     demand_pieces(case, given, expected, lengths, what)
 
 
@@ -367,7 +367,7 @@ def half(attention, case):
         given[1].dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {given[1].dtype}."
     )
     expected = grouped(state, 4, 2, X, torch.float16)
-    demand_pieces(case, given, expected, [T - 1, 1], "Y with a cache in half precision")
+    demand_pieces(case, given, expected, [T - 1, 1], "Y, with a cache in half precision,")
 
 
 @check(GroupedQueryAttention, see="Fewer heads of keys and values")

@@ -55,7 +55,11 @@ def rounding(mask, case):
         orders = torch.tensor(shuffles(noise))
         case.equal(keep, orders[:, :visible], "keep")
         case.equal(restore, orders.argsort(dim=1), "restore")
-        case.equal(masked.sum(dim=1), torch.full((3,), N - visible), "masked of each image")
+        case.equal(
+            masked.sum(dim=1),
+            torch.full((3,), N - visible),
+            "number of masked patches in each image",
+        )
 
 
 @check(random_masking, see="Sort noise to draw without replacement")

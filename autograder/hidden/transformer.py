@@ -95,7 +95,7 @@ def axes(norm, case):
     X, gain, bias = to_normalise(case)
     expected = F.layer_norm(X, gain.shape, gain, bias)
     case.equal(norm(X[0, 0], gain, bias), expected[0, 0], "Y of one vector")
-    case.equal(norm(X[None], gain, bias), expected[None], "Y of more axes")
+    case.equal(norm(X[None], gain, bias), expected[None], "Y of a batch with two axes")
 
 
 @check(FeedForward, see="Each vector for itself")

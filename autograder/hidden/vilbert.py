@@ -49,7 +49,7 @@ def filling(embeddings, case):
     for value in (0.0, 50.0):
         runs.append(ours(torch.where(regions[:, :, None], features, value), boxes, regions))
         case.shape(runs[-1], (B, R + 1, D), "v")
-    case.equal(runs[1][shown], runs[0][shown], "v with other fillings")
+    case.equal(runs[1][shown], runs[0][shown], "v with other padding")
 
 
 @check(VisualEmbeddings, see="What is where in a picture")

@@ -223,7 +223,7 @@ def published(count, case):
         case.that(isinstance(counts, dict), "The result should be a dict, yours is not.")
         total = torch.tensor(sum(counts.values()) / 1e6, dtype=torch.float64)
         expected = torch.tensor(millions, dtype=torch.float64)
-        case.equal(total, expected, f"{name} in millions", rtol=1e-9)
+        case.equal(total, expected, f"parameters of {name} in millions", rtol=1e-9)
 
 
 def stretched(case, resize, extra: int, old: tuple[int, int], new: tuple[int, int]) -> Tensor:

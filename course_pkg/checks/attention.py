@@ -463,7 +463,7 @@ def one_position(merge, case):
     X = case.randn(B, H, T, D_h)
     merged = merge(X)
     case.shape(merged, (B, T, H * D_h), "merged")
-    case.equal(merged[0, 1], torch.cat([X[0, h, 1] for h in range(H)]), "position 1")
+    case.equal(merged[0, 1], torch.cat([X[0, h, 1] for h in range(H)]), "features of position 1")
 
 
 @check(merge_heads, weight=2, see="One vector, several heads")

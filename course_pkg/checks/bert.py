@@ -573,7 +573,7 @@ def first_alone(head, case):
     other = torch.cat([X[:, :1], case.randn(B, T - 1, D)], dim=1)
     results = [head(each, *weights) for each in (X, other)]
     case.shape(results[0], (B, 2), "logits")
-    case.equal(results[1], results[0], "logits with other vectors behind the first")
+    case.equal(results[1], results[0], "logits with other vectors after the first")
 
 
 def pretraining_pair(case: Case, model, sizes: list[int], L: int = 2) -> tuple:

@@ -583,7 +583,9 @@ def greedy(writer, case):
 def beyond(writer, case):
     """continues a text that is longer than the context"""
     ours, theirs, tokens = writers(case, writer, 15, 10)
-    case.equal(ours.sample(tokens, 4, 0.0), continued(theirs, tokens, 4), "long texts")
+    case.equal(
+        ours.sample(tokens, 4, 0.0), continued(theirs, tokens, 4), "texts longer than the context"
+    )
 
 
 @check(Writer, weight=2, see="One token after the other")

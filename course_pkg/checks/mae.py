@@ -97,7 +97,7 @@ def masked_are_the_others(mask, case):
     noise = case.rand(B, 8 * eighth)
     keep, _, masked = masks(case, mask(noise, 0.625), B, 8 * eighth, 3 * eighth)
     visible = torch.tensor(shuffles(noise))[:, : 3 * eighth].sort(dim=1).values
-    case.equal(keep.sort(dim=1).values, visible, "keep, sorted")
+    case.equal(keep.sort(dim=1).values, visible, "keep, sorted,")
     expected = torch.ones(B, 8 * eighth, dtype=torch.bool).scatter(1, visible, False)
     case.equal(masked, expected, "masked")
 

@@ -537,7 +537,7 @@ def shape(schedule, case):
     steps = [1, 2, 3, warmup, 4 * warmup, 16 * warmup]
     given = rates(case, schedule, steps, D, warmup)
     expected = torch.tensor([1 / warmup, 2 / warmup, 3 / warmup, 1, 1 / 2, 1 / 4]).double()
-    case.equal(given / given[3], expected, "learning rates, relative to the highest")
+    case.equal(given / given[3], expected, "learning rates, relative to the highest,")
 
 
 @check(noam_lr, see="Warm up, then slow down")

@@ -93,7 +93,7 @@ def order_of_the_patches(join, case):
     _, C, P, h, w = image_sizes(case)
     numbers = torch.arange(float(h * w)).double() + 0.5
     patches = numbers[None, :, None].expand(1, h * w, P * P * C)
-    for name, grid in (("images, wide ones", (min(h, w), max(h, w))), ("tall ones", (w * h, 1))):
+    for name, grid in (("wide images", (min(h, w), max(h, w))), ("tall images", (w * h, 1))):
         expected = torch.kron(numbers.reshape(1, 1, *grid), torch.ones(1, C, P, P).double())
         case.equal(join(patches, P, (grid[0] * P, grid[1] * P)), expected, name)
 
