@@ -19,9 +19,9 @@ OTHER_INPUTS = 1
 def wrong_names(exercise: Exercise) -> Iterator[str]:
     """Name every mutant, and some pairs; yield a sentence for each that has a name in error.
 
-    A mutant that is told a known mistake must be the same function as that mistake: it must give
-    the same results for other inputs than those by which it was recognised. One that is told two
-    must have been made of two that are told one each.
+    A mutant that gets the name of a known mistake must be the same function as that mistake: it
+    must give the same results for inputs other than those by which it was recognised. One that gets
+    two names must have been made of two that get one each.
     """
     found: list[tuple[int, str]] = []
     for mutant in mutants(exercise):
@@ -36,7 +36,7 @@ def wrong_names(exercise: Exercise) -> Iterator[str]:
 
 
 def at_home(report: Report) -> set[str]:
-    """Give the names that a student sees, who has the visible checks alone."""
+    """Give the names that a student sees, with the visible checks alone."""
     return _causes(report, hidden=False)
 
 

@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fresh", action="store_true", help="also fail if a generated file is out of date"
     )
     parser.add_argument(
-        "--thorough", action="store_true", help="with other inputs too, and for wrong names (slow)"
+        "--thorough",
+        action="store_true",
+        help="also try other inputs, and look for wrong names (slow)",
     )
 
 

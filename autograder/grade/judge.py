@@ -21,7 +21,7 @@ from course_pkg.checking.report import Report
 from course_pkg.checking.runner import run
 
 SHARE = 0.25  # of the time left for cells that a single one may take
-ONLY_AT_HOME = "It holds with the inputs that you have, and fails with others."
+ONLY_AT_HOME = "It holds with the inputs that you have, but fails with others."
 EXPERIMENT = "Experiments do not run while the notebook is validated or graded.\n"
 
 
@@ -197,7 +197,7 @@ class Judging:
         if suspect:
             self._note(
                 planned,
-                f"{planned.exercise} fails with the inputs of this course and passes with those "
+                f"{planned.exercise} fails with the inputs of this course but passes with those "
                 f"that students have ({', '.join(suspect)}): read the solution.",
             )
 

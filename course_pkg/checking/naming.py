@@ -32,7 +32,7 @@ class Entry(NamedTuple):
         exercise, check: their names.
         mistake: its number among those of the exercise.
         sentence: completes "Your output equals what you get when …"; empty for a mistake that the
-            messages of checks tell by themselves.
+            messages of checks give away by themselves.
         what: what was observed.
         kinds: the names of the exception that was raised instead, and of its bases.
         dtype: of the values when they were computed; empty when there are none.
