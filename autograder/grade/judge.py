@@ -8,17 +8,19 @@ from pathlib import Path
 from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
-from autograder.grade import rules, syntax
 from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step, Verdict, is_students
 from autograder.hidden import load_hidden
+from course_pkg.checking import syntax
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.report import Report
+from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
+from course_pkg.checking.uses import breach
 
 EXPERIMENT = "Experiments do not run while the notebook is validated or graded.\n"
 
@@ -153,12 +155,11 @@ class Judging:
         given = [
             p.source for p in self.plan.cells.values() if p.cell_type == "code" and _is_given(p)
         ]
-        if breach := rules.breach(exercise, sources, given):
-            return None, breach
-        forbidden = rules.forbidden(exercise)
+        if found := breach(exercise, sources, given):
+            self.notes[planned.name] = found
         self._starts = 0  # what ends the kernel in one exercise costs the others nothing
         seconds = min(self.bounds.checks, self._end - time.monotonic())
-        with Solutions(self.kernel, forbidden, seconds=seconds) as solutions:
+        with Solutions(self.kernel, rule_of(exercise), seconds=seconds) as solutions:
             try:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
@@ -166,10 +167,12 @@ class Judging:
             report = run(exercise, proxy, hidden=True)
             if not_run := [outcome.why_not for outcome in report.outcomes if outcome.why_not]:
                 text = f"Checks could not run on this machine, and are not counted: {not_run[0]}."
-                self.notes[planned.name] = f"{text} Grade again where they can."
+                text = f"{text} Grade again where they can."
+                self.notes[planned.name] = f"{found} {text}" if found else text
                 self._is_final = False
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
+            report.breach = found
         return report, report.text
 
     def _broken(self, exercise: Exercise, sources: list[str], solutions: Solutions) -> list[str]:

@@ -110,19 +110,23 @@ class Mark(_Step):
     """Tell a person, in the gradebook, which submissions need one, and why."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Flag the scores and write the reason where graders and students read comments."""
-        reason = resources.get(NOTES, {}).get("", "")
-        if reason:
-            names = resources["nbgrader"]
-            with Gradebook(names["db_url"]) as gradebook:
-                found = gradebook.find_submission_notebook(
-                    names["notebook"], names["assignment"], names["student"]
-                )
-                for grade in found.grades:
+        """Flag the scores and write the reason where graders and students read comments.
+
+        What is noted about one cell is in its output already.
+        """
+        notes = resources.get(NOTES, {})
+        reason = notes.get("", "")
+        names = resources["nbgrader"]
+        with Gradebook(names["db_url"]) as gradebook:
+            found = gradebook.find_submission_notebook(
+                names["notebook"], names["assignment"], names["student"]
+            )
+            for grade in found.grades:
+                if reason or grade.name in notes:
                     grade.needs_manual_grade = True
-                for comment in found.comments[:1]:
-                    comment.auto_comment = f"Something went wrong while grading: {reason}"
-                gradebook.db.commit()
+            for comment in found.comments[:1] if reason else []:
+                comment.auto_comment = f"Something went wrong while grading: {reason}"
+            gradebook.db.commit()
         return nb, resources
 
 

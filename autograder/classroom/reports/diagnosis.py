@@ -15,8 +15,8 @@ NOTE = "Something went wrong while grading: "  # how autograder.grade.nbgrader b
 _INCIDENTS = {
     "time-out": r"ran for (more than|too long)|took more than [\d.]+ s"
     r"|the time for (all calls together|this exercise) is over",
-    "forbidden call": r"which does the exercise's work: write it yourself"
-    r"|must not be used in this exercise",
+    "forbidden call": r"must not be used in this exercise",
+    "forbidden name": r"write it yourself; a grader will look",
     "killed kernel": r"ended its Python process|the kernel does not start"
     r"|it (used|started) more than \d+|it wrote where only",
 }
@@ -55,7 +55,7 @@ def findings(exercise: str, text: str) -> list[Finding]:
         text: what its graded cell shows.
     """
     found: list[Finding] = []
-    for block in re.split(r"^(?=[✓✗] )", text, flags=re.MULTILINE):
+    for block in re.split(r"^(?=[✓✗!] )", text, flags=re.MULTILINE):
         if not block.startswith("✗ "):
             continue
         title, *lines = _unwrapped(block.removeprefix("✗ "))
@@ -93,7 +93,8 @@ def causes(text: str, sentences: set[str]) -> set[str]:
 
 def incidents(text: str) -> set[str]:
     """Say which incidents a text tells of."""
-    return {kind for kind, words in _INCIDENTS.items() if re.search(words, text)}
+    joined = " ".join(text.split())  # reports are wrapped
+    return {kind for kind, words in _INCIDENTS.items() if re.search(words, joined)}
 
 
 def _unwrapped(block: str) -> list[str]:

@@ -37,7 +37,5 @@ def names_in(name: str, sources: list[str]) -> list[str]:
 
 
 def _without_magics(source: str) -> str:
-    if source.lstrip().startswith("%%"):
-        return ""
     lines = source.splitlines()
     return "\n".join("" if line.lstrip()[:1] in ("%", "!", "?") else line for line in lines)

@@ -1,19 +1,20 @@
-"""Rules about a solution: what would make its exercise empty must not be used.
+"""What a solution uses of what a rule forbids, found in the text of the notebook.
 
-Judged on the text of the submission: on what an exercise's definition reaches, by whatever name.
-What only runs to hide a name ("LS" + "TM" from a file, say) meets a stub in the sandbox instead.
+It is what an exercise's definition reaches, by whatever name. Who hides a name ("LS" + "TM" from a
+file, say) is not found here, and calls what raises (see enforcement).
 """
 
 import ast
 import functools
+import re
 import symtable
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
-from autograder.grade.syntax import parse
-from autograder.hidden import forbidden
 from course_pkg.checking.registry import Exercise
+from course_pkg.checking.rules import rule_of
+from course_pkg.checking.syntax import parse
 
 _SKIPPED = ("annotation", "returns")  # fields that name types and call nothing
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # what has names of its own
@@ -27,7 +28,7 @@ def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()
         sources: the cells that the student wrote, in order.
         given: the assignment's own cells, whose imports the student's code uses.
     """
-    names = set(forbidden(exercise))
+    names = rule_of(exercise).names
     if not names:
         return None
     code = _code(tuple(sources), tuple(given))
@@ -36,8 +37,8 @@ def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()
             if path in names:
                 line = text.splitlines()[number - 1].strip()
                 return (
-                    f"✗ {exercise.name} uses {path}, which does the exercise's work: write it "
-                    f"yourself.\n  In line {number} of its cell: {line[:70]}"
+                    f"{exercise.name} uses {path}, in line {number} of its cell, {line[:70]!r}: "
+                    "write it yourself; a grader will look at it."
                 )
     return None
 
@@ -192,14 +193,9 @@ class _Code:
 
 def _plain(path: str) -> str:
     """Give a name as it is documented: classes of torch.nn live in torch.nn.modules."""
-    parts = path.split(".")
-    if parts[:3] == ["torch", "nn", "modules"]:
-        return f"torch.nn.{parts[-1]}"
-    if parts[:2] in (["torch", "_VF"], ["torch", "_C"]):
-        return f"torch.{parts[-1]}"
-    if parts[:4] == ["torch", "ops", "aten", *parts[3:4]]:
-        return f"torch.{parts[3]}"
-    return path
+    if operator := re.match(r"torch\..*(?:_VF|_C|_VariableFunctions|ops\.aten)\.(\w+)", path):
+        return f"torch.{operator[1]}"
+    return re.sub(r"^torch\.nn\.modules\..*\.", "torch.nn.", path)
 
 
 @functools.lru_cache(maxsize=64)
