@@ -82,9 +82,10 @@ def run_here(
 
 
 def _sources(solution: object) -> list[str]:
-    """List the cells that have run, or the text of the file that a solution is in."""
+    """List the cells that have run, each once, or the text of the file that a solution is in."""
     if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
-        return list(shell.history_manager.input_hist_raw)
+        latest_first = dict.fromkeys(reversed(shell.history_manager.input_hist_raw))
+        return list(latest_first)[::-1]
     module = inspect.getmodule(solution)
     try:
         return [] if module is None else [inspect.getsource(module)]

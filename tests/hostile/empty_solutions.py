@@ -13,6 +13,7 @@ _BY_CLASS = (
 )
 _BY_FUNCTION = _STEP + "    return ({function})(x, h, W_x, W_h, b_x, b_h)\n"
 _ARGUMENTS = "x, h, W_x, W_h, b_x, b_h"
+_NAME = "''.join(['gru', '_cell'])"  # which nobody finds who only reads
 _TENSORS = "x: Tensor, h: Tensor, W_x: Tensor, W_h: Tensor, b_x: Tensor, b_h: Tensor"
 
 # What stands where the class does, and what stands above the solution.
@@ -127,7 +128,6 @@ UNREAD = {
     "a copy of the module",
     "a function kept",
     "an operator by name",
-    "TorchScript from text",
 }
 
 # What follows a right solution and keeps its points; a person looks at it.
@@ -137,10 +137,13 @@ FLAGGED = {
     "an attempt": "\n\nright = gru_step\n\n\n"
     "def gru_step(*parts):\n    try:\n        return torch.gru_cell(*parts)\n"
     "    except RuntimeError:\n        return right(*parts)\n",
+    "a lifted rule": "\n\nfrom contextlib import nullcontext\n\n"
+    "from course_pkg.remote import server\n\nserver.enforced = nullcontext\n"
+    f"step = getattr(torch, {_NAME})\n\n\ndef gru_step(*parts):\n    return step(*parts)\n",
     # The operators that are left of a function once it has been traced are anybody's.
     "a trace": "\n\nsizes = (2, 3), (2, 4), (12, 3), (12, 4), (12,), (12,)\n"
     "parts = tuple(torch.randn(*size).double() for size in sizes)\n"
-    "traced = torch.jit.trace(lambda *parts: torch.gru_cell(*parts), parts)\n\n\n"
+    f"traced = torch.jit.trace(lambda *parts: getattr(torch, {_NAME})(*parts), parts)\n\n\n"
     f"def gru_step({_ARGUMENTS}):\n    return traced({_ARGUMENTS})\n",
 }
 

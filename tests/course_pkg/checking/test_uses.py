@@ -5,6 +5,7 @@ import inspect
 import time
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from autograder.assignment import ROOT, assignments
@@ -28,7 +29,7 @@ def test_forbidden(name):
     message = breach(GRU, [FORBIDDEN[name]], GIVEN)
     assert message.startswith("gru_step uses torch.")
     line = message.partition(" of its cell, ")[2].lower()
-    assert "cell" in line or "gru" in line
+    assert any(word in line for word in ("cell", "gru", "torch.jit"))
 
 
 @pytest.mark.parametrize("name", UNREAD)
@@ -37,8 +38,38 @@ def test_some_ways_only_running_tells(name):
 
 
 @pytest.mark.parametrize("name", FLAGGED)
-def test_flagged(name):
+def test_what_only_reading_finds(name):
     assert breach(GRU, [RIGHT + FLAGGED[name]], GIVEN)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import subprocess\n\ndef gru_step(*parts):\n    return subprocess.run(parts)",
+        "from socket import socketpair\nhere, there = socketpair()\n"
+        "def gru_step(x):\n    return here.recv(x)",
+        "step = torch.compile(torch.add)\ngru_step = lambda *parts: step(*parts)",
+    ],
+)
+def test_what_others_may_have_done_unseen(source):
+    assert "a grader will look at it" in breach(GRU, [source], GIVEN)
+
+
+def test_what_enforces_rules_is_nobodys_business():
+    lift = "import course_pkg.remote.server as there\nthere.enforced = None"
+    message = breach(GRU, [RIGHT, lift], GIVEN)
+    assert message.startswith("The notebook uses course_pkg.remote.server.enforced, in line 2")
+    allowed = "from course_pkg import check\nfrom course_pkg.checking import CheckFailed"
+    assert breach(GRU, [allowed, RIGHT, "check(gru_step)"], GIVEN) is None
+
+
+def test_cells_given_to_students_break_no_rule():
+    for assignment in assignments():
+        nb = nbformat.read(assignment.solved, as_version=4)
+        sources = [cell.source for cell in nb.cells if cell.cell_type == "code"]
+        for exercise in CHECKS:
+            if exercise.module == assignment.topic:
+                assert breach(exercise, sources) is None
 
 
 @pytest.mark.parametrize("name", ALLOWED)
