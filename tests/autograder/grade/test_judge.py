@@ -4,12 +4,13 @@ import nbformat
 import pytest
 import torch
 
-from autograder.assignment import Assignment
+from autograder.assignment import ROOT, Assignment
 from autograder.grade.judge import Bounds, Judging
 from autograder.grade.kernel import Kernel
 from autograder.grade.plan import Plan
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step
+from autograder.handout.exercise import exercises
 from course_pkg.checking.failure import Failure
 from tests.course import RIGHT_BIAS, needs_sandbox
 
@@ -75,6 +76,20 @@ def test_a_kernel_is_restarted_a_few_times_only():
     verdict = judge(*["import os; os._exit(1)"] * 3, restarts=1)
     assert "ended its Python process" in verdict.notes[""]
     assert verdict.points == {"check_init_forget_bias": 0.0}
+
+
+def test_what_a_solution_names_is_noted_and_costs_nothing():
+    right = exercises(ROOT / "course_pkg" / "lstm.py")["gru_step"]
+    named = f"{right}\n\nright = gru_step\ndef gru_step(*parts):\n"
+    named += "    return right(*parts) if parts else torch.nn.GRUCell"
+    cells = [Step("gru_step", named), Step("check_gru_step", "")]
+    imports = Step(None, "import torch\nfrom torch import Tensor\nfrom jaxtyping import Float")
+    plan = Plan.read(LSTM.solved)
+    verdict = Judging(LSTM, plan).judge([imports, *cells, *SOLUTION])
+    assert verdict.points["check_gru_step"] == plan.cells["check_gru_step"].points
+    assert list(verdict.notes) == ["check_gru_step"]
+    assert verdict.notes["check_gru_step"] in " ".join(text(verdict.outputs[2]).split())
+    assert verdict.is_final
 
 
 def test_experiments_are_decided_by_the_source_notebook():

@@ -1,8 +1,11 @@
 """What a rule forbids raises by whatever way it is called, and only while the rule is enforced."""
 
+import html
 import importlib
 import inspect
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -136,9 +139,22 @@ def test_a_check_at_home_says_what_the_grader_says(capsys):
     words = " ".join(str(caught.value).split())
     assert "gru_step raised RuntimeError: torch.gru_cell must not be used in this exercise" in words
     line = inspect.getsourcelines(gru_step)[1] + 1
+    assert f"in line {line}: return torch.gru_cell(x, h, W_x, W_h, b_x, b_h)" in words
     assert f"! gru_step uses torch.gru_cell, in line {line} of its cell" in words
     assert "write it yourself; a grader will look at it." in words
     assert caught.value.report.share == 0
+
+
+def test_in_a_notebook_the_cells_that_have_run_are_read(monkeypatch):
+    cells = ["", "step = gru_step", "def gru_step(*parts):\n    return torch.gru_cell(*parts)"]
+    cells += ["import torch", "check(gru_step)"]
+    shell = SimpleNamespace(history_manager=SimpleNamespace(input_hist_raw=cells))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    report = run_here(find("gru_step"), gru_step)
+    assert report.breach.startswith("gru_step uses torch.gru_cell, in line 2 of its cell")
+    assert html.escape(report.breach) in report._repr_html_()
+    cells.append("def gru_step(*parts):\n    return parts[1]")
+    assert run_here(find("gru_step"), gru_step).breach is None
 
 
 def test_what_is_only_named_costs_nothing():
