@@ -31,21 +31,10 @@ _CLASSES = {
     "a helper": ("make()", "def make():\n    return nn.GRUCell\n"),
     "a subclass": ("Cell", "class Cell(nn.GRUCell):\n    pass"),
     "a name made at run time": ("getattr(nn, ''.join(reversed('lleCURG')))", ""),
-    "exec": ("Cell", "exec('from torch.nn import GRUCell as Cell')"),
-    "globals": ("Cell", "globals()['Cell'] = nn.GRUCell"),
-    "locals": ("Cell", "locals().update(Cell=nn.GRUCell)"),
-    "builtins": ("Cell", "import builtins\n\nbuiltins.Cell = nn.GRUCell"),
-    "the shell": ("Cell", "get_ipython().push({'Cell': nn.GRUCell})"),
-    "a file": (
-        "helper.Cell",
-        "open('helper.py', 'w').write('from torch.nn import GRUCell as Cell')\nimport helper",
-    ),
     "subclasses": (
         "next(c for c in nn.RNNCellBase.__subclasses__() if c.__name__[0] == 'G')",
         "",
     ),
-    "pickle": ("pickle.loads(b'ctorch.nn\\nGRUCell\\n.')", "import pickle"),
-    "attrgetter": ("attrgetter('nn.GRUCell')(torch)", "from operator import attrgetter"),
     "a copy of the module": (
         "copy.GRUCell",
         "import importlib.util as util\n\n"
@@ -56,6 +45,20 @@ _CLASSES = {
 # What stands where the function does.
 _FUNCTIONS = {
     "the function": ("torch.gru_cell", ""),
+    "exec": ("step", "exec('from torch import gru_cell as step')"),
+    "globals": ("step", "globals()['step'] = torch.gru_cell"),
+    "locals": ("step", "locals().update(step=torch.gru_cell)"),
+    "builtins": ("step", "import builtins\n\nbuiltins.step = torch.gru_cell"),
+    "the shell": ("step", "get_ipython().push({'step': torch.gru_cell})"),
+    "a file": (
+        "helper.step",
+        "open('helper.py', 'w').write('from torch import gru_cell as step')\nimport helper",
+    ),
+    "pickle": ("step", "import pickle\n\nstep = pickle.loads(b'ctorch\\ngru_cell\\n.')"),
+    "attrgetter": (
+        "step",
+        "from operator import attrgetter\n\nstep = attrgetter('gru_cell')(torch)",
+    ),
     "a function kept": ("kept[0]", "kept = []\nkept.append(torch.gru_cell)"),
     "a default": ("step()", "def step(f=torch.gru_cell):\n    return f\n"),
     "partial": ("step", "from functools import partial\n\nstep = partial(torch.gru_cell)"),
@@ -112,7 +115,8 @@ FORBIDDEN = {
     name: f"{above}\n\n{_BY_FUNCTION.format(function=function)}"
     for name, (function, above) in _FUNCTIONS.items()
 }
-FORBIDDEN["capture"] = "%%capture\n" + FORBIDDEN["from import"]
+_CAPTURED = "%%capture\nfrom torch import gru_cell as step\n\n\n"
+FORBIDDEN["capture"] = _CAPTURED + _BY_FUNCTION.format(function="step")
 # None of them gets points. Of these, reading does not tell what they use.
 UNREAD = {
     "a name made at run time",

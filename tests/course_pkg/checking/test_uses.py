@@ -27,9 +27,7 @@ RIGHT = "def gru_step(x, h, W_x, W_h, b_x, b_h):\n    return h\n"
 @pytest.mark.parametrize("name", [name for name in FORBIDDEN if name not in UNREAD])
 def test_forbidden(name):
     message = breach(GRU, [FORBIDDEN[name]], GIVEN)
-    assert message.startswith("gru_step uses torch.")
-    line = message.partition(" of its cell, ")[2].lower()
-    assert any(word in line for word in ("cell", "gru", "torch.jit"))
+    assert message.startswith("gru_step uses torch.") and ", in line " in message
 
 
 @pytest.mark.parametrize("name", UNREAD)
