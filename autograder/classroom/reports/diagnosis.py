@@ -29,7 +29,7 @@ class Finding:
     """A failed check.
 
     Args:
-        title: the property that does not hold; empty when no check could run.
+        title: the property that does not hold; empty when it is not about one.
         lines: what was expected and what came.
         see: the heading in the notebook that explains it.
     """
@@ -48,7 +48,7 @@ def text_of(cell: NotebookNode) -> str:
 
 
 def findings(exercise: str, text: str) -> list[Finding]:
-    """List the failed checks of an exercise, in their order.
+    """List the failed checks of an exercise, in their order, and what a rule forbids of it.
 
     Args:
         exercise: its name.
@@ -56,15 +56,15 @@ def findings(exercise: str, text: str) -> list[Finding]:
     """
     found: list[Finding] = []
     for block in re.split(r"^(?=[✓✗!] )", text, flags=re.MULTILINE):
-        if not block.startswith("✗ "):
+        if not block.startswith(("✗ ", "! ")):
             continue
-        title, *lines = _unwrapped(block.removeprefix("✗ "))
+        title, *lines = _unwrapped(block[2:])
         if title.startswith(f"{exercise} · "):
             title = title.removeprefix(f"{exercise} · ")
             known = next((known for known in _titles(exercise) if title.startswith(known)), title)
             lines = [title.removeprefix(known).strip(), *lines]
             title = known
-        else:  # no check could run
+        else:  # no check could run, or it is about what a rule forbids
             title, lines = "", [title, *lines]
         see = next((match[1] for line in lines if (match := _SEE.match(line))), None)
         lines = [line for line in lines if line and not _SEE.match(line)]
