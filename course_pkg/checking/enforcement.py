@@ -18,7 +18,7 @@ import torch
 from torch._decomp import decompositions  # torch's operators once more, in Python
 from torch.library import Library
 
-from course_pkg.checking.rules import Rule
+from course_pkg.checking.rules import READY_MADE, Rule
 
 # Where torch looks for what an operator does: first for what it does by way of other operators,
 # else, on the way to any device, here; vmap has ways of its own.
@@ -37,6 +37,13 @@ def enforced(rule: Rule) -> Iterator[None]:
             _warn_once()
             stack.enter_context(_replaced(_operators(rule.operators)))
         yield
+
+
+def prepare() -> None:
+    """Look up what rules forbid, before other code can put something else in its place."""
+    for rule in READY_MADE:
+        with enforced(rule):
+            pass
 
 
 @functools.cache

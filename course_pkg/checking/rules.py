@@ -62,6 +62,7 @@ TRANSFORMER = Rule(
     ),
     "transformer_encoder|multi_head_attention",
 )
+READY_MADE = (RNN, LSTM, GRU, ATTENTION, TRANSFORMER)
 _RULES: dict[Exercise, Rule] = {}
 
 

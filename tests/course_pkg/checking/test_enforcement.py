@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from autograder.assignment import assignments
 from course_pkg import check
 from course_pkg.checking import CheckFailed
-from course_pkg.checking.enforcement import enforced
+from course_pkg.checking.enforcement import enforced, prepare
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.rules import ATTENTION, GRU, LSTM, NOTHING, RNN, TRANSFORMER, rule_of
@@ -112,6 +112,14 @@ def test_the_rest_of_torch_goes_on():
     with enforced(TRANSFORMER):
         assert F.scaled_dot_product_attention(Q, Q, Q).shape == Q.shape
         assert nn.Transformer.generate_square_subsequent_mask(3).shape == (3, 3)
+
+
+def test_what_was_put_in_its_place_changes_nothing(monkeypatch):
+    prepare()
+    kept = F.multi_head_attention_forward
+    monkeypatch.setattr(F, "multi_head_attention_forward", lambda *inputs: None)
+    with enforced(ATTENTION), pytest.raises(RuntimeError, match="must not be used"):
+        kept()
 
 
 def test_blocks_within_each_other():
