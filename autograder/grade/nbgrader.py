@@ -114,19 +114,19 @@ class Mark(_Step):
 
         What is noted about one cell is in its output already.
         """
-        notes = resources.get(NOTES, {})
-        reason = notes.get("", "")
-        names = resources["nbgrader"]
-        with Gradebook(names["db_url"]) as gradebook:
-            found = gradebook.find_submission_notebook(
-                names["notebook"], names["assignment"], names["student"]
-            )
-            for grade in found.grades:
-                if reason or grade.name in notes:
-                    grade.needs_manual_grade = True
-            for comment in found.comments[:1] if reason else []:
-                comment.auto_comment = f"Something went wrong while grading: {reason}"
-            gradebook.db.commit()
+        notes = {name: text for name, text in resources.get(NOTES, {}).items() if text}
+        if notes:
+            names = resources["nbgrader"]
+            with Gradebook(names["db_url"]) as gradebook:
+                found = gradebook.find_submission_notebook(
+                    names["notebook"], names["assignment"], names["student"]
+                )
+                for grade in found.grades:
+                    if "" in notes or grade.name in notes:
+                        grade.needs_manual_grade = True
+                for comment in found.comments[:1] if "" in notes else []:
+                    comment.auto_comment = f"Something went wrong while grading: {notes['']}"
+                gradebook.db.commit()
         return nb, resources
 
 
