@@ -11,6 +11,7 @@ from autograder.hidden import load_hidden
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import Report
+from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
 
 SECONDS = 5.0  # the time limit of one call of a wrong solution
@@ -44,5 +45,5 @@ def examine(
 ) -> Report:
     """Run all checks of an exercise on a solution, in silence."""
     with contextlib.redirect_stdout(io.StringIO()):
-        student = Guarded(solution, exercise.name, SECONDS)
+        student = Guarded(solution, exercise.name, SECONDS, rule=rule_of(exercise))
         return run(exercise, student, hidden=True, until_failure=until_failure, inputs=inputs)

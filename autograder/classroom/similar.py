@@ -21,10 +21,10 @@ from markupsafe import Markup, escape
 
 from autograder.assignment import assignments, course_folder
 from autograder.classroom.reports.templates import template
-from autograder.grade import syntax
 from autograder.grade.errors import GradingError
 from autograder.grade.plan import Plan
 from autograder.grade.submission import Course, Submission
+from course_pkg.checking import syntax
 
 K = 25  # characters of a passage, after names have become letters
 LISTED = 0.5  # the share from which a pair is listed

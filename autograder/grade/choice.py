@@ -9,7 +9,7 @@ from autograder.grade.files import COUNT, SET_ASIDE, TIMESTAMP, is_notebook, sho
 from autograder.grade.mend import mend, recognise, squeeze
 from autograder.grade.plan import Plan
 from autograder.grade.reading import BYTES, Notebook, Unreadable, read
-from autograder.grade.syntax import bindings
+from course_pkg.checking.syntax import bindings
 
 _ZIP = b"PK\x03\x04"
 _ZIP_ENTRY = b"PK\x01\x02"

@@ -8,17 +8,19 @@ from pathlib import Path
 from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
-from autograder.grade import rules, syntax
 from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step, Verdict, is_students
 from autograder.hidden import load_hidden
+from course_pkg.checking import syntax
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.report import Report
+from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
+from course_pkg.checking.uses import breach
 
 SHARE = 0.25  # of the time left for cells that a single one may take
 ONLY_AT_HOME = "It holds with the inputs that you have, but fails with others."
@@ -159,12 +161,11 @@ class Judging:
         given = [
             p.source for p in self.plan.cells.values() if p.cell_type == "code" and _is_given(p)
         ]
-        if breach := rules.breach(exercise, sources, given):
-            return None, breach
-        forbidden = rules.forbidden(exercise)
+        if found := breach(exercise, sources, given):
+            self._note(planned, found)
         self._starts = 0  # what ends the kernel in one exercise costs the others nothing
         seconds = min(self.bounds.checks, self._end - time.monotonic())
-        with Solutions(self.kernel, forbidden, seconds=seconds) as solutions:
+        with Solutions(self.kernel, rule_of(exercise), seconds=seconds) as solutions:
             try:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
@@ -178,6 +179,7 @@ class Judging:
                 self._is_final = False
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
+            report.breach = found
         return report, report.text
 
     def _explain(self, planned: Planned, report: Report, at_home: Report) -> None:

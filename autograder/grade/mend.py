@@ -13,7 +13,7 @@ from nbformat.v4 import new_notebook
 
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.reading import Submitted
-from autograder.grade.syntax import bindings, definition
+from course_pkg.checking.syntax import bindings, definition
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

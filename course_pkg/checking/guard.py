@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking import memory, twice
+from course_pkg.checking import enforcement, memory, twice
+from course_pkg.checking.enforcement import enforced
 from course_pkg.checking.failure import Failure, NotImplementedYet, describe
+from course_pkg.checking.rules import NOTHING, Rule
 
 SECONDS = 10.0  # for one call of a student's function
 PATIENCE = 4  # times its own time that a call may take, as others use the processor too
@@ -25,7 +27,10 @@ LONGEST_TEXT = 400  # characters of an exception's message
 _SCALARS = (bool, int, float, complex, str, bytes)
 _PLAIN = (*_SCALARS, Tensor, np.ndarray, np.generic, torch.dtype)
 _LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
-_NOT_STUDENT = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __file__, _LAUNCH)
+_NOT_STUDENT = (
+    *(sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")),
+    *(__file__, enforcement.__file__, _LAUNCH),
+)
 
 
 class TooSlow(BaseException):
@@ -43,6 +48,7 @@ class Guarded:
         name: what messages call it.
         seconds: the time limit of a call.
         place: a device, if any, on which each call is repeated and must give the same result.
+        rule: what raises while the student's code runs.
     Raises (when called or when an attribute is read):
         Failure: the student's code raised, ran too long, changed an input in place, or lacks the
             attribute.
@@ -54,12 +60,14 @@ class Guarded:
         name: str,
         seconds: float = SECONDS,
         place: torch.device | None = None,
+        rule: Rule = NOTHING,
     ):
         self._target = target
         self._name = name
         self._seconds = seconds
         self._place = place
         self._was_called = False
+        self._rule = rule
 
     @property
     def type_name(self) -> str:
@@ -120,7 +128,8 @@ class Guarded:
             return result
 
         try:
-            with torch.random.fork_rng([place] if on_gpu else []), twice.exact():
+            forked = torch.random.fork_rng([place] if on_gpu else [])
+            with forked, twice.exact(), enforced(self._rule):
                 torch.set_rng_state(random)
                 again = attempt(f"On {place}, {self._name}", call, self._seconds)
             twice.demand_same(again, result, place, drawn)
@@ -136,10 +145,13 @@ class Guarded:
         return self._wrap(value, f"{self._name}.{name}")
 
     def _wrap(self, value: object, name: str):
-        return value if _is_plain(value) else Guarded(value, name, self._seconds, self._place)
+        if _is_plain(value):
+            return value
+        return Guarded(value, name, self._seconds, self._place, self._rule)
 
     def _attempt(self, action: Callable[[], object]):
-        return attempt(self._name, action, self._seconds)
+        with enforced(self._rule):
+            return attempt(self._name, action, self._seconds)
 
 
 def attempt(name: str, action: Callable[[], object], seconds: float = SECONDS):

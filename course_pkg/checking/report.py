@@ -42,6 +42,7 @@ class Report:
         self.exercise = exercise
         self.outcomes = outcomes
         self.broken_parts: list[str] = []  # exercises that the solution uses and that fail
+        self.breach: str | None = None  # what the solution uses although a rule forbids it
 
     @property
     def passed(self) -> bool:
@@ -64,6 +65,10 @@ class Report:
 
     @property
     def text(self) -> str:
+        return "\n".join([self._found, *([_wrap(f"! {self.breach}", 2)] if self.breach else [])])
+
+    @property
+    def _found(self) -> str:
         if self.why_not:
             text = f"○ {self.exercise.name} is not checked, and not counted: {self.why_not}."
             return _wrap(text, indent=2)
@@ -99,7 +104,8 @@ class Report:
             else f"<div>{html.escape(self._headline(outcome))}</div>"
             for outcome in self.outcomes
         )
-        return f"<div><code>{html.escape(self.exercise.name)}</code></div>{items}"
+        breach = f"<div>! {html.escape(self.breach)}</div>" if self.breach else ""
+        return f"<div><code>{html.escape(self.exercise.name)}</code></div>{items}{breach}"
 
     def __repr__(self) -> str:
         return self.text

@@ -13,6 +13,8 @@ from course_pkg.checking.failure import CheckingError, Failure, describe
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Check, Exercise, find
 from course_pkg.checking.report import CheckFailed, Outcome, Report
+from course_pkg.checking.rules import rule_of
+from course_pkg.checking.uses import breach
 from course_pkg.tools.threads import one_thread
 from course_pkg.tools.train import device
 
@@ -66,7 +68,9 @@ def run_here(
         hidden: whether to run the hidden checks too (those that are imported).
         place: a device besides the CPU on which it must work.
     """
-    report = run(exercise, Guarded(solution, exercise.name, place=place), hidden=hidden)
+    guarded = Guarded(solution, exercise.name, place=place, rule=rule_of(exercise))
+    report = run(exercise, guarded, hidden=hidden)
+    report.breach = breach(exercise, _sources(solution))
     if not report.passed:
         parts = _exercises_used(exercise, solution)
         report.broken_parts = [
@@ -75,6 +79,18 @@ def run_here(
             if not run(part, Guarded(own, part.name, place=place), until_failure=True).passed
         ]
     return report
+
+
+def _sources(solution: object) -> list[str]:
+    """List the cells that have run, each once, or the text of the file that a solution is in."""
+    if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+        latest_first = dict.fromkeys(reversed(shell.history_manager.input_hist_raw))
+        return list(latest_first)[::-1]
+    module = inspect.getmodule(solution)
+    try:
+        return [] if module is None else [inspect.getsource(module)]
+    except (OSError, TypeError):  # it has no file
+        return []
 
 
 def _exercises_used(exercise: Exercise, solution: object) -> dict[Exercise, object]:

@@ -25,6 +25,16 @@ from course_pkg.attention import (
 )
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.rules import ATTENTION, forbid
+
+for _exercise in (
+    scaled_dot_attention,
+    attention_matrix,
+    AttentionLayer,
+    SelfAttention,
+    MultiHeadAttention,
+):
+    forbid(_exercise, ATTENTION)
 
 
 def both(case: Case, result: object, y: tuple, a: tuple, names: str = "ya") -> tuple:

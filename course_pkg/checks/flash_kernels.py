@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.rules import ATTENTION, forbid
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     flash_attention_forward,
@@ -22,6 +23,13 @@ from course_pkg.flash_kernels import (
 )
 from course_pkg.tools.launch import why_not
 
+for _exercise in (
+    flash_attention_forward,
+    flash_attention_backward,
+    triton_flash_forward,
+    triton_paged_decode,
+):
+    forbid(_exercise, ATTENTION)
 check_kernel = functools.partial(check, why_not=why_not)
 
 

@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from course_pkg.checking import rules
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.rules import forbid
 from course_pkg.lstm import (
     LSTM,
     additive_cell_step,
@@ -15,6 +17,11 @@ from course_pkg.lstm import (
     init_forget_bias,
     lstm_step,
 )
+
+forbid(additive_cell_step, rules.RNN)
+forbid(lstm_step, rules.LSTM)
+forbid(LSTM, rules.LSTM)
+forbid(gru_step, rules.GRU)
 
 
 def step_inputs(case: Case, B: int, D: int, H: int, gates: int) -> list[Tensor]:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.rules import RNN, forbid
 from course_pkg.rnn import (
     clip_grad_norm,
     gradient_norms,
@@ -15,6 +16,7 @@ from course_pkg.rnn import (
     truncated_bptt,
 )
 
+forbid(rnn_step, RNN)
 GRADIENTS = ("∂L/∂X", "∂L/∂W", "∂L/∂b", "∂L/∂h_0")
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallTranslator
 from course_pkg.checking.registry import check
+from course_pkg.checking.rules import TRANSFORMER, forbid
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.transformer import (
     DecoderLayer,
@@ -24,6 +25,8 @@ from course_pkg.transformer import (
     noam_lr,
 )
 
+for _exercise in (EncoderLayer, DecoderLayer, Transformer):
+    forbid(_exercise, TRANSFORMER)
 State = dict[str, Tensor]
 
 

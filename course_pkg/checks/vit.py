@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.rules import TRANSFORMER, forbid
 from course_pkg.vit import (
     PatchEmbedding,
     ViT,
@@ -19,6 +20,9 @@ from course_pkg.vit import (
     unpatchify,
     vit_parameters,
 )
+
+forbid(ViTLayer, TRANSFORMER)
+
 
 # patchify and unpatchify
 

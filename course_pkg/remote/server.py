@@ -5,9 +5,7 @@ gone with the fork, and later cells find everything as they left it. Guarded doe
 in a notebook: it limits time, notices inputs changed in place and puts exceptions into words.
 """
 
-import contextlib
 import os
-import pkgutil
 import signal
 import socket
 import sys
@@ -18,25 +16,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_pkg.checking.enforcement import enforced
 from course_pkg.checking.failure import Failure, NotImplementedYet
 from course_pkg.checking.guard import Guarded, attempt
+from course_pkg.checking.rules import NOTHING, Rule
 from course_pkg.remote.leaves import Leaves, equal
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 
 
-def serve(address: str, namespace: dict, forbidden: tuple[str, ...] = ()) -> None:
+def serve(address: str, namespace: dict, rule: tuple = NOTHING) -> None:
     """Answer requests about a namespace until the other side has no more.
 
     Args:
         address: the unix socket to connect to.
         namespace: the names that requests may ask for.
-        forbidden: dotted names that raise when they are called.
+        rule: what raises when it is called: the fields of a Rule.
     """
     with warnings.catch_warnings(action="ignore"):  # the threads of the kernel are not needed
         child = os.fork()
     if child == 0:
         try:
-            _answer(address, namespace, forbidden)
+            _answer(address, namespace, Rule(*rule))
         finally:
             os._exit(0)
     try:
@@ -46,7 +46,7 @@ def serve(address: str, namespace: dict, forbidden: tuple[str, ...] = ()) -> Non
         os.waitpid(child, 0)
 
 
-def _answer(address: str, namespace: dict, forbidden: tuple[str, ...]) -> None:
+def _answer(address: str, namespace: dict, rule: Rule) -> None:
     os.setsid()  # an interrupt is for the notebook
     signal.signal(signal.SIGINT, signal.default_int_handler)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -54,31 +54,12 @@ def _answer(address: str, namespace: dict, forbidden: tuple[str, ...]) -> None:
         os.dup2(nothing, descriptor)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
     torch.set_num_threads(1)
-    for name in forbidden:
-        with contextlib.suppress(Exception):
-            _forbid(name)
     server = Server(namespace)
-    with socket.socket(socket.AF_UNIX) as connection:
+    with enforced(rule), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         stream = connection.makefile("rb")
         while (request := read(stream)) is not None:
             connection.sendall(server.answer(request))
-
-
-def _forbid(name: str) -> None:
-    """Make calls of a function, or instances of a class, raise."""
-    place, _, last = name.rpartition(".")
-    owner = pkgutil.resolve_name(place)
-
-    def stub(*args, **kwargs):
-        raise RuntimeError(f"{name} must not be used in this exercise")
-
-    found = getattr(owner, last)
-    if isinstance(found, type):
-        for method in ("__init__", "forward"):
-            setattr(found, method, stub)
-    else:
-        setattr(owner, last, stub)
 
 
 @dataclass

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 
+from course_pkg.checking.enforcement import prepare
 from course_pkg.tools.pages import use_large_pages
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = 4, 24, 38, 36
@@ -44,6 +45,7 @@ def main(descriptor: int, modules: list[str]) -> None:
     _give_up(libc, _SETFCAP)
     for name in [*MODULES, *modules]:
         importlib.import_module(name)
+    prepare()
     gc.collect()
     gc.freeze()
     use_large_pages()

@@ -26,7 +26,7 @@ from tests.course import WORK
 from tests.hostile.course import HONEST, LSTM, POINTS, make, scores
 
 SECONDS = 120
-KINDS = ("attack", "accident", "empty", "fair")
+KINDS = ("attack", "accident", "empty", "suspect", "fair")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from tests import course as toolbox
 from tests.course import WORK
 from tests.hostile.accidents import NONE, UNREADABLE
 from tests.hostile.attacks import ATTACKS
-from tests.hostile.empty_solutions import ALLOWED, FORBIDDEN
+from tests.hostile.empty_solutions import ALLOWED, FLAGGED, FORBIDDEN
 from tests.hostile.forms import ACCIDENTS
 
 LSTM = Assignment("02_lstm")
@@ -32,6 +32,7 @@ def _students(prefix: str, table) -> dict[str, str]:
 ATTACKERS = _students("attack", ATTACKS)
 VICTIMS = _students("accident", ACCIDENTS)
 LAZY = _students("empty", FORBIDDEN)
+SUSPECTS = _students("suspect", FLAGGED)
 FAIR = _students("fair", ALLOWED)
 FOLDERS = ["links", "renamed", "missing", "two-notebooks", "bad-timestamp", "large-file", "device"]
 FOLDERS += ["not-utf-8", "archive", "copy-and-original", "two-solved", "long-names"]
@@ -48,7 +49,8 @@ DOUBTED = {
     "year-1": "the time stamp was malformed; the file came at ",
     "timestamp-in-latin-1": "the time stamp was malformed; the file came at ",
 }
-EVERYBODY = [HONEST, *FOLDERS, *(s for t in (ATTACKERS, VICTIMS, LAZY, FAIR) for s in t.values())]
+TABLES = (ATTACKERS, VICTIMS, LAZY, SUSPECTS, FAIR)
+EVERYBODY = [HONEST, *FOLDERS, *(student for table in TABLES for student in table.values())]
 
 
 def make(root: Path, canary: Path, port: int) -> dict[str, dict[str, float | None]]:
@@ -80,13 +82,15 @@ def make(root: Path, canary: Path, port: int) -> dict[str, dict[str, float | Non
         expected[ATTACKERS[name]] = NONE
     for name, change in ACCIDENTS.items():
         expected[VICTIMS[name]] = _accident(root, name, change, solved, stub)
-    for table, students in ((FORBIDDEN, LAZY), (ALLOWED, FAIR)):
-        for name, source in table.items():
-            nb = copy.deepcopy(solved)
-            solution = next(c for c in nb.cells if c.id == "gru_step")
-            solution.source = source if table is FORBIDDEN else source + solution.source
-            toolbox.submit(root, students[name], LSTM, nb)
-            expected[students[name]] = POINTS | ({"gru_step": 0} if table is FORBIDDEN else {})
+    right = next(cell for cell in solved.cells if cell.id == "gru_step").source
+    solutions = {LAZY[name]: source for name, source in FORBIDDEN.items()}
+    solutions |= {SUSPECTS[name]: right + source for name, source in FLAGGED.items()}
+    solutions |= {FAIR[name]: source + right for name, source in ALLOWED.items()}
+    for student, source in solutions.items():
+        nb = copy.deepcopy(solved)
+        next(cell for cell in nb.cells if cell.id == "gru_step").source = source
+        toolbox.submit(root, student, LSTM, nb)
+        expected[student] = POINTS | ({"gru_step": 0} if student in LAZY.values() else {})
     return expected
 
 

@@ -25,11 +25,12 @@ from tests.hostile.course import (
     LSTM,
     NOTEBOOK,
     POINTS,
+    SUSPECTS,
     VICTIMS,
     make,
     scores,
 )
-from tests.hostile.empty_solutions import ALLOWED, FORBIDDEN
+from tests.hostile.empty_solutions import ALLOWED, FLAGGED, FORBIDDEN, UNREAD
 from tests.hostile.forms import ACCIDENTS, DOUBTFUL
 
 pytestmark = [pytest.mark.xdist_group("hostile"), toolbox.needs_sandbox]
@@ -84,6 +85,21 @@ def graded(tmp_path_factory):
 def text_of(graded, student: str) -> str:
     path = graded.root / WORK / "autograded" / student / LSTM.name / NOTEBOOK
     return path.read_text(encoding="utf-8")
+
+
+def words_of(graded, student: str) -> str:
+    """What the graded cell of gru_step says, without the ends of its lines."""
+    cells = json.loads(text_of(graded, student))["cells"]
+    outputs = next(cell for cell in cells if cell.get("id") == "check_gru_step")["outputs"]
+    return " ".join("".join(part for o in outputs for part in o.get("text", [])).split())
+
+
+def is_flagged(graded, student: str) -> bool:
+    """Say whether the command, and the cell, ask for a person because of what a solution names."""
+    line = graded.lines[student]
+    says = "write it yourself; a grader will look at it"
+    assert (says in line["reason"]) == (says in words_of(graded, student))
+    return line["state"] == "person" and says in line["reason"]
 
 
 def expect(graded, student: str) -> None:
@@ -155,15 +171,25 @@ def test_what_was_graded_is_said(graded):
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_empty_solutions_get_nothing(graded, name):
     expect(graded, LAZY[name])
-    text = text_of(graded, LAZY[name])
-    assert "torch.nn.GRUCell" in text
-    if name != "a name made at run time":
-        assert "write it yourself" in " ".join(text.split()).replace('\\n", "', " ")
+    if name != "TorchScript":  # an error there begins with the line, and takes all that is shown
+        assert "must not be used in this exercise" in words_of(graded, LAZY[name])
+    assert is_flagged(graded, LAZY[name]) == (name not in UNREAD)
+
+
+@pytest.mark.parametrize("name", FLAGGED)
+def test_a_person_looks_at_what_only_reading_finds(graded, name):
+    expect(graded, SUSPECTS[name])
+    assert is_flagged(graded, SUSPECTS[name])
+    with toolbox.gradebook(graded.root) as book:
+        found = book.find_submission_notebook(LSTM.name, LSTM.name, SUSPECTS[name])
+        waiting = [grade.name for grade in found.grades if grade.needs_manual_grade]
+    assert waiting == ["check_gru_step"]
 
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_mentions_are_allowed(graded, name):
     expect(graded, FAIR[name])
+    assert not is_flagged(graded, FAIR[name])
 
 
 @pytest.mark.parametrize("name", FOLDERS)

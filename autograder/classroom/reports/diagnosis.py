@@ -15,8 +15,8 @@ NOTE = "Something went wrong while grading: "  # how autograder.grade.nbgrader b
 _INCIDENTS = {
     "time-out": r"ran for (more than|too long)|took more than [\d.]+ s"
     r"|the time for (all calls together|this exercise) is over",
-    "forbidden call": r"which does the exercise's work: write it yourself"
-    r"|must not be used in this exercise",
+    "forbidden call": r"must not be used in this exercise",
+    "forbidden name": r"write it yourself; a grader will look",
     "killed kernel": r"ended its Python process|the kernel does not start"
     r"|it (used|started) more than \d+|it wrote where only",
 }
@@ -29,7 +29,7 @@ class Finding:
     """A failed check.
 
     Args:
-        title: the property that does not hold; empty when no check could run.
+        title: the property that does not hold; empty when it is not about one.
         lines: what was expected and what came.
         see: the heading in the notebook that explains it.
     """
@@ -48,23 +48,23 @@ def text_of(cell: NotebookNode) -> str:
 
 
 def findings(exercise: str, text: str) -> list[Finding]:
-    """List the failed checks of an exercise, in their order.
+    """List the failed checks of an exercise, in their order, and what a rule forbids of it.
 
     Args:
         exercise: its name.
         text: what its graded cell shows.
     """
     found: list[Finding] = []
-    for block in re.split(r"^(?=[✓✗] )", text, flags=re.MULTILINE):
-        if not block.startswith("✗ "):
+    for block in re.split(r"^(?=[✓✗!] )", text, flags=re.MULTILINE):
+        if not block.startswith(("✗ ", "! ")):
             continue
-        title, *lines = _unwrapped(block.removeprefix("✗ "))
+        title, *lines = _unwrapped(block[2:])
         if title.startswith(f"{exercise} · "):
             title = title.removeprefix(f"{exercise} · ")
             known = next((known for known in _titles(exercise) if title.startswith(known)), title)
             lines = [title.removeprefix(known).strip(), *lines]
             title = known
-        else:  # no check could run
+        else:  # no check could run, or it is about what a rule forbids
             title, lines = "", [title, *lines]
         see = next((match[1] for line in lines if (match := _SEE.match(line))), None)
         lines = [line for line in lines if line and not _SEE.match(line)]
@@ -93,7 +93,8 @@ def causes(text: str, sentences: set[str]) -> set[str]:
 
 def incidents(text: str) -> set[str]:
     """Say which incidents a text reports."""
-    return {kind for kind, words in _INCIDENTS.items() if re.search(words, text)}
+    joined = " ".join(text.split())  # reports are wrapped
+    return {kind for kind, words in _INCIDENTS.items() if re.search(words, joined)}
 
 
 def _unwrapped(block: str) -> list[str]:

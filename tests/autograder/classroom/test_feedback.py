@@ -76,9 +76,10 @@ def test_summary_says_what_is_wrong(pages):
     assert found[3][0] == "gradients: passes the same gradients back as torch.nn.GRUCell"
     assert re.match(r"gradient of x at \[0, 0\] should be 0.1357, yours is -0.0943", found[3][1])
     assert not rows["lstm_step"].select(".finding")
-    assert "which does the exercise's work" in words(summary(pages["unlucky"])["lstm_step"])
-    assert "gru_step is not defined" in words(summary(pages["unlucky"])["gru_step"])
-    assert not summary(pages["unlucky"])["chrono_bias"].select(".finding")
+    rows = summary(pages["unlucky"])
+    assert "lstm_step uses torch.nn.LSTMCell, in line" in words(rows["lstm_step"])
+    assert "gru_step is not defined" in words(rows["gru_step"])
+    assert not rows["chrono_bias"].select(".finding")
 
 
 def test_summary_says_what_went_wrong_while_grading(pages):
@@ -147,11 +148,13 @@ REPORT = """\
 ✓ lstm_step · remembers: keeps the cell state when f = 1 and i = 0
 ✗ lstm_step · gradients: passes the same gradients back as torch.nn.LSTMCell
   lstm_step ran for more than 10 s.
+! lstm_step uses torch.nn.LSTMCell, in line 3 of its cell, 'return right(*parts)
+  if parts else nn.LSTMCell': write it yourself; a grader will look at it.
 """
 
 
 def test_reports_are_read_back():
-    first, second = findings("lstm_step", REPORT)
+    first, second, third = findings("lstm_step", REPORT)
     assert first.title == "values: agrees with torch.nn.LSTMCell"
     assert first.lines == [
         "c_t[0, 0] should be -0.1327, yours is -0.143 (18 of 18 entries differ).",
@@ -159,6 +162,10 @@ def test_reports_are_read_back():
     ]
     assert first.see == "The order of the gates"
     assert second.lines == ["lstm_step ran for more than 10 s."] and second.see is None
+    assert third.title == "" and third.lines == [
+        "lstm_step uses torch.nn.LSTMCell, in line 3 of its cell, 'return right(*parts) if parts "
+        "else nn.LSTMCell': write it yourself; a grader will look at it."
+    ]
     sentence = "the gates are read in torch's order i, f, g, o"
     assert causes(REPORT, {sentence, "the gates are read"}) == {sentence}
-    assert incidents(REPORT) == {"time-out"}
+    assert incidents(REPORT) == {"time-out", "forbidden name"}

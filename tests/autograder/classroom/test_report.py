@@ -99,7 +99,7 @@ def test_what_it_says_of_graded_submissions(course, capsys):
         assert float(rows[student]["seconds"]) > 0
     assert set(rows["buggy"]["mistakes"].split("; ")) == MISTAKES
     assert rows["perfect"]["mistakes"] == rows["perfect"]["incidents"] == ""
-    assert rows["unlucky"]["incidents"] == "forbidden call; killed kernel"
+    assert rows["unlucky"]["incidents"] == "forbidden call; forbidden name; killed kernel"
     assert [s for s in PROFILES if rows[s]["stuck"] == "yes"] == ["untouched"]
 
     assert "4 graded 1 collected, not graded 1 not submitted 1 stuck 1 with incidents" in made.words

@@ -4,13 +4,14 @@ import nbformat
 import pytest
 import torch
 
-from autograder.assignment import Assignment
+from autograder.assignment import ROOT, Assignment
 from autograder.author.trials import examine, exercises
 from autograder.grade.judge import Bounds, Judging
 from autograder.grade.kernel import Kernel
 from autograder.grade.plan import Plan
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step
+from autograder.handout.exercise import exercises as sources
 from course_pkg.checking.failure import Failure
 from course_pkg.lstm import init_forget_bias
 from tests.course import RIGHT_BIAS, needs_sandbox
@@ -179,6 +180,20 @@ def test_honest_solutions_pass_and_known_mistakes_are_named_with_other_inputs():
         verdict = Judging(LSTM, plan, inputs=inputs).judge([Step(None, wrong), SOLUTION[1]])
         assert "Your output equals what you get when" in text(verdict.outputs[-1])
         assert verdict.notes == {}
+
+
+def test_what_a_solution_names_is_noted_and_costs_nothing():
+    right = sources(ROOT / "course_pkg" / "lstm.py")["gru_step"]
+    named = f"{right}\n\nright = gru_step\ndef gru_step(*parts):\n"
+    named += "    return right(*parts) if parts else torch.nn.GRUCell"
+    cells = [Step("gru_step", named), Step("check_gru_step", "")]
+    imports = Step(None, "import torch\nfrom torch import Tensor\nfrom jaxtyping import Float")
+    plan = Plan.read(LSTM.solved)
+    verdict = Judging(LSTM, plan).judge([imports, *cells, *SOLUTION])
+    assert verdict.points["check_gru_step"] == plan.cells["check_gru_step"].points
+    assert list(verdict.notes) == ["check_gru_step"]
+    assert verdict.notes["check_gru_step"] in " ".join(text(verdict.outputs[2]).split())
+    assert verdict.is_final
 
 
 def test_experiments_are_decided_by_the_source_notebook():

@@ -1,21 +1,29 @@
-"""Rules about a solution: what would make its exercise empty must not be used.
+"""What a solution uses of what a rule forbids, found in the text of the notebook.
 
-Judged on the text of the submission: on what an exercise's definition reaches, by whatever name.
-What only runs to hide a name ("LS" + "TM" from a file, say) meets a stub in the sandbox instead.
+It is what an exercise's definition reaches, by whatever name. Who hides a name ("LS" + "TM" from a
+file, say) is not found here, and calls what raises (see enforcement).
 """
 
 import ast
 import functools
+import re
 import symtable
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
-from autograder.grade.syntax import parse
-from autograder.hidden import forbidden
 from course_pkg.checking.registry import Exercise
+from course_pkg.checking.rules import rule_of
+from course_pkg.checking.syntax import parse
 
+# What lets other code, or another process, do the work unseen; and what enforces rules.
+_WAYS_ROUND = (
+    *("ctypes", "multiprocessing", "socket", "subprocess"),
+    *("torch.compile", "torch.export", "torch.fx", "torch.jit", "torch.library"),
+)
+_ENFORCING = ("course_pkg.checking.enforcement", "course_pkg.checking.guard", "course_pkg.remote")
 _SKIPPED = ("annotation", "returns")  # fields that name types and call nothing
+_ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # what has names of its own
 
 
@@ -27,19 +35,31 @@ def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()
         sources: the cells that the student wrote, in order.
         given: the assignment's own cells, whose imports the student's code uses.
     """
-    names = set(forbidden(exercise))
+    names = rule_of(exercise).names
     if not names:
         return None
     code = _code(tuple(sources), tuple(given))
     for statement, text in code.reached_from(exercise.name):
         for number, path in code.paths(statement):
-            if path in names:
-                line = text.splitlines()[number - 1].strip()
-                return (
-                    f"✗ {exercise.name} uses {path}, which does the exercise's work: write it "
-                    f"yourself.\n  In line {number} of its cell: {line[:70]}"
-                )
+            if path in names or _is_in(path, _WAYS_ROUND):
+                return _sentence(exercise.name, path, number, text)
+    for statement, text in code.statements:
+        for number, path in code.paths(statement):
+            if _is_in(path, _ENFORCING):
+                return _sentence("The notebook", path, number, text)
     return None
+
+
+def _is_in(path: str, modules: Sequence[str]) -> bool:
+    return any(f"{path}.".startswith(f"{module}.") for module in modules)
+
+
+def _sentence(who: str, path: str, number: int, text: str) -> str:
+    line = text.splitlines()[number - 1].strip()
+    return (
+        f"{who} uses {path}, in line {number} of its cell, {line[:70]!r}: write it yourself; "
+        "a grader will look at it."
+    )
 
 
 @functools.lru_cache(maxsize=4)  # all exercises of a submission ask about the same cells
@@ -51,26 +71,28 @@ class _Code:
     """The statements of a notebook and what their names stand for."""
 
     def __init__(self, sources: tuple[str, ...], given: tuple[str, ...]):
-        self._statements: list[tuple[ast.stmt, str]] = []
+        self.statements: list[tuple[ast.stmt, str]] = []
         self._bindings: dict[str, list[tuple[ast.stmt, str]]] = {}
         self._names: dict[str, set[str]] = {}  # of the notebook
         self._locals: dict[int, dict[str, set[str]]] = {}  # of functions and classes
         self._reads: dict[int, set[str]] = {}
         self._stars: list[str] = []
         self._trees = [parse(source) for source in (*given, *sources)]
+        assignments: list[tuple[ast.AST, ast.stmt]] = []
         for number, (tree, source) in enumerate(zip(self._trees, (*given, *sources), strict=True)):
             for statement in tree.body if tree else []:
                 self._reads[id(statement)] = _globals_of(statement)
-                for node in ast.walk(statement):
+                nodes = list(ast.walk(statement))
+                for node in nodes:
                     self._learn_imports(node, statement)
                 if number >= len(given):
-                    self._statements.append((statement, source))
+                    assignments += [(n, statement) for n in nodes if isinstance(n, _ASSIGNMENTS)]
+                    self.statements.append((statement, source))
                     for name in _bound(statement) | _declared_global(statement):
                         self._bindings.setdefault(name, []).append((statement, source))
         for _ in range(4):  # names of names
-            for statement, _text in self._statements:
-                for node in ast.walk(statement):
-                    self._learn_assignment(node, statement)
+            for node, statement in assignments:
+                self._learn_assignment(node, statement)
 
     def reached_from(self, name: str) -> list[tuple[ast.stmt, str]]:
         """List the statements that give a name its value, and those that these depend on."""
@@ -192,14 +214,9 @@ class _Code:
 
 def _plain(path: str) -> str:
     """Give a name as it is documented: classes of torch.nn live in torch.nn.modules."""
-    parts = path.split(".")
-    if parts[:3] == ["torch", "nn", "modules"]:
-        return f"torch.nn.{parts[-1]}"
-    if parts[:2] in (["torch", "_VF"], ["torch", "_C"]):
-        return f"torch.{parts[-1]}"
-    if parts[:4] == ["torch", "ops", "aten", *parts[3:4]]:
-        return f"torch.{parts[3]}"
-    return path
+    if operator := re.match(r"torch\..*(?:_VF|_C|_VariableFunctions|ops\.aten)\.(\w+)", path):
+        return f"torch.{operator[1]}"
+    return re.sub(r"^torch\.nn\.modules\..*\.", "torch.nn.", path)
 
 
 @functools.lru_cache(maxsize=64)
