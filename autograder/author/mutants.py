@@ -1,13 +1,15 @@
 """Automatic wrong solutions: the reference with one small change in what students write.
 
 Each mutant changes one node of the syntax tree: another operator, comparison, constant, function,
-order of a tuple or list, branch, or a statement left out.
+order of a tuple or list, branch, a copy or a statement left out, or a value that is kept from the
+first call.
 """
 
 import ast
 import copy
 import importlib
 import inspect
+import itertools
 import linecache
 import textwrap
 from collections.abc import Callable, Iterator
@@ -59,11 +61,9 @@ _NAMES = {
     "argmax": "argmin",
     "tril": "triu",
     "triu": "tril",
-    "reshape": "view",
 }
 _COPIES = {"list", "dict", "set", "deque"}  # called with one argument
 _GUARDS = {"clone", "copy", "detach", "contiguous", "clamp", "nan_to_num"}  # methods
-_TENSORS = ("Float[", "Int[", "Bool[")  # in the annotation of a function that returns one
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,6 @@ def _lines_of_students(source: str) -> set[int]:
 def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]:
     """Every change that can be made to a tree: the statement that it is in, and how to make it."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    returns = {
-        node.lineno
-        for function in functions
-        if function.returns and ast.unparse(function.returns).startswith(_TENSORS)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Return)
-    }
     methods = {
         node.lineno
         for function in functions
@@ -161,27 +154,26 @@ def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]
         for node in ast.walk(function)
         if isinstance(node, ast.Assign)
     }
-    blocks = (
+    blocks = [
         block
         for function in functions
         for node in ast.walk(function)
         for name in ("body", "orelse")
         if isinstance(block := getattr(node, name, None), list)
-    )
+    ]
     for block in blocks:
         for position, statement in enumerate(block):
             if statement.lineno not in lines or _is_docstring(statement):
                 continue
             yield statement, lambda b=block, p=position: b.__setitem__(p, ast.Pass())
-            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                yield statement, lambda s=statement: _keep(s, s.lineno in methods)
-            if isinstance(statement, ast.Return) and statement.lineno in returns:
-                for method in ("squeeze", "detach"):
-                    yield statement, lambda s=statement, m=method: _call(s, m)
             if not isinstance(statement, ast.Raise):
                 for node in _parts(statement):
                     for edit in _edits_of(node):
                         yield statement, edit
+    for statement in itertools.chain(*blocks):
+        if isinstance(statement, ast.Assign) and statement.lineno in lines:
+            if _depends_on_the_call(statement):
+                yield statement, lambda s=statement: _keep(s, s.lineno in methods)
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -244,15 +236,17 @@ def _leave_out(call: ast.Call) -> None:
     call.args, call.keywords, call.func = [call.func.value], [], _SAME
 
 
-def _call(statement: ast.Return, method: str) -> None:
-    """Call a method of what is returned."""
-    assert statement.value is not None
-    statement.value = ast.Call(ast.Attribute(statement.value, method, ast.Load()), [], [])
+def _depends_on_the_call(statement: ast.Assign) -> bool:
+    """Tell whether a name gets a value that more than constants and attributes of self decide."""
+    names = {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
+    has_call = any(isinstance(node, ast.Call) for node in ast.walk(statement.value))
+    is_own = names <= {"self"} and not has_call
+    return isinstance(statement.targets[0], ast.Name) and bool(names) and not is_own
 
 
 def _keep(statement: ast.Assign, in_method: bool) -> None:
     """Use the value of the first call, of an instance or of all, in the others too."""
-    key = f"{ast.unparse(statement.targets[0])} of line {statement.lineno}"
+    key = ast.unparse(statement.targets[0])
     place = "vars(self)" if in_method else "KEPT"
     first = ast.parse(f"{place}.setdefault({key!r}, 0)", mode="eval").body
     assert isinstance(first, ast.Call)

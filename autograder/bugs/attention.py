@@ -752,7 +752,11 @@ def nan_gradient(E, mask=None):
     return torch.where(weights.isnan(), 0, weights)
 
 
-@bug(masked_softmax, "forbidden scores are set to -1e9, which allowed ones may lie below")
+@bug(
+    masked_softmax,
+    "forbidden scores are set to -1e9, which allowed ones may lie below",
+    told_by="A of shifted scores",
+)
 def minus_a_billion(E, mask=None):
     return fill(torch.softmax(fill(E, mask, -1e9), dim=-1), mask, 0)
 

@@ -1171,3 +1171,22 @@ equivalent(
     "if repeated is not None and (not torch.equal(ours[twin], repeated)):",
     "equality is symmetric",
 )
+equivalent(
+    BertPretraining,
+    "parts = [*self.transform.parameters(), *self.norm.parameters()] → "
+    "parts = vars(self).setdefault('parts', "
+    "[*self.transform.parameters(), *self.norm.parameters()])",
+    "a module has the same parameters at every call",
+)
+equivalent(
+    BertPretraining,
+    "parts = [*self.pooler.parameters(), *self.next_sentence.parameters()] → "
+    "parts = vars(self).setdefault('parts', "
+    "[*self.pooler.parameters(), *self.next_sentence.parameters()])",
+    "a module has the same parameters at every call",
+)
+equivalent(
+    SentenceClassifier,
+    "own = self.state_dict() → own = vars(self).setdefault('own', self.state_dict())",
+    "a state dict refers to the parameters, however old it is",
+)

@@ -235,7 +235,11 @@ class StateIgnored(LSTM):
         return super().forward(X, None, lengths)
 
 
-@bug(LSTM, "the state of the last call is where the next one starts")
+@bug(
+    LSTM,
+    "the state of the last call is where the next one starts",
+    told_by="LSTM depends on an earlier call",
+)
 class StateKept(LSTM):
     def forward(self, X, state=None, lengths=None):
         last = getattr(self, "last", None)

@@ -653,7 +653,11 @@ class StateIgnored(Machine):
         return super().forward(X)
 
 
-@bug(NTM, "the state of the last call is where the next one starts")
+@bug(
+    NTM,
+    "the state of the last call is where the next one starts",
+    told_by="NTM depends on an earlier call",
+)
 class StateKept(Machine):
     def forward(self, X, state=None):
         kept = getattr(self, "kept", None)
@@ -1033,4 +1037,10 @@ equivalent(
     dnc_allocation,
     f"return torch.zeros{scattered} → return torch.ones{scattered}",
     "every entry is written",
+)
+equivalent(
+    sharpen,
+    "power = (w / w.amax(dim=1, keepdim=True).detach()) ** gamma[:, None] → "
+    "power = (w / (lambda same: same)(w.amax(dim=1, keepdim=True))) ** gamma[:, None]",
+    "the largest weight cancels, and so does its gradient",
 )

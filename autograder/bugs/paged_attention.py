@@ -1276,3 +1276,15 @@ for _index in ("1, 0, ..., 0", "0, 1, ..., 0", "0, 0, ..., 1"):
         f"slots = self.cache.K[0, 0, ..., 0].numel() → slots = self.cache.K[{_index}].numel()",
         "layers, heads and features have equally many slots",
     )
+equivalent(
+    BlockTable,
+    "self.blocks = self.blocks + list(blocks) → "
+    "self.blocks = self.blocks + (lambda same: same)(blocks)",
+    "adding a list makes a new one",
+)
+equivalent(
+    BlockTable,
+    "table.blocks, table.length = (list(self.blocks), self.length) → "
+    "table.blocks, table.length = ((lambda same: same)(self.blocks), self.length)",
+    "append makes a new list, so nobody changes the shared one",
+)

@@ -377,6 +377,19 @@ def plain(classifier, case):
 
 
 @check(SentenceClassifier, see="A new head on an old encoder")
+def called_again(classifier, case):
+    """classifies the texts of a second call by themselves"""
+    B, T, V, H, D_h, C = case.sizes(6, low=2)
+    state = drawn_state(case, classifier_shapes(V, T, H * D_h, 1, C))
+    ours = made(classifier, state, V, T, H * D_h, H, 1, C)
+    for call in ("first", "second"):
+        tokens, _, _ = batch(case, B, T, V)
+        X = encoded(below(state, "bert."), H, tokens)
+        expected = class_scores(state, X, "classifier")
+        case.equal(ours(tokens), expected, f"logits of the {call} call")
+
+
+@check(SentenceClassifier, see="A new head on an old encoder")
 def fresh_head(classifier, case):
     """leaves its own output layer as it is, even where the sizes would fit"""
     V, T, H, D_h = case.sizes(4, low=2)

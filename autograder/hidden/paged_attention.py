@@ -127,6 +127,10 @@ def parent_grows_on(tables, case):
     table.append(5, [40, 43])
     found = [*numbers(child.blocks, "blocks"), child.length, child.waste, child.missing(1)]
     same(case, found, [*order, 4, 0, 1], "blocks, length, waste and missing(1) of the fork")
+    second = table.fork()
+    second.append(4, [46])
+    same(case, numbers(child.blocks, "blocks"), order, "blocks of the first fork")
+    same(case, numbers(second.blocks, "blocks")[-1:], [46], "last block of the second fork")
 
 
 @check(PagedKVCache, weight=2, see="Keys and values in blocks")
