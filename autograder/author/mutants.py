@@ -170,8 +170,15 @@ def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]
                 for node in _parts(statement):
                     for edit in _edits_of(node):
                         yield statement, edit
+    in_kernels = {
+        node.lineno
+        for function in functions
+        if function.decorator_list  # a Triton kernel keeps nothing between calls
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+    }
     for statement in itertools.chain(*blocks):
-        if isinstance(statement, ast.Assign) and statement.lineno in lines:
+        if isinstance(statement, ast.Assign) and statement.lineno in lines - in_kernels:
             if _depends_on_the_call(statement):
                 yield statement, lambda s=statement: _keep(s, s.lineno in methods)
 
