@@ -136,4 +136,4 @@ def _mend_timestamp(path: Path, aside: Path) -> list[str]:
     came = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime))
     _move(path, aside)
     path.write_text(came, encoding="utf-8")
-    return [f"the time stamp was malformed; the file came at {came}"]
+    return [f"the time stamp was malformed: the file came at {came}"]

@@ -41,13 +41,13 @@ FOLDERS += ["future", "before-1970", "year-1", "timestamp-in-latin-1"]
 DOUBTED = {
     "links": "book.db was set aside: a link; dangling was set aside: a link",
     "missing": "the notebook is missing, or an empty file; there is only scratch.json",
-    "bad-timestamp": "the time stamp was malformed; the file came at ",
+    "bad-timestamp": "the time stamp was malformed: the file came at ",
     "large-file": "data.bin was set aside: too large, or one too many",
     "device": "pipe was set aside: not a file",
     "two-solved": "02_lstm-Copy1.ipynb was graded, and there is other work in 02_lstm.ipynb",
     "long-names": "was set aside: a link",
-    "year-1": "the time stamp was malformed; the file came at ",
-    "timestamp-in-latin-1": "the time stamp was malformed; the file came at ",
+    "year-1": "the time stamp was malformed: the file came at ",
+    "timestamp-in-latin-1": "the time stamp was malformed: the file came at ",
 }
 TABLES = (ATTACKERS, VICTIMS, LAZY, SUSPECTS, FAIR)
 EVERYBODY = [HONEST, *FOLDERS, *(student for table in TABLES for student in table.values())]
