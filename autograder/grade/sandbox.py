@@ -117,6 +117,8 @@ def command(
     """
     options = ["bwrap", *(f"--unshare-{name}" for name in _NAMESPACES), "--unshare-cgroup-try"]
     options += ["--die-with-parent", "--new-session", "--hostname", "sandbox"]
+    if user and "--disable-userns" in _help():  # a template makes one for each kernel
+        options += ["--disable-userns"]
     options += ["--uid", str(user), "--gid", str(user), "--clearenv"]
     options += [*_system(), "--proc", "/proc", "--dev", "/dev"]
     for name in _SYSTEM:

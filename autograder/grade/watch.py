@@ -3,6 +3,8 @@
 Limits of the system hold for single processes, and that on their number does not hold for root.
 """
 
+import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -10,8 +12,9 @@ from pathlib import Path
 
 from autograder.grade.sandbox import Limits
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_WRITTEN = ("RssAnon:", "RssShmem:")
 SECONDS = 0.2
+FILES = 100  # that may lie in the folder of sockets
 
 
 class Watch(threading.Thread):
@@ -48,7 +51,7 @@ class Watch(threading.Thread):
         pids = descendants(self._pid, self._limits.processes + 1)
         if len(pids) > self._limits.processes:
             return f"it started more than {self._limits.processes} processes"
-        memory = sum(_memory(pid) for pid in pids)
+        memory = sum(_memory(pid) for pid in pids) + _in_no_folder(pids)
         if memory > self._limits.memory:
             return f"it used more than {self._limits.memory >> 20} MB of memory"
         if _size(self._sockets) > self._limits.socket_folder:
@@ -72,21 +75,36 @@ def descendants(pid: int, most: int) -> list[int]:
 
 
 def _memory(pid: int) -> int:
-    """The pages that are a process's own; files in memory have bounds of their own."""
+    """The memory that a process has written to; the files that it has only read are shared."""
     try:
-        with open(f"/proc/{pid}/statm") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
+        with open(f"/proc/{pid}/status") as file:
+            return 1024 * sum(int(line.split()[1]) for line in file if line.startswith(_WRITTEN))
     except (OSError, ValueError):
         return 0
-    return (resident - shared) * _PAGE
+
+
+def _in_no_folder(pids: list[int]) -> int:
+    """The memory of open files without a name, which no folder bounds; each once."""
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{name}"
+                with contextlib.suppress(OSError):
+                    if os.readlink(path).startswith("/memfd:"):
+                        about = os.stat(path)
+                        found[about.st_dev, about.st_ino] = about.st_blocks * 512
+    return sum(found.values())
 
 
 def _size(folder: Path) -> int:
+    """The size of a flat folder of a few files; what is not that has any size."""
     try:
         with os.scandir(folder) as entries:
-            return sum(
-                entry.stat(follow_symlinks=False).st_size if not entry.is_dir() else 1 << 40
-                for _, entry in zip(range(1000), entries, strict=False)
-            )
+            sizes = [
+                1 << 40 if entry.is_dir() else entry.stat(follow_symlinks=False).st_size
+                for entry in itertools.islice(entries, FILES + 1)
+            ]
+            return sum(sizes) if len(sizes) <= FILES else 1 << 40
     except OSError:
         return 0

@@ -131,6 +131,9 @@ def _enter(libc: ctypes.CDLL, request: dict) -> None:
     ):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
+    # Within a namespace more, a kernel could mount file systems that nobody counts.
+    with open("/run/proc/sys/user/max_user_namespaces", "w") as file:
+        file.write("0")
     _must(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
     kept = [(os.open(path, os.O_PATH), path) for path in request["kept"]]
     sockets, size = request["sockets"].encode(), f"mode=0755,size={request['disk']}".encode()

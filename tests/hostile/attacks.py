@@ -238,8 +238,7 @@ ATTACKS = {
     """,
     "a namespace inside": """
         import ctypes
-        print(ctypes.CDLL(None).unshare(0x10000000))
-        assert ctypes.CDLL(None).unshare(0x10000000) == 0
+        print("unshared:", ctypes.CDLL(None).unshare(0x10000000))
     """,
     "the kernel's traceback hooks": """
         get_ipython().set_custom_exc((BaseException,), lambda *args, **kwargs: None)

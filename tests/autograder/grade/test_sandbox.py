@@ -130,6 +130,23 @@ def test_limits(inside):
             Limits(),
             "only the grader's sockets",
         ),
+        (
+            "import time\nfor n in range(300): open(f'{n}', 'w').close()\ntime.sleep(60)",
+            Limits(),
+            "only the grader's sockets",
+        ),
+        (
+            "import os, time\nhog = os.memfd_create('')\n"
+            "for _ in range(300): os.write(hog, bytes(1 << 20))\ntime.sleep(60)",
+            Limits(memory=200 << 20),
+            "more than 200 MB",
+        ),
+        (
+            "import mmap, time\nhog = mmap.mmap(-1, 300 << 20)\n"
+            "for n in range(300): hog.write(bytes(1 << 20))\ntime.sleep(60)",
+            Limits(memory=200 << 20),
+            "more than 200 MB",
+        ),
     ],
 )
 @needs_sandbox
@@ -177,6 +194,16 @@ for place in places:
         with Kernel("02_lstm", is_warm=is_warm) as kernel:
             outputs, _ = kernel.run(see, 60)
             assert outputs[0].text == "True\n[]\nread-only\n"
+
+
+@needs_sandbox
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_kernel_makes_no_namespaces_of_its_own(is_warm):
+    """Within one it could mount a file system whose memory counts for nobody."""
+    with Kernel("02_lstm", is_warm=is_warm) as kernel:
+        text = "import ctypes; print(ctypes.CDLL(None).unshare(1 << 28))"
+        outputs, _ = kernel.run(text, 60)
+        assert outputs[0].text == "-1\n"
 
 
 @needs_sandbox
