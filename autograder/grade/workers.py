@@ -10,6 +10,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import resource
 import tempfile
 import threading
 import time
@@ -34,6 +35,7 @@ AHEAD = 3  # submissions under way for each worker, so that none waits
 CONNECT_SECONDS = 30
 WITHOUT_WORKERS = 120.0  # seconds after which no worker is expected to come back
 LONGEST = 1.5 * Bounds.submission  # seconds after which a judgement is taken to hang, and ended
+MEMORY = 4 << 30  # bytes that judging takes at most outside of the sandbox
 _one_at_a_time = threading.Lock()  # judging uses torch's random state and signals
 
 
@@ -54,7 +56,12 @@ Result = tuple[Task, Verdict | Exception]
 
 def run(task: Task) -> Verdict:
     """Judge one submission, in whatever process this is called; others there wait."""
-    with _one_at_a_time, _bounded(LONGEST), tempfile.TemporaryDirectory() as folder:
+    with (
+        _one_at_a_time,
+        _bounded(LONGEST),
+        _small(MEMORY),
+        tempfile.TemporaryDirectory() as folder,
+    ):
         files = {name: Path(folder, str(n)) for n, name in enumerate(task.files)}
         for path, data in zip(files.values(), task.files.values(), strict=True):
             path.write_bytes(data)
@@ -70,6 +77,18 @@ def _bounded(seconds: float) -> Iterator[None]:
             yield
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def _small(memory: int) -> Iterator[None]:
+    """Let what takes more memory in this process raise MemoryError, or torch's RuntimeError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bounds = [limit for limit in (soft, hard, memory) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def on_dask(

@@ -28,17 +28,23 @@ def work(task: Task) -> Verdict:
     if task.student == "endless":
         with workers._bounded(1.0):
             threading.Event().wait()
+    if task.student == "large":
+        with workers._small(workers.MEMORY):
+            bytearray(2 * workers.MEMORY)
     if task.student == "broken":
         raise RuntimeError("no kernel")
     return Verdict([], {"check": 2.0})
 
 
 def test_a_submission_that_kills_workers_costs_only_itself():
-    tasks = [task(name) for name in ("ada", "killer", "alan", "broken", "endless", "grace")]
+    tasks = [
+        task(name) for name in ("ada", "killer", "alan", "broken", "large", "endless", "grace")
+    ]
     found = {task.student: result for task, result in on_dask(tasks, 1, None, {}, work)}
     assert str(found.pop("killer")).startswith("it ended the grader's process twice")
     assert str(found.pop("endless")) == str(EndedWorkers())
     assert str(found.pop("broken")) == "no kernel"
+    assert isinstance(found.pop("large"), MemoryError)
     assert sorted(found) == ["ada", "alan", "grace"]
     assert all(verdict.points == {"check": 2.0} for verdict in found.values())
 
