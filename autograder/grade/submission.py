@@ -22,6 +22,8 @@ from autograder.grade.plan import Plan
 from autograder.grade.reading import Notebook
 from autograder.grade.verdict import Step, Store, Verdict, key, steps
 
+INPUTS = "inputs"  # the file with the number of a course's random inputs
+
 
 @dataclass(frozen=True)
 class Course:
@@ -44,10 +46,14 @@ class Course:
     @functools.cached_property
     def inputs(self) -> int:
         """Which random inputs checks draw for points in this course: a secret, drawn once."""
-        path = self.work / "inputs"
-        with contextlib.suppress(FileExistsError):
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(str(1 + secrets.randbelow(2**63)))
+        path = self.work / INPUTS
+        if not path.exists():
+            draft = path.with_name(f"{INPUTS}-{os.getpid()}")
+            draft.touch(0o600)
+            draft.write_text(str(1 + secrets.randbelow(2**63)))
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                os.link(draft, path)
+            draft.unlink()
         return int(path.read_text())
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking import enforcement, memory, twice
+from course_pkg.checking import enforcement, kept, twice
 from course_pkg.checking.enforcement import enforced
 from course_pkg.checking.failure import Failure, NotImplementedYet, describe
 from course_pkg.checking.rules import NOTHING, Rule
@@ -91,7 +91,7 @@ class Guarded:
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
         is_first, self._was_called = not self._was_called, True
         is_tried = is_first and _is_plain([args, kwargs])
-        before = memory.copy_of(self._target) if is_tried else None
+        before = kept.copy_of(self._target) if is_tried else None
         random = torch.get_rng_state()
         result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
         for (name, tensor), copy in zip(inputs, copies, strict=True):
@@ -100,8 +100,8 @@ class Guarded:
         for name, value in named.items():
             if _contents(value) != contents[name]:
                 raise self._changed(name)
-        if before is not None and (after := memory.copy_of(self._target)) is not None:
-            memory.demand_none(self._name, before, after, args, kwargs)
+        if before is not None and (after := kept.copy_of(self._target)) is not None:
+            kept.demand_nothing(self._name, before, after, args, kwargs)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):

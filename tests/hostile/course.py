@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.assignment import ROOT, Assignment
+from autograder.grade.submission import INPUTS
 from tests import course as toolbox
 from tests.course import WORK
 from tests.hostile.accidents import NONE, UNREADABLE
@@ -64,6 +65,7 @@ def make(root: Path, canary: Path, port: int) -> dict[str, dict[str, float | Non
         The points that each student should get; None for more than nothing and less than all.
     """
     toolbox.new_course(root, LSTM, trim=_trimmed)
+    (root / WORK / INPUTS).unlink()  # the course draws its own
     stub = nbformat.read(root / "notebooks" / LSTM.name / NOTEBOOK, as_version=4)
     solved = copy.deepcopy(stub)
     toolbox.solve(solved, LSTM)

@@ -4,7 +4,7 @@
 CHANGES = {
     "teacher_forcing_loss": ("Y[:, 1:].flatten(), ignore_index=PAD", "Y[:, 1:].flatten()"),
     "bleu": ("min(0, 1 - r / c)", "1 - r / c"),
-    "beam_search": ("    log_p[0] = 0.0  # in", "    log_p[:] = 0.0  # in"),
+    "beam_search": ("    log_p[0] = 0.0  # at", "    log_p[:] = 0.0  # at"),
 }
 
 # By weight of the checks that pass; an exercise that is not named here gets all its points.

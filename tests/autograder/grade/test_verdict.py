@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from autograder.assignment import ROOT, Assignment
+from autograder.grade.submission import INPUTS, Course
 from autograder.grade.verdict import trusted_files
 
 LSTM = Assignment("02_lstm")
@@ -27,3 +28,12 @@ def test_a_verdict_depends_on_all_files_of_the_grader():
     imported = {Path(line) for line in done.stdout.splitlines()}
     assert ROOT / "autograder" / "remote" / "channel.py" in imported
     assert imported <= set(trusted_files(LSTM))
+
+
+def test_a_course_draws_its_inputs_once_and_keeps_them_to_itself(tmp_path):
+    Course(tmp_path).work.mkdir(parents=True)
+    first, path = Course(tmp_path).inputs, Course(tmp_path).work / INPUTS
+    assert first > 0 and Course(tmp_path).inputs == first
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.unlink()
+    assert Course(tmp_path).inputs != first

@@ -33,7 +33,7 @@ def copy_of(module: object) -> Callable | None:
         return None
 
 
-def demand_none(name: str, before: Callable, after: Callable, args: tuple, kwargs: dict) -> None:
+def demand_nothing(name: str, before: Callable, after: Callable, args: tuple, kwargs: dict) -> None:
     """Demand that a module does the same with other inputs, before and after a call.
 
     Args:
