@@ -101,7 +101,7 @@ class Guarded:
             if _contents(value) != contents[name]:
                 raise self._changed(name)
         if before is not None and (after := kept.copy_of(self._target)) is not None:
-            kept.demand_nothing(self._name, before, after, args, kwargs)
+            kept.demand_nothing(self._name, self._attempt, before, after, args, kwargs)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):

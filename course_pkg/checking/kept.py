@@ -16,8 +16,11 @@ from course_pkg.checking.failure import Failure
 LARGEST = 50_000  # parameters of a module that is tried: more would take long
 
 
+Attempt = Callable[[Callable[[], object]], object]
+
+
 class Refusal(str):
-    """The name of the exception by which a call refused its inputs."""
+    """The name of the exception by which a call refused its inputs; empty if it took too long."""
 
 
 def copy_of(module: object) -> Callable | None:
@@ -33,11 +36,14 @@ def copy_of(module: object) -> Callable | None:
         return None
 
 
-def demand_nothing(name: str, before: Callable, after: Callable, args: tuple, kwargs: dict) -> None:
+def demand_nothing(
+    name: str, attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict
+) -> None:
     """Demand that a module does the same with other inputs, before and after a call.
 
     Args:
         name: what messages call it.
+        attempt: does something within the time of a call, or raises Failure.
         before, after: copies of the module from before and after the call.
         args, kwargs: what it was called with.
     Raises:
@@ -45,7 +51,7 @@ def demand_nothing(name: str, before: Callable, after: Callable, args: tuple, kw
     """
     for change in (_shorter, _reversed):
         other = _map(change, args), _map(change, kwargs)
-        first, second = (_result(copied, *other) for copied in (before, after))
+        first, second = (_result(attempt, copied, *other) for copied in (before, after))
         if not _agree(first, second):
             raise Failure(
                 f"{name} depends on an earlier call: given other inputs than at its first call, it "
@@ -63,14 +69,17 @@ def _copy(tensor: Tensor, memo: dict) -> Tensor:
     return memo[id(tensor)]
 
 
-def _result(call: Callable, args: Any, kwargs: Any) -> object:
+def _result(attempt: Attempt, call: Callable, args: Any, kwargs: Any) -> object:
+    def run() -> object:
+        result = call(*args, **kwargs)
+        return list(result) if isinstance(result, Iterator) else result
+
     random = torch.get_rng_state()
     try:
         with torch.no_grad():
-            result = call(*args, **kwargs)
-            return list(result) if isinstance(result, Iterator) else result
-    except Exception as error:
-        return Refusal(type(error).__name__)
+            return attempt(run)
+    except Failure as failure:
+        return Refusal("".join(failure.kinds[:1]))
     finally:
         torch.set_rng_state(random)
 
