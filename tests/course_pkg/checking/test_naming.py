@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.author import names
+from autograder.author import names, other_inputs
 from autograder.author.trials import exercises
+from autograder.bugs import BUGS, Bug
 from course_pkg.checking import naming
 from course_pkg.checking.failure import Failure, NotRaised
 from course_pkg.checking.registry import Check, Exercise
+from course_pkg.lstm import cell_gradient
 
 STEP = Exercise("lstm", "step", is_class=False)
 CHECKS = {
@@ -124,3 +126,11 @@ def test_a_wrong_name_would_be_noticed(monkeypatch, exercise):
     monkeypatch.setattr(naming, "causes", lambda results: dict.fromkeys(results, sentence))
     found = list(names.wrong_names(exercise))
     assert found and all(sentence in line for line in found)
+
+
+def test_a_mistake_that_some_inputs_hide_would_be_noticed(monkeypatch, exercise):
+    hidden = Bug("nothing is wrong", cell_gradient, None)
+    monkeypatch.setitem(BUGS, exercise, [hidden])
+    found = list(other_inputs.other_inputs(exercise))
+    assert len(found) == other_inputs.TIMES
+    assert all("cell_gradient passes all checks with inputs" in line for line in found)
