@@ -100,7 +100,8 @@ def build(folder, stamp):
         venv.create(str(folder), symlinks=True, with_pip=True)
 
     print("Installing the packages, one to five minutes if they are new.", flush=True)
-    command = [str(folder / "bin" / "python"), "-m", "pip", "install"]
+    python = str(folder / "bin" / "python")
+    command = [python, "-m", "pip", "install", "--no-compile"]
     command += ["--constraint", str(ROOT / LOCK), "--editable", f"{ROOT}[{EXTRAS}]"]
     status = subprocess.call(command)
     if status != 0:
@@ -108,6 +109,8 @@ def build(folder, stamp):
             f"pip could not install the packages; its message is above. The disk has "
             f"{free_gigabytes():.1f} GB free.\nWhen the cause is gone, run the same command again."
         )
+    # pip would do this with one processor; files for another Python are left out in silence.
+    subprocess.call([python, "-m", "compileall", "-qq", "-j", "0", str(folder / "lib")])
     (folder / STAMP_NAME).write_text(stamp, encoding="utf-8")
     print(f"{folder.name} is ready after {time.time() - started:.0f} s.")
 
