@@ -1,4 +1,4 @@
-"""Build what is generated: instructors' and students' notebooks and the fingerprints of bugs."""
+"""Build what is generated: notebooks, fingerprints of bugs, lists of checks that earn nothing."""
 
 import argparse
 import shutil
@@ -16,6 +16,7 @@ from nbgrader.preprocessors import SaveCells
 from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.author import hollow
 from autograder.author.execution import claims, execute
 from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
@@ -62,6 +63,7 @@ def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
         if not is_fresh(path, entries):
             naming.save(path, entries)
             written.append(path)
+    written += _write(hollow.table(assignment))
     nb = notebook(assignment)
     stored = _read(assignment.solved)
     if execute or not _same_code(stored, nb):
@@ -75,6 +77,7 @@ def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
 def check(assignment: Assignment) -> list[Path]:
     """List the files of an assignment that are missing or not what `build` would write."""
     found = stale(assignment)
+    found += [p for p, content in hollow.table(assignment).items() if not _holds(p, content)]
     nb = notebook(assignment)
     stored = _read(assignment.solved)
     if not _same_code(stored, nb):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from autograder.grade.points import earned
 from autograder.hidden import load_hidden
 from course_pkg.checking.registry import find
 from course_pkg.checking.runner import run_here
@@ -14,7 +15,7 @@ def graded(points: float) -> Callable[[object], float]:
         points: what the exercise is worth.
     Returns:
         A function that runs all checks of a solution, prints what they found and returns the points
-        earned: the passed checks' share of their weights. nbgrader reads the number as the score.
+        earned. nbgrader reads the number as the score.
     """
 
     def check(solution: object) -> float:
@@ -22,6 +23,6 @@ def graded(points: float) -> Callable[[object], float]:
         load_hidden(exercise)
         report = run_here(exercise, solution, hidden=True)
         print(report.text)
-        return round(points * report.share, 2)
+        return earned(points, report)
 
     return check

@@ -11,6 +11,7 @@ from autograder.assignment import Assignment
 from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan, Planned
+from autograder.grade.points import HOLLOW, earned, is_hollow
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step, Verdict, is_students
 from autograder.hidden import load_hidden
@@ -180,7 +181,8 @@ class Judging:
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
             report.breach = found
-        return report, report.text
+        text = f"{report.text}\n{HOLLOW}" if is_hollow(report) else report.text
+        return report, text
 
     def _explain(self, planned: Planned, report: Report, at_home: Report) -> None:
         """Take what failed checks say from a run with the inputs that students have at home.
@@ -235,7 +237,7 @@ def _is_given(planned: Planned) -> bool:
 
 
 def _points(planned: Planned, report: Report | None) -> float:
-    return 0.0 if report is None else round(planned.points * report.share, 2)
+    return 0.0 if report is None else earned(planned.points, report)
 
 
 def _graded(text: str, points: float) -> list:

@@ -80,7 +80,8 @@ def trusted_files(assignment: Assignment) -> list[Path]:
     folders = (package, *(package / name for name in ("grade", "handout", "remote")))
     paths = [path for folder in folders for path in folder.glob("*.py")]
     hidden = package / "hidden"
-    names = ("__init__.py", f"{assignment.topic}.py", f"data/{assignment.name}.npz")
+    data = (f"data/{assignment.name}.npz", f"data/{assignment.name}.json")
+    names = ("__init__.py", f"{assignment.topic}.py", *data)
     return paths + [hidden / name for name in names if (hidden / name).exists()]
 
 

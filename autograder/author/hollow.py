@@ -1,0 +1,109 @@
+"""Solutions that compute nothing, and the checks that they pass: alone, these earn no points."""
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.utils._pytree import tree_map
+
+from autograder.assignment import Assignment
+from autograder.author.trials import examine, exercises
+from autograder.hidden import HOLLOW, unearned
+from course_pkg.checking.registry import CHECKS, Exercise
+
+
+def table(assignment: Assignment) -> dict[Path, bytes]:
+    """Make the file that lists, for each exercise, the checks that are passed without computing.
+
+    Exercises that cannot be checked here keep what the file has.
+    """
+    found = {}
+    for exercise in exercises(assignment.topic):
+        if all(check.why_not() for check in CHECKS[exercise].values()):
+            found[exercise.name] = sorted(unearned(exercise))
+        else:
+            found[exercise.name] = sorted(passed_by_hollow(exercise))
+    text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+    return {HOLLOW / f"{assignment.name}.json": text.encode()}
+
+
+def passed_by_hollow(exercise: Exercise) -> set[str]:
+    """Find the checks that a solution passes whose results are empty of content.
+
+    What a class passes whose methods all fail is the merit of its constructor, and not listed.
+    """
+    names: set[str] = set()
+    for solution in hollow(exercise).values():
+        passed = _passed(exercise, solution)
+        if passed < set(CHECKS[exercise]):  # otherwise nothing of its results could be emptied
+            names |= passed
+    if exercise.is_class:
+        names -= _passed(exercise, _with_methods(_reference(exercise), _fails(RuntimeError)))
+    return names
+
+
+def hollow(exercise: Exercise) -> dict[str, type | Callable]:
+    """Make solutions with results of the right kind and shape that hold nothing, or with none."""
+    wraps = {
+        "zeros": _replaces(_zero),
+        "NaN": _replaces(_nan),
+        "always refuses": _fails(ValueError),
+    }
+    reference = _reference(exercise)
+    make = _with_methods if exercise.is_class else lambda function, wrap: wrap(function)
+    return {name: make(reference, wrap) for name, wrap in wraps.items()}
+
+
+def _reference(exercise: Exercise) -> type | Callable:
+    return getattr(importlib.import_module(f"course_pkg.{exercise.module}"), exercise.name)
+
+
+def _passed(exercise: Exercise, solution: type | Callable) -> set[str]:
+    report = examine(exercise, solution)
+    return {o.check.name for o in report.outcomes if o.failure is None and o.why_not is None}
+
+
+def _with_methods(base: type, wrap: Callable[[Callable], Callable]) -> type:
+    """Derive a class from another, with wrapped methods and the same constructor."""
+    methods = {
+        name: wrap(method)
+        for name, method in vars(base).items()
+        if inspect.isfunction(method) and name != "__init__"
+    }
+    return type(base.__name__, (base,), methods)
+
+
+def _replaces(empty: Callable[[object], object]) -> Callable[[Callable], Callable]:
+    """Make a wrapper that empties what a function returns."""
+
+    def wrap(function: Callable) -> Callable:
+        return lambda *args, **kwargs: tree_map(empty, function(*args, **kwargs))
+
+    return wrap
+
+
+def _fails(error: type[Exception]) -> Callable[[Callable], Callable]:
+    """Make a wrapper that raises instead of calling."""
+
+    def wrap(function: Callable) -> Callable:
+        def solution(*args, **kwargs):
+            raise error()
+
+        return solution
+
+    return wrap
+
+
+def _zero(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value)
+    return type(value)() if isinstance(value, (bool, int, float, str)) else value
+
+
+def _nan(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return torch.full_like(value, torch.nan) if value.is_floating_point() else value
+    return float("nan") if isinstance(value, float) else value
