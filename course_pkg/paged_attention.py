@@ -5,6 +5,7 @@ value heads of size D_h. Position t of a sequence is in block t // S of its tabl
 """
 
 import hashlib
+import itertools
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.decoding import with_kernel
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Output, Sampling, Sequence
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Output, Sampling
+from course_pkg.inference.sequence import Sequence
 
 
 def fragmentation(
@@ -353,6 +355,7 @@ class PrefixCache(BlockAllocator):
     Attributes:
         references: for every block, how many sequences use it.
         available: how many blocks can be allocated, those without users but with a name included.
+        idle: the blocks without users that have a name, in a list, set or dict.
 
     Args:
         blocks: how many there are, numbered from 0.
@@ -406,11 +409,12 @@ class PrefixCache(BlockAllocator):
 
 
 class BlockManager:
-    """Keep the tables of all sequences: grow them, share their blocks, and give blocks back.
+    """Give sequences their blocks: find them, add to them, share them, and take them back.
 
     Attributes:
         allocator: the `PrefixCache` that the blocks come from.
-        tables: the `BlockTable` of each sequence, by its number.
+        sequences: every `Sequence` by its number. Its `block_table` is a `BlockTable` from `open`
+            to `close`, and None before and after.
 
     Args:
         blocks: N, how many blocks.
@@ -420,29 +424,31 @@ class BlockManager:
     def __init__(self, blocks: int, block_size: int):
         self.allocator = PrefixCache(blocks)
         self.block_size = block_size
-        self.tables = {}
-        self.names = {}  # of each sequence's full blocks
+        self.sequences = {}
 
     def blocks(self, number: int) -> list[int]:
-        """List the blocks of a sequence in the order of its positions."""
-        return self.tables[number].blocks
+        """List the blocks of a sequence in the order of its positions; none without a table."""
+        table = self.sequences[number].block_table
+        return [] if table is None else table.blocks
 
     def open(self, number: int, tokens: list[int]) -> int:
-        """Begin a sequence with the blocks that hold the beginning of its tokens already.
+        """Give a sequence a table of the blocks that hold the beginning of its tokens already.
 
-        At least one token is left to compute, since only computing gives the next one.
+        At least one token is left to compute, since only computing gives the next one. A number
+        that is not among the sequences becomes one, with these tokens.
 
         Returns:
             How many tokens need not be computed.
         """
-        table, names = BlockTable(self.block_size), []
+        table, hashes = BlockTable(self.block_size), []
         for name in prefix_hash(tokens[:-1], self.block_size):
             block = self.allocator.find(name)
             if block is None:
                 break
             table.append(self.block_size, [block])
-            names.append(name)
-        self.tables[number], self.names[number] = table, names
+            hashes.append(name)
+        sequence = self.sequences.setdefault(number, Sequence(list(tokens)))
+        sequence.block_table, sequence.block_hashes = table, hashes
         return table.length
 
     def grow(self, number: int, count: int) -> list[tuple[int, int]]:
@@ -453,7 +459,7 @@ class BlockManager:
         Raises:
             OutOfBlocks: there are too few; then nothing has changed.
         """
-        table, allocator = self.tables[number], self.allocator
+        table, allocator = self.sequences[number].block_table, self.allocator
         start, users = table.length, allocator.references
         shared = copy_on_write(table.blocks, start, start + count, self.block_size, users)
         if len(shared) + table.missing(count) > allocator.available:
@@ -468,28 +474,28 @@ class BlockManager:
 
     def commit(self, number: int, tokens: list[int]) -> None:
         """Name the blocks that are full, now that their keys and values are written."""
-        table, names = self.tables[number], self.names[number]
-        S = self.block_size
-        new = prefix_hash(tokens[len(names) * S : table.length], S, names[-1] if names else "")
-        for place, name in enumerate(new, start=len(names)):
+        sequence, S = self.sequences[number], self.block_size
+        table, known = sequence.block_table, sequence.block_hashes
+        new = prefix_hash(tokens[len(known) * S : table.length], S, known[-1] if known else "")
+        for place, name in enumerate(new, start=len(known)):
             self.allocator.register(table.blocks[place], name)
-        self.names[number] = names + new
+        sequence.block_hashes = known + new
 
     def fork(self, number: int, child: int) -> None:
-        """Begin a sequence that shares all blocks of another."""
-        self.tables[child] = self.tables[number].fork()
-        self.names[child] = list(self.names[number])
-        for block in self.tables[child].blocks:
+        """Copy a sequence, which may have no table; the copy shares all its blocks."""
+        self.sequences[child] = self.sequences[number].fork()
+        for block in self.blocks(child):
             self.allocator.share(block)
 
     def close(self, number: int) -> None:
-        """End a sequence and give its blocks back, the last one first.
+        """Give the blocks of a sequence back, the last one first; it may have no table.
 
         A block is only found by way of those before it: the end of a chain must be evicted first.
         """
-        del self.names[number]
-        for block in reversed(self.tables.pop(number).blocks):
+        for block in reversed(self.blocks(number)):
             self.allocator.free(block)
+        sequence = self.sequences[number]
+        sequence.block_table, sequence.block_hashes = None, []
 
 
 class Scheduler:
@@ -497,7 +503,8 @@ class Scheduler:
 
     Attributes:
         manager: the `BlockManager`.
-        tokens: prompt and added tokens of each sequence that has not ended, by its number.
+        sequences: every `Sequence` that was added, by its number: the manager's dict. A sequence
+            that is removed stays there.
         running, waiting: lists of the numbers of the sequences that have blocks, and of those that
             wait for them; those that came first stand first.
         hits: how many tokens were found in the cache.
@@ -513,7 +520,7 @@ class Scheduler:
 
     def __init__(self, blocks: int, block_size: int, most: int = 64, budget: int | None = None):
         self.manager = BlockManager(blocks, block_size)
-        self.tokens = {}
+        self.sequences = self.manager.sequences
         self.running = []
         self.waiting = []
         self.most = most
@@ -522,7 +529,7 @@ class Scheduler:
 
     def add(self, number: int, tokens: list[int]) -> None:
         """Let a new sequence wait behind all others."""
-        self.tokens[number] = list(tokens)
+        self.sequences[number] = Sequence(list(tokens))
         self.waiting.append(number)
 
     def schedule(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
@@ -542,9 +549,10 @@ class Scheduler:
         copies = []
         left = self.budget
         for number in list(self.running):
+            sequence = self.sequences[number]
             while number in self.running and left > 0:
-                start = self.manager.tables[number].length
-                count = min(len(self.tokens[number]) - start, left)
+                start = sequence.block_table.length
+                count = min(len(sequence.tokens) - start, left)
                 try:
                     copies += self.manager.grow(number, count)
                 except OutOfBlocks:
@@ -555,8 +563,9 @@ class Scheduler:
                 break
         while self.waiting and left > 0 and len(self.running) < self.most:
             number = self.waiting[0]
-            start = self.manager.open(number, self.tokens[number])
-            count = min(len(self.tokens[number]) - start, left)
+            tokens = self.sequences[number].tokens
+            start = self.manager.open(number, tokens)
+            count = min(len(tokens) - start, left)
             try:
                 copies += self.manager.grow(number, count)
             except OutOfBlocks:
@@ -570,11 +579,11 @@ class Scheduler:
 
     def computed(self, number: int) -> None:
         """Take note that the keys and values of a sequence's work are written."""
-        self.manager.commit(number, self.tokens[number])
+        self.manager.commit(number, self.sequences[number].tokens)
 
     def append(self, number: int, token: int) -> None:
         """Add a token to a sequence, to be computed in a later step."""
-        self.tokens[number].append(token)
+        self.sequences[number].tokens.append(token)
 
     def preempt(self, number: int) -> None:
         """Take a running sequence's blocks; it waits before all others and is computed again."""
@@ -584,21 +593,16 @@ class Scheduler:
         self.preemptions += 1
 
     def fork(self, number: int, child: int) -> None:
-        """Add a sequence that goes on from the state of another, and stands right behind it."""
-        self.tokens[child] = list(self.tokens[number])
-        if number in self.running:
-            self.manager.fork(number, child)
+        """Add a copy of a sequence that goes on from its state, and stands right behind it."""
+        self.manager.fork(number, child)
         queue = self.running if number in self.running else self.waiting
         queue.insert(queue.index(number) + 1, child)
 
     def remove(self, number: int) -> None:
-        """Forget a sequence, and give back its blocks if it has any."""
-        if number in self.running:
-            self.running.remove(number)
-            self.manager.close(number)
-        else:
-            self.waiting.remove(number)
-        del self.tokens[number]
+        """Let a sequence neither run nor wait any more, and give back its blocks if it has any."""
+        queue = self.running if number in self.running else self.waiting
+        queue.remove(number)
+        self.manager.close(number)
 
 
 class Engine:
@@ -607,7 +611,8 @@ class Engine:
     Attributes:
         cache: the `PagedKVCache`.
         scheduler: the `Scheduler`.
-        sequences: every `Sequence` that was added and not taken away, by its number.
+        sequences: every `Sequence` that was added and not taken away, by its number: the
+            scheduler's dict.
         history: the counters after each step.
         attention: `paged_attention`, or on a GPU a kernel, see `course_pkg.inference.decoding`.
 
@@ -626,15 +631,15 @@ class Engine:
         self, model, blocks: int, block_size: int = 16, most: int = 64, budget: int | None = None
     ):
         self.model = model
-        self.sequences = {}
         self.history = []
-        self.count = 0  # the next sequence's number
+        self.numbers = itertools.count()  # of the sequences to come
         self.attention = with_kernel(partial(paged_attention, at_once=16), model.device)
         ### BEGIN SOLUTION
         L, G, D_h = model.shape
         self.cache = PagedKVCache(L, blocks, block_size, G, D_h, model.dtype, model.device)
         self.scheduler = Scheduler(blocks, block_size, most, budget)
         ### END SOLUTION
+        self.sequences = self.scheduler.sequences
 
     def add(self, prompt: list[int], sampling: Sampling | None = None) -> int:
         """Let a prompt wait for its turn.
@@ -656,18 +661,18 @@ class Engine:
         slots = self.cache.K[0, 0, ..., 0].numel()
         if length - 1 > slots:
             raise NeverFits(f"{length - 1} tokens to keep, but the cache has {slots} slots")
-        number = self.enter(sampling, [])
+        number = next(self.numbers)
         self.scheduler.add(number, prompt)
+        self.enter(number, sampling, [])
         return number
         ### END SOLUTION
 
-    def enter(self, sampling: Sampling, samples: list[int]) -> int:
-        """Make the record of one more sample of a request, and give it a number."""
-        generator = torch.Generator().manual_seed(sampling.seed + len(samples))
-        number, self.count = self.count, self.count + 1
+    def enter(self, number: int, sampling: Sampling, samples: list[int]) -> None:
+        """Make a sequence one more sample of a request, with randomness of its own."""
+        sequence = self.sequences[number]
+        sequence.sampling, sequence.samples = sampling, samples
+        sequence.generator = torch.Generator().manual_seed(sampling.seed + len(samples))
         samples.append(number)
-        self.sequences[number] = Sequence(sampling, generator, samples=samples)
-        return number
 
     def fork(self, number: int) -> int:
         """Split a sequence that has not ended in two that share all there is so far.
@@ -676,10 +681,9 @@ class Engine:
             The number of the new one, which is one more sample of the same request.
         """
         ### BEGIN SOLUTION
-        sequence = self.sequences[number]
-        child = self.enter(sequence.sampling, sequence.samples)
-        self.sequences[child].tokens = list(sequence.tokens)
+        sequence, child = self.sequences[number], next(self.numbers)
         self.scheduler.fork(number, child)
+        self.enter(child, sequence.sampling, sequence.samples)
         return child
         ### END SOLUTION
 
@@ -710,21 +714,19 @@ class Engine:
         drawn = []
         for row, (number, _, stop) in enumerate(work):
             self.scheduler.computed(number)
-            if stop < len(self.scheduler.tokens[number]):  # a chunk of a longer prompt
-                continue
             sequence = self.sequences[number]
+            if stop < len(sequence.tokens):  # a chunk of a longer prompt
+                continue
             more = sequence.sampling.samples - len(sequence.samples)
             for each in [number, *(self.fork(number) for _ in range(more))]:
                 drawn.append((each, self.draw(each, logits[row])))
         for number, token in drawn:
+            self.scheduler.append(number, token)
             sequence = self.sequences[number]
-            sequence.tokens.append(token)
             if token == sequence.sampling.stop:
                 self.end(number, "stop")
-            elif len(sequence.tokens) == sequence.sampling.max_tokens:
+            elif len(sequence.output) == sequence.sampling.max_tokens:
                 self.end(number, "length")
-            else:
-                self.scheduler.append(number, token)
         self.history.append(self.counters(len(work)))
         return drawn
         ### END SOLUTION
@@ -746,10 +748,11 @@ class Engine:
         last = []
         groups = {}  # sequences with the same number of new tokens go together
         for number, start, stop in work:
-            table = self.scheduler.manager.tables[number]
+            sequence = self.sequences[number]
+            table = sequence.block_table
             rows = list(range(len(tokens), len(tokens) + stop - start))
             groups.setdefault(stop - start, []).append((rows, table.blocks, stop))
-            tokens += self.scheduler.tokens[number][start:stop]
+            tokens += sequence.tokens[start:stop]
             positions += range(start, stop)
             slots += table.slots(start, stop)
             last.append(rows[-1])
@@ -867,14 +870,14 @@ class Engine:
         outputs = []
         for number in numbers:
             done = [self.sequences.pop(sample) for sample in self.sequences[number].samples]
-            outputs.append(Output([each.tokens for each in done], [each.reason for each in done]))
+            outputs.append(Output([each.output for each in done], [each.reason for each in done]))
         return outputs
 
     def counters(self, batch: int) -> dict[str, int]:
         """Count what the engine holds after a step of so many sequences, and all that happened."""
         scheduler, S = self.scheduler, self.cache.K.shape[3]
         filled: dict[int, int] = {}  # the slots in use of every block in use, shared ones once
-        for table in scheduler.manager.tables.values():
+        for table in (self.sequences[number].block_table for number in scheduler.running):
             for place, block in enumerate(table.blocks):
                 filled[block] = max(filled.get(block, 0), min(S, table.length - place * S))
         return {

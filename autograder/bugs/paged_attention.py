@@ -838,7 +838,7 @@ class OneBlockLess(BlockManager):
 @bug(BlockManager, "blocks are taken before it is clear that there are enough")
 class HalfGrown(BlockManager):
     def grow(self, number, count):
-        table, copies = self.tables[number], []
+        table, copies = self.sequences[number].block_table, []
         S = self.block_size
         users = self.allocator.references
         for n in copy_on_write(table.blocks, table.length, table.length + count, S, users):
@@ -853,7 +853,7 @@ class HalfGrown(BlockManager):
 @bug(BlockManager, "a shared block is written to without a copy")
 class NoCopy(BlockManager):
     def grow(self, number, count):
-        table = self.tables[number]
+        table = self.sequences[number].block_table
         if table.missing(count) > self.allocator.available:
             raise OutOfBlocks
         table.append(count, [self.allocator.allocate() for _ in range(table.missing(count))])
@@ -879,22 +879,22 @@ class ToFrom(BlockManager):
 class UncountedFork(BlockManager):
     def fork(self, number, child):
         super().fork(number, child)
-        for block in self.tables[child].blocks:
+        for block in self.blocks(child):
             self.allocator.references[block] -= 1
 
     def close(self, number):
-        for block in reversed(self.tables.pop(number).blocks):
+        for block in reversed(self.blocks(number)):
             if self.allocator.references[block]:
                 self.allocator.free(block)
-        del self.names[number]
+        self.sequences[number].block_table = None
 
 
 @bug(BlockManager, "a fork shares full blocks only, and begins its last one anew")
 class FullBlocks(BlockManager):
     def fork(self, number, child):
         super().fork(number, child)
-        table = self.tables[child]
-        if table.length % self.block_size:
+        table = self.sequences[child].block_table
+        if table is not None and table.length % self.block_size:
             self.allocator.free(table.blocks[-1])
             table.blocks[-1] = self.allocator.allocate()
 
@@ -902,19 +902,18 @@ class FullBlocks(BlockManager):
 @bug(BlockManager, "the blocks are given back from the first to the last")
 class FirstBlockFirst(BlockManager):
     def close(self, number):
-        del self.names[number]
-        for block in self.tables.pop(number).blocks:
+        for block in self.blocks(number):
             self.allocator.free(block)
+        self.sequences[number].block_table = None
 
 
 @bug(BlockManager, "blocks are named by all tokens, also where none is computed yet")
 class NamesTooEarly(BlockManager):
     def commit(self, number, tokens):
-        table, S = self.tables[number], self.block_size
-        names = prefix_hash(tokens, S)
-        for block, name in zip(table.blocks, names, strict=False):
+        for block, name in zip(
+            self.blocks(number), prefix_hash(tokens, self.block_size), strict=False
+        ):
             self.allocator.register(block, name)
-        self.names[number] = names[: table.length // S]
 
 
 @bug(BlockManager, "the search goes on behind a block that is not found")
@@ -925,8 +924,10 @@ class SearchesOn(BlockManager):
             block = self.allocator.find(name)
             if block is not None:
                 table.append(S, [block])
-        self.tables[number] = table
-        self.names[number] = prefix_hash(tokens, S)[: len(table.blocks)]
+        super().open(number, tokens[:1])
+        sequence = self.sequences[number]
+        sequence.block_table = table
+        sequence.block_hashes = prefix_hash(tokens, S)[: len(table.blocks)]
         return table.length
 
 
@@ -938,8 +939,20 @@ class SearchesOn(BlockManager):
 class EmptyTable(BlockManager):
     def open(self, number, tokens):
         found = super().open(number, tokens)
-        self.tables[number] = BlockTable(self.block_size)
+        self.sequences[number].block_table = BlockTable(self.block_size)
         return found
+
+
+@bug(
+    BlockManager,
+    "a sequence that is closed keeps its table, with blocks that others may get",
+    told_by="which is closed, should be None",
+)
+class KeepsTable(BlockManager):
+    def close(self, number):
+        table = self.sequences[number].block_table
+        super().close(number)
+        self.sequences[number].block_table = table
 
 
 @bug(Scheduler, "the batch is fixed: nobody joins before all of it have ended")
@@ -1050,7 +1063,14 @@ class ForkLast(Scheduler):
 class SharedTokens(Scheduler):
     def fork(self, number, child):
         super().fork(number, child)
-        self.tokens[child] = self.tokens[number]
+        self.sequences[child].tokens = self.sequences[number].tokens
+
+
+@bug(Scheduler, "all tokens that a fork gets from its parent count as its prompt")
+class ForkOfPrompt(Scheduler):
+    def fork(self, number, child):
+        super().fork(number, child)
+        self.sequences[child].prompt_length = len(self.sequences[child].tokens)
 
 
 @bug(Scheduler, "a sequence that ends keeps its blocks")
@@ -1060,7 +1080,6 @@ class KeepsBlocks(Scheduler):
             self.running.remove(number)
         else:
             self.waiting.remove(number)
-        del self.tokens[number]
 
 
 @bug(
@@ -1138,13 +1157,13 @@ class IgnoresCopies(Engine):
 class DrawsTooEarly(Engine):
     def step(self):
         scheduler = self.scheduler
-        tokens = scheduler.tokens
         schedule = scheduler.schedule
 
         def cut():
             work, copies = schedule()
             for number, _, stop in work:
-                tokens[number] = tokens[number][:stop]
+                sequence = self.sequences[number]
+                sequence.tokens = sequence.tokens[:stop]
             return work, copies
 
         scheduler.schedule = cut
@@ -1171,6 +1190,16 @@ class OneMore(Engine):
         return number
 
 
+@bug(Engine, "the prompt counts among the tokens that may be added")
+class PromptCounts(Engine):
+    def add(self, prompt, sampling=None):
+        number = super().add(prompt, sampling)
+        sampling = self.sequences[number].sampling
+        left = sampling.max_tokens - len(prompt)
+        self.sequences[number].sampling = sampling._replace(max_tokens=left)
+        return number
+
+
 @bug(Engine, "all samples of a request draw from one generator")
 class OneGenerator(Engine):
     def fork(self, number):
@@ -1181,10 +1210,9 @@ class OneGenerator(Engine):
 
 @bug(Engine, "all samples of a request draw with the same seed")
 class OneSeed(Engine):
-    def enter(self, sampling, samples):
-        number = super().enter(sampling, samples)
+    def enter(self, number, sampling, samples):
+        super().enter(number, sampling, samples)
         self.sequences[number].generator.manual_seed(sampling.seed)
-        return number
 
 
 @bug(
@@ -1251,18 +1279,19 @@ equivalent(
 )
 equivalent(
     BlockManager,
-    "names.append(name) → (left out)",
+    "sequence = self.sequences.setdefault(number, Sequence(list(tokens))) → "
+    "sequence = self.sequences.setdefault(number, Sequence((lambda same: same)(tokens)))",
+    "the manager never changes the tokens",
+)
+equivalent(
+    BlockManager,
+    "hashes.append(name) → (left out)",
     "commit names the blocks again: names are kept to save that work",
 )
 equivalent(
     BlockManager,
-    "self.names[number] = names + new → (left out)",
+    "sequence.block_hashes = known + new → (left out)",
     "commit names the blocks again: names are kept to save that work",
-)
-equivalent(
-    BlockManager,
-    "del self.names[number] → (left out)",
-    "open and fork replace what is there",
 )
 equivalent(
     Engine,

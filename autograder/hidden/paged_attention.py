@@ -29,6 +29,7 @@ from course_pkg.checks.paged_attention import (
     pairs,
     part,
     queues,
+    record,
     references,
     same,
     scene,
@@ -382,7 +383,7 @@ def end_of_the_chain_first(managers, case):
     same(case, seen, [4, 2, 0, 1, 1, 1], what)
 
 
-@check(BlockManager, see="One place that keeps the tables")
+@check(BlockManager, see="Blocks for every sequence")
 def names_what_is_written(managers, case):
     """names a block only when it is full and its tokens are computed"""
     manager, text = managers(12, 2), list(range(9))
@@ -492,14 +493,21 @@ def forks(schedulers, case):
     for each in (0, 7, 1):
         scheduler.computed(each)
         scheduler.append(each, 60 + each)
-    tokens = scheduler.tokens
-    found = [token for each in (0, 7, 1) for token in numbers(tokens[each], "tokens")[-2:]]
-    what = "the last two tokens of the first, its fork and the second"
-    same(case, found, [7, 60, 7, 67, 7, 61], what)
-    for each in (7, 8, 2, 1, 0):
+    found = []
+    for each in (0, 7, 1):
+        sequence = record(scheduler, each)
+        found += [*numbers(sequence.tokens, "tokens"), -1, *numbers(sequence.output, "output")]
+    expected = [0, 1, 2, 3, 4, 7, 60, -1, 7, 60, 0, 1, 2, 3, 4, 7, 67, -1, 7, 67]
+    expected += [100, 101, 102, 103, 104, 7, 61, -1, 7, 61]
+    same(case, found, expected, "(tokens, -1, output) of the first, its fork and the second")
+    scheduler.fork(2, 9)
+    scheduler.append(2, 50)
+    tokens = numbers(record(scheduler, 9).tokens, "tokens")
+    same(case, tokens, [200, 201, 202, 203, 204], "tokens of a fork that waits")
+    for each in (7, 8, 2, 1, 0, 9):
         scheduler.remove(each)
     found = number(scheduler.manager.allocator.available, "available")
-    same(case, [found, len(scheduler.tokens)], [10, 0], "free blocks and sequences at the end")
+    same(case, [found, *queues(scheduler)], [10, -1], "free blocks; who runs, -1, waits at the end")
 
 
 @check(Scheduler, see="A prompt that is cached as a whole")

@@ -562,6 +562,22 @@ def unused_first(caches, case):
 
 
 @check(PrefixCache, see="Blocks that are remembered")
+def lists_idle(caches, case):
+    """lists the blocks without users that can be found"""
+    cache, owned = filled(caches, "abc", 5)
+    seen = []
+    for block in (cache.allocate(), owned[2], owned[0]):
+        cache.free(block)
+    for _ in range(2):
+        idle = cache.idle
+        seen.append(sorted(numbers(list(idle) if isinstance(idle, (dict, set)) else idle, "idle")))
+        cache.find("c")
+    expected = [sorted([owned[0], owned[2]]), [owned[0]]]
+    what = "idle blocks, sorted, after c, a and one without a name are freed, and c is found again"
+    same(case, flat(seen), flat(expected), what)
+
+
+@check(PrefixCache, see="Blocks that are remembered")
 def exhausted(caches, case):
     """raises OutOfBlocks only when all blocks are in use"""
     cache, owned = filled(caches, "ab", 2)
@@ -581,7 +597,61 @@ def lists(manager, *sequences: int) -> list[list[int]]:
     return [numbers(manager.blocks(each), f"blocks of sequence {each}") for each in sequences]
 
 
-@check(BlockManager, weight=2, see="One place that keeps the tables")
+def record(holder, sequence: int):
+    """Look up what a manager or a scheduler knows about a sequence."""
+    find = getattr(holder.sequences, "get", None)
+    found = find(sequence) if find else None
+    if not hasattr(found, "tokens"):
+        yours = f"yours has {describe(found)}" if find else f"yours is {describe(holder.sequences)}"
+        raise Failure(f"sequences should be a dict with a Sequence under {sequence}, {yours}.")
+    return found
+
+
+def tables(manager, *sequences: int) -> list[list[int]]:
+    """Read the blocks of some sequences from their tables, with the length before them."""
+    rows = []
+    for each in sequences:
+        table = record(manager, each).block_table
+        if table is None:
+            raise Failure(f"block_table of sequence {each} should be a BlockTable, yours is None.")
+        blocks = numbers(table.blocks, f"blocks of the table of sequence {each}")
+        rows.append([number(table.length, "length"), *blocks])
+    return rows
+
+
+def demand_no_table(case: Case, holder, sequence: int, when: str) -> None:
+    """Demand that a sequence has no table."""
+    table = record(holder, sequence).block_table
+    what = f"The block_table of sequence {sequence}, which {when}, should be None"
+    case.that(table is None, f"{what}, yours is {describe(table)}.")
+
+
+@check(BlockManager, see="One object for each sequence")
+def one_object(managers, case):
+    """keeps the table of a sequence in its Sequence, from open to close"""
+    manager = managers(9, 3)
+    manager.open(0, list(range(8)))
+    same(case, flat(tables(manager, 0)), [0], "length and blocks of the table after open")
+    grown(manager, 0, 7)
+    manager.fork(0, 1)
+    grown(manager, 1, 3)
+    first, second = lists(manager, 0, 1)
+    found = flat(tables(manager, 0, 1))
+    same(case, found, [7, *first, 10, *second], "length and blocks of two tables")
+    tokens = numbers(record(manager, 1).tokens, "tokens")
+    same(case, tokens, list(range(8)), "tokens of the fork")
+    manager.close(0)
+    demand_no_table(case, manager, 0, "is closed")
+    manager.fork(0, 2)
+    same(case, lists(manager, 2)[0], [], "blocks of the fork of one without a table")
+    manager.close(2)
+    seen = [manager.allocator.available, *tables(manager, 1)[0]]
+    same(case, seen, [5, 10, *second], "free blocks, and the table of the other sequence")
+    manager.close(1)
+    demand_no_table(case, manager, 1, "is closed too")
+
+
+@check(BlockManager, weight=2, see="Blocks for every sequence")
 def finds_prefixes(managers, case):
     """begins a sequence with the blocks of another that begins alike"""
     manager = managers(12, 3)
@@ -645,7 +715,7 @@ def all_or_nothing(managers, case):
     same(case, after, before, "blocks of the sequence, and users of all blocks, after the error")
 
 
-@check(BlockManager, see="One place that keeps the tables")
+@check(BlockManager, see="Blocks for every sequence")
 def gives_back(managers, case):
     """gives all blocks back when all sequences are closed"""
     manager = managers(7, 2)
@@ -718,6 +788,27 @@ def queues(scheduler) -> list[int]:
     """Read who runs, then -1, then who waits."""
     running, waiting = scheduler.running, scheduler.waiting
     return [*numbers(running, "running"), -1, *numbers(waiting, "waiting")]
+
+
+@check(Scheduler, see="One object for each sequence")
+def one_object(schedulers, case):
+    """keeps tokens and table of a sequence in one Sequence, which its manager knows too"""
+    driver = Driver(schedulers, 4, 2)
+    for sequence in (3, 5):
+        driver.add(sequence, 3)
+    for _ in range(3):
+        driver.step()  # in the last step, one of them loses its blocks to the other
+    scheduler = driver.scheduler
+    for holder in (scheduler, scheduler.manager):
+        tokens = [numbers(record(holder, each).tokens, "tokens") for each in (3, 5)]
+        expected = [300, 301, 302, 7, 7, 7, 500, 501, 502, 7, 7]
+        same(case, flat(tokens), expected, "tokens of two sequences after three steps")
+        same(case, tables(holder, 3)[0][:1], [5], "length of the table of the one that runs")
+        demand_no_table(case, holder, 5, "waits")
+    driver.remove(3)
+    demand_no_table(case, scheduler, 3, "is removed")
+    output = numbers(record(scheduler, 3).output, "output")
+    same(case, output, [7, 7, 7], "output of a removed sequence")
 
 
 @check(Scheduler, weight=2, see="Who runs next")

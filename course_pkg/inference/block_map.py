@@ -38,13 +38,13 @@ class Frame:
 
 def snapshot(engine, title: str = "") -> Frame:
     """Take a frame of an engine of paged_attention."""
-    manager = engine.scheduler.manager
-    allocator = manager.allocator
+    allocator = engine.scheduler.manager.allocator
+    tables = {n: engine.sequences[n].block_table for n in engine.scheduler.running}
     return Frame(
         blocks=len(allocator.references),
-        block_size=manager.block_size,
-        tables={number: list(table.blocks) for number, table in manager.tables.items()},
-        lengths={number: table.length for number, table in manager.tables.items()},
+        block_size=engine.cache.K.shape[3],
+        tables={number: list(table.blocks) for number, table in tables.items()},
+        lengths={number: table.length for number, table in tables.items()},
         cached=frozenset(allocator.idle),
         title=title,
     )

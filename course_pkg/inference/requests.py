@@ -3,10 +3,7 @@
 Named tuples, so that they cross to another process as data.
 """
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import torch
 
 
 class OutOfBlocks(Exception):
@@ -47,22 +44,3 @@ class Output(NamedTuple):
 
     tokens: list[list[int]]
     reasons: list[str]
-
-
-@dataclass
-class Sequence:
-    """One sample of one request, from its arrival to its end.
-
-    Attributes:
-        sampling: how to continue it.
-        generator: the source of its randomness.
-        tokens: what has been added to the prompt.
-        reason: why it has ended: "length", "stop" or "abort"; None while it has not.
-        samples: the numbers of all samples of its request; shared by them.
-    """
-
-    sampling: Sampling
-    generator: torch.Generator
-    tokens: list[int] = field(default_factory=list)
-    reason: str | None = None
-    samples: list[int] = field(default_factory=list)

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from course_pkg.inference.requests import OutOfBlocks
+from course_pkg.inference.sequence import Sequence
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -316,6 +317,10 @@ class Clocked(BlockAllocator):
     def available(self):
         return sum(users == 0 for users in self.references)
 
+    @property
+    def idle(self):
+        return {block for block in self.name_of if self.references[block] == 0}
+
     def allocate(self):
         idle = [block for block, users in enumerate(self.references) if users == 0]
         if not idle:
@@ -350,7 +355,7 @@ class TwoLists(BlockAllocator):
 
     def __init__(self, blocks):
         super().__init__(blocks)
-        self.named, self.waiting = [None] * blocks, []
+        self.named, self.idle = [None] * blocks, []
 
     @property
     def available(self):
@@ -360,7 +365,7 @@ class TwoLists(BlockAllocator):
         if self.available == 0:
             raise OutOfBlocks(f"{len(self.references)} blocks are in use")
         plain = [n for n, c in enumerate(self.references) if c == 0 and self.named[n] is None]
-        block = plain[-1] if plain else self.waiting.pop(0)
+        block = plain[-1] if plain else self.idle.pop(0)
         self.named[block] = None
         self.references[block] = 1
         return block
@@ -370,7 +375,7 @@ class TwoLists(BlockAllocator):
             raise ValueError("not in use")
         self.references[block] -= 1
         if self.references[block] == 0 and self.named[block] is not None:
-            self.waiting.append(block)
+            self.idle.append(block)
 
     def register(self, block, name):
         if self.named[block] is None and name not in self.named:
@@ -380,8 +385,8 @@ class TwoLists(BlockAllocator):
         if name not in self.named:
             return None
         block = self.named.index(name)
-        if block in self.waiting:
-            self.waiting.remove(block)
+        if block in self.idle:
+            self.idle.remove(block)
         self.references[block] += 1
         return block
 
@@ -391,24 +396,29 @@ class Plain:
     """Names whole prefixes by their tokens, and looks at every block again in each commit."""
 
     def __init__(self, blocks, block_size):
-        self.allocator, self.S, self.lists, self.length = PrefixCache(blocks), block_size, {}, {}
+        self.allocator, self.S, self.sequences = PrefixCache(blocks), block_size, {}
 
     def blocks(self, number):
-        return self.lists[number]
+        sequence = self.sequences[number]
+        return sequence.block_table.blocks if sequence.block_table else []
 
     def open(self, number, tokens):
-        self.lists[number] = []
+        found = []
         for end in range(self.S, len(tokens), self.S):
             block = self.allocator.find(tuple(tokens[:end]))
             if block is None:
                 break
-            self.lists[number].append(block)
-        self.length[number] = len(self.lists[number]) * self.S
-        return self.length[number]
+            found.append(block)
+        if number not in self.sequences:
+            self.sequences[number] = Sequence([*tokens])
+        self.sequences[number].block_table = table = BlockTable(self.S)
+        table.append(len(found) * self.S, found)
+        return len(found) * self.S
 
     def grow(self, number, count):
-        mine, stop = self.lists[number], self.length[number] + count
-        touched = range(self.length[number] // self.S, len(mine))
+        table = self.sequences[number].block_table
+        mine, stop = table.blocks, table.length + count
+        touched = range(table.length // self.S, len(mine))
         shared = [n for n in touched if self.allocator.references[mine[n]] > 1]
         new = -(-stop // self.S) - len(mine)
         if self.allocator.available < len(shared) + new:
@@ -418,24 +428,28 @@ class Plain:
         for n, (source, target) in zip(shared, copies, strict=True):
             self.allocator.free(source)
             mine[n] = target
-        mine += fresh[len(shared) :]
-        self.length[number] = stop
+        table.blocks, table.length = mine + fresh[len(shared) :], stop
         return copies
 
     def commit(self, number, tokens):
-        for n in range(self.length[number] // self.S):
-            self.allocator.register(self.lists[number][n], tuple(tokens[: (n + 1) * self.S]))
+        table = self.sequences[number].block_table
+        for n in range(table.length // self.S):
+            self.allocator.register(table.blocks[n], tuple(tokens[: (n + 1) * self.S]))
 
     def fork(self, number, child):
-        self.lists[child] = self.lists[number].copy()
-        self.length[child] = self.length[number]
-        for block in self.lists[child]:
+        parent, twin = self.sequences[number], Sequence([*self.sequences[number].tokens])
+        twin.prompt_length = parent.prompt_length
+        self.sequences[child] = twin
+        if parent.block_table is not None:
+            twin.block_table = BlockTable(self.S)
+            twin.block_table.append(parent.block_table.length, parent.block_table.blocks)
+        for block in self.blocks(child):
             self.allocator.share(block)
 
     def close(self, number):
-        while self.lists[number]:
-            self.allocator.free(self.lists[number].pop())
-        del self.lists[number], self.length[number]
+        while blocks := self.blocks(number):
+            self.allocator.free(blocks.pop())
+        self.sequences[number].block_table = None
 
 
 @alternative(BlockManager)
@@ -443,7 +457,7 @@ class OneByOne(BlockManager):
     """Grows by one position after the other, when it is clear that there is room."""
 
     def grow(self, number, count):
-        table, allocator = self.tables[number], self.allocator
+        table, allocator = self.sequences[number].block_table, self.allocator
         start = table.length
         shared = [
             n
@@ -472,8 +486,9 @@ class InTwoPasses(Scheduler):
         position = 0
         while position < len(self.running) and left > 0:
             number = self.running[position]
-            start = self.manager.tables[number].length
-            stop = start + min(len(self.tokens[number]) - start, left)
+            sequence = self.sequences[number]
+            start = sequence.block_table.length
+            stop = min(len(sequence.tokens), start + left)
             try:
                 copies.extend(self.manager.grow(number, stop - start))
             except OutOfBlocks:
@@ -485,8 +500,9 @@ class InTwoPasses(Scheduler):
         for number in list(self.waiting):
             if left <= 0 or len(self.running) >= self.most:
                 break
-            start = self.manager.open(number, self.tokens[number])
-            stop = start + min(len(self.tokens[number]) - start, left)
+            tokens = self.sequences[number].tokens
+            start = self.manager.open(number, tokens)
+            stop = min(len(tokens), start + left)
             try:
                 copies.extend(self.manager.grow(number, stop - start))
             except OutOfBlocks:
@@ -525,7 +541,7 @@ class OneLine(Scheduler):
         pass
 
     def add(self, number, tokens):
-        self.tokens[number] = list(tokens)
+        self.sequences[number] = Sequence(list(tokens))
         self.line.append(number)
 
     def schedule(self):
@@ -536,8 +552,9 @@ class OneLine(Scheduler):
             new = number not in self.on
             if new and (len(self.on) >= self.most or len(work) < len(self.on)):
                 break
-            start = self.manager.open(number, self.tokens[number]) if new else self._length(number)
-            count = min(len(self.tokens[number]) - start, left)
+            tokens = self.sequences[number].tokens
+            start = self.manager.open(number, tokens) if new else self._length(number)
+            count = min(len(tokens) - start, left)
             while True:
                 try:
                     copies += self.manager.grow(number, count)
@@ -557,7 +574,7 @@ class OneLine(Scheduler):
         return work, copies
 
     def _length(self, number):
-        return self.manager.tables[number].length
+        return self.sequences[number].block_table.length
 
     def preempt(self, number):
         self.on.remove(number)
@@ -565,15 +582,15 @@ class OneLine(Scheduler):
         self.preemptions += 1
 
     def fork(self, number, child):
-        self.tokens[child] = self.tokens[number].copy()
         self.line.insert(self.line.index(number) + 1, child)
         if number in self.on:
             self.manager.fork(number, child)
             self.on.add(child)
+        else:
+            self.sequences[child] = self.sequences[number].fork()
 
     def remove(self, number):
         self.line.remove(number)
-        del self.tokens[number]
         if number in self.on:
             self.on.remove(number)
             self.manager.close(number)
@@ -586,7 +603,7 @@ class OneAtATime(Engine):
     def forward(self, work):
         rows = []
         for number, start, stop in work:
-            table = self.scheduler.manager.tables[number]
+            table = self.sequences[number].block_table
             slots = torch.tensor(table.slots(start, stop))
 
             def attend(layer, Q, K, V, table=table, slots=slots, start=start, stop=stop):
@@ -597,7 +614,7 @@ class OneAtATime(Engine):
                 Y = functional.scaled_dot_product_attention(*heads, mask, enable_gqa=True)
                 return Y[0].transpose(0, 1)
 
-            tokens = torch.tensor(self.scheduler.tokens[number][start:stop])
+            tokens = torch.tensor(self.sequences[number].tokens[start:stop])
             last = torch.tensor([stop - start - 1])
             with torch.no_grad():
                 rows.append(self.model(tokens, torch.arange(start, stop), attend, last)[0])

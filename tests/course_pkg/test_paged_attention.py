@@ -183,11 +183,11 @@ def test_an_exhausted_manager_changes_nothing():
     manager.open(0, [1] * 9)
     manager.grow(0, 5)
     manager.fork(0, 1)
-    before = list(manager.tables[1].blocks), list(manager.allocator.references)
+    before = list(manager.blocks(1)), list(manager.allocator.references)
     with pytest.raises(OutOfBlocks):
         manager.grow(1, 2)  # a copy and a new block, but one is left
-    assert (manager.tables[1].blocks, manager.allocator.references) == before
-    assert manager.grow(1, 1) == [(before[0][2], manager.tables[1].blocks[2])]
+    assert (manager.blocks(1), manager.allocator.references) == before
+    assert manager.grow(1, 1) == [(before[0][2], manager.blocks(1)[2])]
 
 
 def test_the_last_to_come_is_the_first_to_go():

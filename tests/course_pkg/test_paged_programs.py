@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from course_pkg.inference.models import Llama, attend_to_all
 from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
-from course_pkg.paged_attention import BlockManager, Engine, PrefixCache
+from course_pkg.paged_attention import BlockManager, BlockTable, Engine, PrefixCache
 from course_pkg.tools.threads import one_thread
 
 BLOCKS = 7
@@ -84,15 +84,21 @@ class Allocation(RuleBasedStateMachine):
         assert self.cache.available == self.users.count(0)
 
 
+def tables_of(manager: BlockManager) -> dict[int, BlockTable]:
+    """Collect the tables of the sequences that have one."""
+    tables = {number: each.block_table for number, each in manager.sequences.items()}
+    return {number: table for number, table in tables.items() if table is not None}
+
+
 def blocks_are_in_order(manager: BlockManager) -> None:
     """Every block has as many users as tables that hold it, and is in one place only."""
-    allocator = manager.allocator
-    held = [block for table in manager.tables.values() for block in table.blocks]
+    allocator, tables = manager.allocator, tables_of(manager).values()
+    held = [block for table in tables for block in table.blocks]
     assert allocator.references == [held.count(n) for n in range(len(allocator.references))]
     places = [*allocator.unused, *allocator.idle, *set(held)]
     assert sorted(places) == list(range(len(allocator.references)))
-    assert all(len(set(t.blocks)) == len(t.blocks) for t in manager.tables.values())
-    assert all(0 <= table.waste < manager.block_size for table in manager.tables.values())
+    assert all(len(set(table.blocks)) == len(table.blocks) for table in tables)
+    assert all(0 <= table.waste < manager.block_size for table in tables)
 
 
 class Management(RuleBasedStateMachine):
@@ -120,7 +126,7 @@ class Management(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 5), token=st.integers(0, 1))
     def write(self, data, count, token):
         number = data.draw(st.sampled_from(sorted(self.texts)))
-        text, table = self.texts[number], self.manager.tables[number]
+        text, table = self.texts[number], self.manager.sequences[number].block_table
         start = table.length
         before = list(table.blocks), list(self.manager.allocator.references)
         try:
@@ -155,7 +161,7 @@ class Management(RuleBasedStateMachine):
     @invariant()
     def every_slot_is_right(self):
         blocks_are_in_order(self.manager)
-        for number, table in self.manager.tables.items():
+        for number, table in tables_of(self.manager).items():
             for position, slot in enumerate(table.slots(0, table.length)):
                 assert self.memory[slot] == tuple(self.texts[number][: position + 1])
 
@@ -201,7 +207,7 @@ class Serving(RuleBasedStateMachine):
         def checked_forward(work):
             logits = forward(work)
             for (number, _, stop), row in zip(work, logits, strict=True):
-                text = tuple(self.engine.scheduler.tokens[number][:stop])
+                text = tuple(self.engine.sequences[number].tokens[:stop])
                 torch.testing.assert_close(row, plain_logits(text), rtol=1e-10, atol=1e-10)
             return logits
 
@@ -254,11 +260,12 @@ class Serving(RuleBasedStateMachine):
             return
         scheduler = self.engine.scheduler
         blocks_are_in_order(scheduler.manager)
-        assert sorted(scheduler.manager.tables) == sorted(scheduler.running)
+        assert sorted(tables_of(scheduler.manager)) == sorted(scheduler.running)
         assert sorted([*scheduler.running, *scheduler.waiting]) == self.alive()
         for sequence in self.engine.sequences.values():
             text = list(self.prompts[sequence.samples[0]])
-            for token in sequence.tokens:
+            assert sequence.tokens == [*text, *sequence.output]
+            for token in sequence.output:
                 assert token == int(plain_logits(tuple(text)).argmax())
                 text.append(token)
 
@@ -274,7 +281,7 @@ class Serving(RuleBasedStateMachine):
         assert not self.alive() and allocator.available == len(allocator.references)
         for sequence in self.engine.sequences.values():
             assert (
-                sequence.reason == "abort" or len(sequence.tokens) == sequence.sampling.max_tokens
+                sequence.reason == "abort" or len(sequence.output) == sequence.sampling.max_tokens
             )
 
 

@@ -1,0 +1,56 @@
+"""What a serving engine knows about one sequence."""
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from course_pkg.inference.requests import Sampling
+
+if TYPE_CHECKING:
+    from course_pkg.paged_attention import BlockTable
+
+
+@dataclass
+class Sequence:
+    """One sample of one request, from its arrival to its end.
+
+    Attributes:
+        tokens: its prompt and what has been added.
+        prompt_length: how many of the tokens are the prompt.
+        output: the other tokens, in a new list.
+        block_table: the `BlockTable` of its blocks; None while it has none.
+        block_hashes: the names of its full blocks, in their order.
+        sampling: how to continue it.
+        generator: the source of its randomness.
+        samples: the numbers of all samples of its request; shared by them.
+        reason: why it has ended: "length", "stop" or "abort"; None while it has not.
+
+    Args:
+        tokens: the prompt.
+    """
+
+    tokens: list[int]
+    prompt_length: int = field(init=False)
+    block_table: "BlockTable | None" = None
+    block_hashes: list[str] = field(default_factory=list)
+    sampling: Sampling = field(default_factory=Sampling)
+    generator: torch.Generator | None = None
+    samples: list[int] = field(default_factory=list)
+    reason: str | None = None
+
+    def __post_init__(self):
+        self.prompt_length = len(self.tokens)
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    def fork(self) -> "Sequence":
+        """Copy a sequence: tokens, table and names are the copy's own."""
+        child = copy.copy(self)
+        child.tokens, child.block_hashes = list(self.tokens), list(self.block_hashes)
+        if self.block_table is not None:
+            child.block_table = self.block_table.fork()
+        return child
