@@ -669,9 +669,9 @@ class Engine:
 
     def enter(self, number: int, sampling: Sampling, samples: list[int]) -> None:
         """Make a sequence one more sample of a request, with randomness of its own."""
-        sequence = self.sequences[number]
-        sequence.sampling, sequence.samples = sampling, samples
-        sequence.generator = torch.Generator().manual_seed(sampling.seed + len(samples))
+        sample = self.sequences[number]
+        sample.sampling, sample.samples = sampling, samples
+        sample.generator = torch.Generator().manual_seed(sampling.seed + len(samples))
         samples.append(number)
 
     def fork(self, number: int) -> int:
