@@ -22,7 +22,7 @@
   if (!document.querySelector("#unseen")) {
     const style = document.createElement("style");
     style.id = "unseen";
-    style.textContent = "mjx-assistive-mml { display: none !important }";
+    style.textContent = "mjx-container mjx-assistive-mml { display: none !important }";
     document.head.append(style);
   }
 

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from autograder.assignment import ROOT
 from tests.browser import fonts
-from tests.browser.window import HEIGHT, SECONDS, WIDTH, Window
+from tests.browser.window import SCREENSHOTS, SECONDS, Window, open_window
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = "no Chromium: apt-get install chromium"
-SCREENSHOTS = ROOT / "build" / "screenshots"
 # It should ask nobody anything.
 OPTIONS = (
     "--disable-gpu",
@@ -55,9 +53,7 @@ def window(chromium, request) -> Iterator[Callable[..., Window]]:
     opened = []
 
     def open(user: str, **options) -> Window:
-        size = {"width": WIDTH, "height": HEIGHT}
-        context = chromium.new_context(viewport=size, locale="en-US", **options)
-        opened.append(Window(context, folder, user))
+        opened.append(open_window(chromium, folder, user, **options))
         return opened[-1]
 
     yield open

@@ -1,6 +1,7 @@
 """What a person does in JupyterLab, by its menus, buttons and keys."""
 
 import re
+from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
@@ -34,6 +35,16 @@ class Lab:
         """Open a file, or a folder, of the file browser by a double click."""
         names = self.page.locator(".jp-DirListing-itemText")
         names.filter(has_text=re.compile(f"^{re.escape(name)}$")).dblclick()
+
+    def open_alone(self, path: Path) -> None:
+        """Close everything and open a file, by its path."""
+        self.menu("File", "Close All Tabs")
+        self.menu("File", "Open from Path…")
+        self.page.fill(".jp-Dialog input", str(path))
+        self.page.keyboard.press("Enter")
+        expect(self.page.locator(".jp-MainAreaWidget:not(.lm-mod-hidden)")).to_have_count(1)
+        label = self.page.locator("#jp-main-dock-panel .lm-mod-current .lm-TabBar-tabLabel")
+        expect(label).to_have_text(path.name)
 
     def cell(self, source: str) -> Locator:
         """The cell whose source begins with a text."""

@@ -1,8 +1,10 @@
 """Every notebook looks right in JupyterLab: unsolved in the light theme, solved in the dark one."""
 
 import contextlib
+import functools
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -19,8 +21,8 @@ from course_pkg.checking.registry import find
 from course_pkg.checking.runner import run_here
 from tests.browser.fonts import DEJAVU, LIBERATION, FontSet, use
 from tests.browser.lab import Lab
-from tests.browser.window import Window
-from tests.server import STUDENT, Server, serving
+from tests.browser.window import SCREENSHOTS, open_window
+from tests.server import STUDENT, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser-look")]
 REPORTS = "reports.ipynb"
@@ -43,7 +45,7 @@ def server(tmp_path_factory):
     write_reports(root / REPORTS, jupyter / "data")
     settings = jupyter / "config" / "lab" / "user-settings" / "@jupyterlab"
     for name, value in {
-        "notebook-extension/tracker": {"windowingMode": "none"},
+        "notebook-extension/tracker": {"windowingMode": "none", "kernelShutdown": True},
         "docmanager-extension/plugin": {"autosave": False},
     }.items():
         path = settings / f"{name}.jupyterlab-settings"
@@ -105,19 +107,43 @@ def expected(path: Path) -> dict:
     }
 
 
+@pytest.fixture(scope="module")
+def labs(server, chromium) -> Iterator[Callable[[tuple[str, FontSet]], Lab]]:
+    """One JupyterLab for each look, in which one notebook after the other is opened."""
+    windows = []
+
+    @functools.cache
+    def open(look: tuple[str, FontSet]) -> Lab:
+        theme, fonts = look
+        windows.append(open_window(chromium, SCREENSHOTS / "test_look", theme))
+        lab = Lab(windows[-1], f"{server.address}/lab?token={server.token}&reset")
+        choose(lab, theme)
+        use(lab.page, fonts)
+        # A kernel that starts changes the notebook's metadata: closing it then asks what to do.
+        discard = lab.page.locator(".jp-Dialog", has_text="Save your work").get_by_text("Discard")
+        lab.page.add_locator_handler(discard, discard.click)
+        return lab
+
+    yield open
+    for window in windows:
+        window.close()
+
+
 @pytest.mark.parametrize(
     ("folder", "look"), [("notebooks", LIGHT), ("solutions", DARK)], ids=["notebook", "solved"]
 )
 @pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
-def test_notebook_looks_right(assignment: Assignment, folder, look, server, window):
+def test_notebook_looks_right(assignment: Assignment, folder, look, labs):
     path = Path(folder, assignment.name, f"{assignment.name}.ipynb")
-    look_at(path, expected(ROOT / path), server, window(f"{path.stem}_{folder}"), look)
+    look_at(path, expected(ROOT / path), labs(look))
 
 
-def test_reports_of_checks_can_be_read(server, window):
+@pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
+def test_reports_of_checks_can_be_read(look, labs):
     nothing = dict.fromkeys(("texts", "formulas", "figures"), 0)
     parts = nothing | {"outputs": 4, "contrast": CONTRAST}
-    lab = look_at(Path(REPORTS), parts, server, window("reports"), LIGHT, DARK)
+    lab = labs(look)
+    look_at(Path(REPORTS), parts, lab)
     expect(lab.page.locator(".jp-OutputArea")).to_contain_text(
         ["✗ lstm_step · values", "✓ values", "LSTM 100%", "UserWarning"]
     )
@@ -145,20 +171,14 @@ def test_fonts_are_those_that_the_look_names(server, window):
             assert len(widths(font)) == 1, font
 
 
-def look_at(
-    path: Path, parts: dict, server: Server, window: Window, *looks: tuple[str, FontSet]
-) -> Lab:
-    """Demand that a notebook shows all its parts as they should be, in some themes."""
-    lab = Lab(window, f"{server.address}/lab/tree/{path}?token={server.token}&reset")
-    for theme, fonts in looks:
-        choose(lab, theme)
-        use(lab.page, fonts)
-        with contextlib.suppress(TimeoutError):  # the next line says what is wrong
-            lab.page.wait_for_function(
-                f"parts => ({AUDIT})(parts).length === 0", arg=parts, timeout=SETTLED, polling=500
-            )
-        problems = lab.page.evaluate(AUDIT, parts)
-        # A whole notebook takes seconds to draw: one with outputs shows all that one without does.
-        window.picture(theme, of=".jp-WindowedPanel-outer" if parts["outputs"] else None)
-        assert not problems, f"{path}, {theme}, {fonts.name}: {problems}"
-    return lab
+def look_at(path: Path, parts: dict, lab: Lab) -> None:
+    """Demand that a notebook shows all its parts as they should be."""
+    lab.open_alone(path)
+    with contextlib.suppress(TimeoutError):  # the next line says what is wrong
+        lab.page.wait_for_function(
+            f"parts => ({AUDIT})(parts).length === 0", arg=parts, timeout=SETTLED, polling=500
+        )
+    problems = lab.page.evaluate(AUDIT, parts)
+    # A whole notebook takes seconds to draw: one with outputs shows all that one without does.
+    lab.window.picture(path.stem, of=".jp-WindowedPanel-outer" if parts["outputs"] else None)
+    assert not problems, f"{path}: {problems}"

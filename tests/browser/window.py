@@ -3,11 +3,20 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, Request
+from playwright.sync_api import Browser, BrowserContext, Request
 
+from autograder.assignment import ROOT
+
+SCREENSHOTS = ROOT / "build" / "screenshots"
 SECONDS = 120  # the longest wait: continuous integration is slow and busy
 WIDTH, HEIGHT, HIGHEST = 1400, 1000, 16_000  # pixels
 LOCAL = ("127.0.0.1", "localhost")
+
+
+def open_window(browser: Browser, folder: Path, user: str, **options) -> "Window":
+    """Open a window of a user who is new to the browser."""
+    size = {"width": WIDTH, "height": HEIGHT}
+    return Window(browser.new_context(viewport=size, locale="en-US", **options), folder, user)
 
 
 class Window:
@@ -34,7 +43,7 @@ class Window:
 
         Args:
             name: what it shows.
-            of: a part that scrolls; then the window is made as high as this part's content.
+            of: a part that scrolls; for the picture the window is as high as this part's content.
         """
         if of is not None:
             height = self.page.locator(of).evaluate("part => part.scrollHeight")
@@ -42,6 +51,8 @@ class Window:
         self._pictures += 1
         path = self._folder / f"{self._user}_{self._pictures:02}_{name}.png"
         self.page.screenshot(path=path)
+        if of is not None:
+            self.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
     def close(self) -> None:
         """End the session."""
