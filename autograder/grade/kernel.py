@@ -14,6 +14,7 @@ from nbformat.v4 import new_output, output_from_msg
 from autograder.grade import sandbox
 from autograder.grade.errors import KernelDied, TemplateEnded
 from autograder.grade.provisioner import NAME, SandboxKernels, SandboxProvisioner
+from autograder.grade.reading import whole
 
 TEXT = 100_000  # characters that a cell's outputs may have
 PICTURES = 4 << 20  # characters of encoded pictures
@@ -65,7 +66,8 @@ class Outputs:
                 last.text += output.text
                 return
         elif output.output_type == "error":
-            output.ename, output.evalue = output.ename[:200], self._take("text", output.evalue)
+            output.ename = whole(output.ename[:200])
+            output.evalue = self._take("text", output.evalue)
             output.traceback = [self._take("text", line) for line in output.traceback]
         else:
             for kind, value in list(output.data.items()):
@@ -81,16 +83,17 @@ class Outputs:
     def _take(self, purse: str, text: str) -> str:
         if len(text) <= self._left[purse]:
             self._left[purse] -= len(text)
-            return text.encode("utf-8", "replace").decode()
+            return whole(text)
         taken, self._left[purse] = text[: self._left[purse]], 0
         self._is_cut = True
-        return taken.encode("utf-8", "replace").decode()
+        return whole(taken)
 
 
 def _shorten(content: dict) -> None:
     """Leave out what no output of a cell needs, before anything looks at it closely."""
     if "data" in content:
-        content["data"] = {k: v for k, v in content["data"].items() if isinstance(v, str)}
+        found = content["data"].items()
+        content["data"] = {whole(k): whole(v) for k, v in found if isinstance(v, str)}
     if "traceback" in content:
         content["traceback"] = content["traceback"][:LINES]
     content["metadata"] = {}

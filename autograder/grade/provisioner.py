@@ -74,7 +74,7 @@ class SandboxProvisioner(LocalProvisioner):
 
     def _command(self, argv: list[str], sockets: Path) -> list[str]:
         return sandbox.command(
-            argv,
+            sandbox.closed(argv),
             kit=kit(Assignment(self.assignment)),
             sockets=sockets,
             files=Path(self.files) if self.files else None,

@@ -1,5 +1,7 @@
 """The sandbox, its limits, and what happens where there is none."""
 
+import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -204,6 +206,21 @@ def test_a_kernel_makes_no_namespaces_of_its_own(is_warm):
         text = "import ctypes; print(ctypes.CDLL(None).unshare(1 << 28))"
         outputs, _ = kernel.run(text, 60)
         assert outputs[0].text == "-1\n"
+
+
+@needs_sandbox
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_the_keyrings_of_the_session_are_closed(is_warm):
+    """They are in no namespace: a key that one student leaves there, another one finds."""
+    join, numbers = (
+        (250, (248, 249, 250)) if os.uname().machine == "x86_64" else (219, (217, 218, 219))
+    )
+    code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+    code += f"print([(libc.syscall(n, 0, -3, 0, 0, 0), ctypes.get_errno()) for n in {numbers}])"
+    ctypes.CDLL(None).syscall(join, 1, None)  # as a login does
+    with Kernel("02_lstm", is_warm=is_warm) as kernel:
+        outputs, _ = kernel.run(code, 60)
+        assert outputs[0].text == f"{[(-1, errno.ENOSYS)] * len(numbers)}\n"
 
 
 @needs_sandbox
