@@ -181,10 +181,11 @@ class Judging:
                 self._is_final = False
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
-                if _is_solved_below(planned, steps, self.plan):
-                    text = f"{exercise.name} is defined again below its check: look at both."
-                    self._note(planned, text)
             report.breach = found
+        if not report.passed and _is_solved_below(planned, steps, self.plan):
+            text = f"{exercise.name} is defined again below its check: look at both."
+            self._note(planned, text)
+            return report, f"{report.text}\n! {text}"
         return report, report.text
 
     def _explain(self, planned: Planned, report: Report, at_home: Report) -> None:

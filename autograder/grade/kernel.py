@@ -23,6 +23,7 @@ LINES = 200  # of a traceback
 MESSAGE = 16 << 20  # bytes of one message, which takes many times as much when it is read
 START_SECONDS = 60.0
 UNREADABLE = "unreadable"  # stands for the type of such a message
+SEND_SECONDS = 3.0  # for a kernel to take a message
 GRACE = 3.0  # for a cell to end after it has been interrupted
 
 
@@ -145,6 +146,9 @@ class Kernel:
             self._client.start_channels(hb=False)
             for channel in (self._client.iopub_channel, self._client.shell_channel):
                 channel.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE)
+            # Sockets that the student's code has broken take nothing, and sending would wait.
+            for channel in (self._client.shell_channel, self._client.control_channel):
+                channel.socket.setsockopt(zmq.SNDTIMEO, int(1000 * SEND_SECONDS))
             self._wait_for_welcome()
             # quit() in a cell would end the kernel; the cells below it still count.
             self.settle(self.submit("get_ipython().ask_exit = lambda: None"), START_SECONDS)
@@ -195,14 +199,22 @@ class Kernel:
         return outputs.found, False
 
     def submit(self, source: str, *, store_history: bool = False) -> str:
-        """Send a cell to the kernel, and return the number of the request."""
-        return self._client.execute(
-            source,
-            silent=not store_history,
-            store_history=store_history,
-            allow_stdin=False,
-            stop_on_error=False,
-        )
+        """Send a cell to the kernel, and return the number of the request.
+
+        Raises:
+            KernelDied: it takes no requests.
+        """
+        try:
+            return self._client.execute(
+                source,
+                silent=not store_history,
+                store_history=store_history,
+                allow_stdin=False,
+                stop_on_error=False,
+            )
+        except zmq.Again:
+            self.kill()
+            raise KernelDied("it takes no requests") from None
 
     def settle(self, request: str, seconds: float, outputs: Outputs | None = None) -> bool:
         """Wait until a request is done, and collect its outputs.
@@ -242,7 +254,8 @@ class Kernel:
     def interrupt(self) -> None:
         """Interrupt what the kernel is doing, as Jupyter's stop button does."""
         message = self._client.session.msg("interrupt_request", content={})
-        self._client.control_channel.send(message)
+        with contextlib.suppress(zmq.Again):  # then it does not end in time, and is killed
+            self._client.control_channel.send(message)
 
     def kill(self) -> None:
         """End the kernel and all that it has started."""
