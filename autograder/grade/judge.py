@@ -1,5 +1,6 @@
 """Judge one submission: its cells run in the sandbox, the checks of its exercises outside."""
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.points import HOLLOW, earned, is_hollow
+from autograder.grade.reading import whole
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step, Verdict, is_students
 from autograder.hidden import load_hidden
@@ -181,8 +183,14 @@ class Judging:
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
             report.breach = found
-        text = f"{report.text}\n{HOLLOW}" if is_hollow(report) else report.text
-        return report, text
+        text = [report.text]
+        if is_hollow(report):
+            text.append(HOLLOW)
+        if not report.passed and _is_solved_below(planned, steps, self.plan):
+            again = f"{exercise.name} is defined again below its check: look at both."
+            self._note(planned, again)
+            text.append(f"! {again}")
+        return report, "\n".join(text)
 
     def _explain(self, planned: Planned, report: Report, at_home: Report) -> None:
         """Take what failed checks say from a run with the inputs that students have at home.
@@ -232,6 +240,15 @@ class Judging:
             self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
 
 
+def _is_solved_below(planned: Planned, steps: list[Step], plan: Plan) -> bool:
+    """Say whether a student defines an exercise below its check too, more than as a stub."""
+    below = itertools.dropwhile(lambda step: step.name != planned.name, steps)
+    return any(
+        is_students(step, plan) and syntax.bindings(step.source).get(planned.exercise or "")
+        for step in below
+    )
+
+
 def _is_given(planned: Planned) -> bool:
     return not (planned.is_written_by_students or planned.is_checked)
 
@@ -243,7 +260,7 @@ def _points(planned: Planned, report: Report | None) -> float:
 def _graded(text: str, points: float) -> list:
     """What the graded cell would have shown in the notebook."""
     return [
-        new_output("stream", name="stdout", text=text + "\n"),
+        new_output("stream", name="stdout", text=whole(text) + "\n"),
         new_output("execute_result", data={"text/plain": repr(points)}, execution_count=1),
     ]
 

@@ -14,6 +14,7 @@ from nbformat.v4 import new_output, output_from_msg
 from autograder.grade import sandbox
 from autograder.grade.errors import KernelDied, TemplateEnded
 from autograder.grade.provisioner import NAME, SandboxKernels, SandboxProvisioner
+from autograder.grade.reading import whole
 
 TEXT = 100_000  # characters that a cell's outputs may have
 PICTURES = 4 << 20  # characters of encoded pictures
@@ -22,6 +23,7 @@ LINES = 200  # of a traceback
 MESSAGE = 16 << 20  # bytes of one message, which takes many times as much when it is read
 START_SECONDS = 60.0
 UNREADABLE = "unreadable"  # stands for the type of such a message
+SEND_SECONDS = 3.0  # for a kernel to take a message
 GRACE = 3.0  # for a cell to end after it has been interrupted
 
 
@@ -65,7 +67,8 @@ class Outputs:
                 last.text += output.text
                 return
         elif output.output_type == "error":
-            output.ename, output.evalue = output.ename[:200], self._take("text", output.evalue)
+            output.ename = whole(output.ename[:200])
+            output.evalue = self._take("text", output.evalue)
             output.traceback = [self._take("text", line) for line in output.traceback]
         else:
             for kind, value in list(output.data.items()):
@@ -81,16 +84,17 @@ class Outputs:
     def _take(self, purse: str, text: str) -> str:
         if len(text) <= self._left[purse]:
             self._left[purse] -= len(text)
-            return text.encode("utf-8", "replace").decode()
+            return whole(text)
         taken, self._left[purse] = text[: self._left[purse]], 0
         self._is_cut = True
-        return taken.encode("utf-8", "replace").decode()
+        return whole(taken)
 
 
 def _shorten(content: dict) -> None:
     """Leave out what no output of a cell needs, before anything looks at it closely."""
     if "data" in content:
-        content["data"] = {k: v for k, v in content["data"].items() if isinstance(v, str)}
+        found = content["data"].items()
+        content["data"] = {whole(k): whole(v) for k, v in found if isinstance(v, str)}
     if "traceback" in content:
         content["traceback"] = content["traceback"][:LINES]
     content["metadata"] = {}
@@ -142,6 +146,9 @@ class Kernel:
             self._client.start_channels(hb=False)
             for channel in (self._client.iopub_channel, self._client.shell_channel):
                 channel.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE)
+            # Sockets that the student's code has broken take nothing, and sending would wait.
+            for channel in (self._client.shell_channel, self._client.control_channel):
+                channel.socket.setsockopt(zmq.SNDTIMEO, int(1000 * SEND_SECONDS))
             self._wait_for_welcome()
             # quit() in a cell would end the kernel; the cells below it still count.
             self.settle(self.submit("get_ipython().ask_exit = lambda: None"), START_SECONDS)
@@ -192,14 +199,22 @@ class Kernel:
         return outputs.found, False
 
     def submit(self, source: str, *, store_history: bool = False) -> str:
-        """Send a cell to the kernel, and return the number of the request."""
-        return self._client.execute(
-            source,
-            silent=not store_history,
-            store_history=store_history,
-            allow_stdin=False,
-            stop_on_error=False,
-        )
+        """Send a cell to the kernel, and return the number of the request.
+
+        Raises:
+            KernelDied: it takes no requests.
+        """
+        try:
+            return self._client.execute(
+                source,
+                silent=not store_history,
+                store_history=store_history,
+                allow_stdin=False,
+                stop_on_error=False,
+            )
+        except zmq.Again:
+            self.kill()
+            raise KernelDied("it takes no requests") from None
 
     def settle(self, request: str, seconds: float, outputs: Outputs | None = None) -> bool:
         """Wait until a request is done, and collect its outputs.
@@ -239,7 +254,8 @@ class Kernel:
     def interrupt(self) -> None:
         """Interrupt what the kernel is doing, as Jupyter's stop button does."""
         message = self._client.session.msg("interrupt_request", content={})
-        self._client.control_channel.send(message)
+        with contextlib.suppress(zmq.Again):  # then it does not end in time, and is killed
+            self._client.control_channel.send(message)
 
     def kill(self) -> None:
         """End the kernel and all that it has started."""

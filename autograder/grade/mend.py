@@ -12,13 +12,15 @@ from nbformat import NotebookNode, from_dict
 from nbformat.v4 import new_notebook
 
 from autograder.grade.plan import Plan, Planned
-from autograder.grade.reading import Submitted
+from autograder.grade.reading import Submitted, whole
 from course_pkg.checking.syntax import bindings, definition
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+
+_RESET = re.compile(r"^\s*%reset\b|magic\(\s*['\"]reset\b", re.MULTILINE)  # forgets all names
 
 
 def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
@@ -27,7 +29,7 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
     Planned cells come in the plan's order, those that are missing with the text that students
     received; an exercise's missing cell stays missing, because its code may be elsewhere. Each
     of the other cells follows the planned cell that it followed; code above all of them follows the
-    imports, which it may need.
+    imports, which it may need, unless it would undo them.
     """
     claims = recognise(submitted, plan)
     before: list[Submitted] = []
@@ -36,7 +38,7 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
     place = before
     for number, cell in enumerate(submitted):
         if (name := claims.get(number)) is None:
-            is_above = place is before and cell.cell_type == "code" and imports
+            is_above = place is before and imports and _may_need_imports(cell)
             (extras[imports] if is_above else place).append(cell)
         else:
             place = extras[name]
@@ -138,6 +140,10 @@ def _claim(
             claims[next((n for n in numbers if n not in own), numbers[0])] = name
 
 
+def _may_need_imports(cell: Submitted) -> bool:
+    return cell.cell_type == "code" and not _RESET.search(cell.source)
+
+
 def _is_fixed(planned: Planned) -> bool:
     return not planned.is_written_by_students
 
@@ -177,10 +183,8 @@ def _attach(new: NotebookNode, cell: Submitted | None) -> None:
     if new.cell_type != "markdown" or cell is None or not cell.attachments:
         return
     new["attachments"] = {
-        _sendable(name): {
-            _sendable(kind): _sendable(data)
-            for kind, data in bundle.items()
-            if isinstance(data, str)
+        whole(name): {
+            whole(kind): whole(data) for kind, data in bundle.items() if isinstance(data, str)
         }
         for name, bundle in cell.attachments.items()
         if isinstance(bundle, dict)
@@ -194,11 +198,6 @@ def _planned_as(cell: NotebookNode, plan: Plan) -> Planned | None:
 def _is_students(cell: NotebookNode, plan: Plan) -> bool:
     planned = _planned_as(cell, plan)
     return cell.cell_type == "code" and (planned is None or not _is_fixed(planned))
-
-
-def _sendable(text: str) -> str:
-    """Replace halves of characters, which no file can hold."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def squeeze(text: str) -> str:

@@ -3,7 +3,7 @@
 from autograder.hidden import unearned
 from course_pkg.checking.report import Report
 
-HOLLOW = "No points: what has a ✓ here is passed by a solution that computes nothing, too."
+HOLLOW = "No points: a solution that computes nothing passes what has a ✓ here, too."
 
 
 def earned(points: float, report: Report) -> float:

@@ -67,6 +67,7 @@ class SandboxProvisioner(LocalProvisioner):
         kwargs = await super().pre_launch(**kwargs)
         if not self.is_warm:
             kwargs["cmd"] = self._command(kwargs["cmd"], folder)
+            kwargs |= dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         # The sandbox clears the environment; bwrap itself needs only this much.
         kwargs["env"] = {"PATH": os.environ.get("PATH", os.defpath)}
         kwargs["cwd"] = "/"
@@ -74,7 +75,7 @@ class SandboxProvisioner(LocalProvisioner):
 
     def _command(self, argv: list[str], sockets: Path) -> list[str]:
         return sandbox.command(
-            argv,
+            sandbox.closed(argv),
             kit=kit(Assignment(self.assignment)),
             sockets=sockets,
             files=Path(self.files) if self.files else None,

@@ -79,6 +79,11 @@ def read(data: bytes) -> Notebook:
     return Notebook(submitted, doubts)
 
 
+def whole(text: str) -> str:
+    """Replace halves of characters, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _without_outputs(found: dict) -> dict:
     """Forget what a cell has shown, while the rest is being read: it may be large."""
     found.pop("outputs", None)
@@ -117,7 +122,7 @@ def _cell(found: object) -> Submitted | None:
     name = grader.get("grade_id") if isinstance(grader, dict) else None
     return Submitted(
         _kind(found),
-        source.encode("utf-8", "replace").decode().replace("\r\n", "\n"),
+        whole(source).replace("\r\n", "\n"),
         name if isinstance(name, str) else None,
         found["id"] if isinstance(found.get("id"), str) else None,
         found["attachments"] if isinstance(found.get("attachments"), dict) else None,

@@ -144,6 +144,12 @@ def command(
     return [*options, "--", *_limited(limits), *argv]
 
 
+def closed(argv: list[str]) -> list[str]:
+    """Make the command that runs another one, inside, without the keyrings of the session."""
+    # -I, so that no file beside a notebook is imported.
+    return [sys.executable, "-I", f"{COURSE}/course_pkg/remote/closed.py", *argv]
+
+
 def variables() -> dict[str, str]:
     """The environment variables of every sandbox."""
     return {

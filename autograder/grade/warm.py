@@ -41,10 +41,11 @@ class Template:
         self.folder = Path(tempfile.mkdtemp(prefix=f"kernel-{os.getpid()}-", dir="/tmp"))
         ours, theirs = socket.socketpair()
         ours.settimeout(START_SECONDS)
+        argv = [sys.executable, "-m", "course_pkg.remote.template", str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
                 sandbox.command(
-                    [sys.executable, "-m", "course_pkg.remote.template", str(theirs.fileno())],
+                    sandbox.closed(argv),
                     kit=kit,
                     sockets=self.folder,
                     limits=limits,

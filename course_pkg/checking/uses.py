@@ -21,6 +21,7 @@ _WAYS_ROUND = (
     *("ctypes", "multiprocessing", "socket", "subprocess"),
     *("torch.compile", "torch.export", "torch.fx", "torch.jit", "torch.library"),
 )
+_KNOWING = ("course_pkg.checks", "course_pkg.checking")
 _ENFORCING = ("course_pkg.checking.enforcement", "course_pkg.checking.guard", "course_pkg.remote")
 _SKIPPED = ("annotation", "returns")  # fields that name types and call nothing
 _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
@@ -30,19 +31,22 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # what has name
 def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()) -> str | None:
     """Say which forbidden name a solution uses and where; None if it uses none.
 
+    Every exercise forbids the checks themselves, which compute what is right.
+
     Args:
         exercise: the exercise.
         sources: the cells that the student wrote, in order.
         given: the assignment's own cells, whose imports the student's code uses.
     """
     names = rule_of(exercise).names
-    if not names:
-        return None
+    modules = (*_KNOWING, *_WAYS_ROUND) if names else _KNOWING
     code = _code(tuple(sources), tuple(given))
     for statement, text in code.reached_from(exercise.name):
         for number, path in code.paths(statement):
-            if path in names or _is_in(path, _WAYS_ROUND):
+            if path in names or _is_in(path, modules):
                 return _sentence(exercise.name, path, number, text)
+    if not names:
+        return None
     for statement, text in code.statements:
         for number, path in code.paths(statement):
             if _is_in(path, _ENFORCING):

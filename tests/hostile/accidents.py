@@ -362,6 +362,34 @@ def a_step_that_calls_itself(nb):
 
 
 @accident
+def halves_of_characters_in_what_it_says(nb):
+    half = "'\\ud800\\0'"
+    shown = f"{{'text/plain': {half}, {half}: {half}}}"
+    named = f"    raise type({half}.strip(chr(0)), (Exception,), {{}})({half})"
+    above = f"from IPython.display import display\ndisplay({shown}, raw=True)\n"
+    above += f"print({half})\n\ndef fail():\n{named}\n"
+    nb["cells"].insert(1, code(above + "\nfail()"))
+    cell(nb, "gru_step")["source"] = "def gru_step(*inputs):\n    fail()"
+    return {"gru_step": 0}
+
+
+@accident
+def solutions_that_own_the_settings(nb):
+    own = "import logging, sys, warnings\n\nwarnings.simplefilter('error')\n"
+    own += "logging.basicConfig(level=10)\ntorch.autograd.set_detect_anomaly(True)\n"
+    own += "torch.use_deterministic_algorithms(True)\nid = sum = filter = None"
+    nb["cells"].insert(2, code(own))
+
+
+@accident
+def a_step_in_numpy(nb):
+    solution = cell(nb, "gru_step")
+    head, _, body = solution["source"].rpartition("    return ")
+    solution["source"] = f"{head}    h_t = {body}\n    return h_t.numpy(force=True)"
+    return {"gru_step": None}  # all but the gradients
+
+
+@accident
 def a_comparison_with_torchs_cell(nb):
     source = "x, h = torch.randn(2, 3), torch.randn(2, 4)\ncell = torch.nn.GRUCell(3, 4)\n"
     source += "a, W_x = cell(x, h), cell.weight_ih\n"

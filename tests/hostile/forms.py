@@ -53,6 +53,24 @@ def a_solution_pasted_with_what_it_needs(nb):
 
 
 @accident
+def a_second_attempt_below_its_check(nb):
+    solution = cell(nb, "gru_step")["source"]
+    cell(nb, "gru_step")["source"] = "def gru_step(*inputs):\n    return inputs[1]"
+    nb["cells"].append(code(solution))
+    return {"gru_step": None}  # as one who runs the cells in order sees
+
+
+@accident
+def a_reset_above_all_cells(nb):
+    nb["cells"].insert(0, code("%reset -f\n%matplotlib inline"))
+
+
+@accident
+def the_end_of_the_kernel_below_all_cells(nb):
+    nb["cells"] += [code("exit()"), code("import sys\nsys.exit()"), code("%reset -f")]
+
+
+@accident
 def all_solutions_pasted_at_the_end(nb):
     cells = [pasted(nb, name)["source"] for name in NONE]
     nb["cells"].append(code("\n\n\n".join(cells)))
@@ -269,5 +287,6 @@ DOUBTFUL = {
     "damaged bytes": "some characters of its cells cannot be read",
     "a very long cell": "a cell was cut after 1,048,576 characters",
     "too many cells": "only the first 5000 of",
+    "a second attempt below its check": "gru_step is defined again below its check",
     "another notebook": "02_lstm.ipynb holds no cell of this assignment",
 }

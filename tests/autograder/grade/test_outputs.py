@@ -1,5 +1,6 @@
 """What a cell prints costs the grader little, whatever it is."""
 
+import json
 import tracemalloc
 
 import pytest
@@ -49,3 +50,18 @@ def test_a_long_text_is_cut():
     outputs.add(message("stream", name="stdout", text="and more"))
     text = "".join(output.text for output in outputs.found)
     assert text == "x" * TEXT + "\nThe output of this cell was cut here: it is too long.\n"
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        message("stream", name="stdout", text="\ud800"),
+        message("error", ename="\ud800", evalue="\ud800", traceback=["\ud800"]),
+        message("display_data", data={"text/plain": "\ud800", "\ud800": "\ud800"}),
+    ],
+)
+def test_what_no_file_can_hold_is_replaced(half):
+    outputs = Outputs()
+    outputs.add(half)
+    assert outputs.found
+    json.dumps(outputs.found, ensure_ascii=False).encode()

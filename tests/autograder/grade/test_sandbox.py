@@ -1,5 +1,8 @@
 """The sandbox, its limits, and what happens where there is none."""
 
+import contextlib
+import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -204,6 +207,43 @@ def test_a_kernel_makes_no_namespaces_of_its_own(is_warm):
         text = "import ctypes; print(ctypes.CDLL(None).unshare(1 << 28))"
         outputs, _ = kernel.run(text, 60)
         assert outputs[0].text == "-1\n"
+
+
+@needs_sandbox
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_the_keyrings_of_the_session_are_closed(is_warm):
+    """They are in no namespace: a key that one student leaves there, another one finds."""
+    join, numbers = (
+        (250, (248, 249, 250)) if os.uname().machine == "x86_64" else (219, (217, 218, 219))
+    )
+    code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+    code += f"print([(libc.syscall(n, 0, -3, 0, 0, 0), ctypes.get_errno()) for n in {numbers}])"
+    ctypes.CDLL(None).syscall(join, 1, None)  # as a login does
+    with Kernel("02_lstm", is_warm=is_warm) as kernel:
+        outputs, _ = kernel.run(code, 60)
+        assert outputs[0].text == f"{[(-1, errno.ENOSYS)] * len(numbers)}\n"
+
+
+@needs_sandbox
+def test_a_kernel_that_takes_no_messages_is_ended():
+    """Its code can break the sockets; to wait until they take something would be for ever."""
+    with Kernel("02_lstm") as kernel:
+        for channel in (kernel._client.control_channel, kernel._client.shell_channel):
+            channel.socket.disconnect(channel.socket.LAST_ENDPOINT)
+        kernel.interrupt()
+        with pytest.raises(KernelDied, match="takes no requests"):
+            kernel.submit("1")
+        assert not kernel.is_alive
+
+
+@needs_sandbox
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_kernel_has_no_way_to_the_terminal(is_warm, capfd):
+    with Kernel("02_lstm", is_warm=is_warm) as kernel:
+        code = "import os\nfor n in range(100):\n  try: os.write(n, b'forged')\n  except OSError: 0"
+        with contextlib.suppress(KernelDied):  # it writes to its sockets too
+            kernel.run(code, 2)
+    assert "forged" not in "".join(capfd.readouterr())
 
 
 @needs_sandbox

@@ -61,6 +61,17 @@ def test_what_enforces_rules_is_nobodys_business():
     assert breach(GRU, [allowed, RIGHT, "check(gru_step)"], GIVEN) is None
 
 
+@pytest.mark.parametrize("name", ["gru_step", "init_forget_bias"])
+def test_what_knows_the_answers_is_not_asked_for_them(name):
+    ask = "from course_pkg.checks import lstm as answers\n\nvalues = answers.values\n"
+    ask += f"def {name}(*inputs):\n    return values(inputs)\n"
+    message = breach(find(name), [ask], GIVEN)
+    assert message.startswith(f"{name} uses course_pkg.checks.lstm")
+    allowed = "from course_pkg.checking.runner import run_here\nprint(run_here)\n"
+    right = f"def {name}(*inputs):\n    return inputs\n"
+    assert breach(find(name), [allowed + right], GIVEN) is None
+
+
 def test_cells_given_to_students_break_no_rule():
     for assignment in assignments():
         nb = nbformat.read(assignment.solved, as_version=4)
