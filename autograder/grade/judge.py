@@ -183,14 +183,14 @@ class Judging:
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
             report.breach = found
-        text = [report.text]
+        lines = [report.text]
         if is_hollow(report):
-            text.append(HOLLOW)
+            lines.append(HOLLOW)
         if not report.passed and _is_solved_below(planned, steps, self.plan):
             again = f"{exercise.name} is defined again below its check: look at both."
             self._note(planned, again)
-            text.append(f"! {again}")
-        return report, "\n".join(text)
+            lines.append(f"! {again}")
+        return report, "\n".join(lines)
 
     def _explain(self, planned: Planned, report: Report, at_home: Report) -> None:
         """Take what failed checks say from a run with the inputs that students have at home.
