@@ -9,10 +9,12 @@ from autograder.author.trials import examine, exercises
 from autograder.grade.judge import Bounds, Judging
 from autograder.grade.kernel import Kernel
 from autograder.grade.plan import Plan
+from autograder.grade.points import HOLLOW
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step
 from autograder.handout.exercise import exercises as sources
 from course_pkg.checking.failure import Failure
+from course_pkg.checking.report import WIDTH
 from course_pkg.lstm import init_forget_bias
 from tests.course import RIGHT_BIAS, needs_sandbox
 
@@ -60,6 +62,16 @@ def test_slow_cells_leave_time_for_the_solutions_below_them():
         assert "KeyboardInterrupt" in [output.get("ename") for output in outputs]
     assert verdict.outputs[6] == []
     assert verdict.points == {"check_init_forget_bias": 2.0}
+
+
+def test_who_computes_nothing_is_told_why_it_earns_nothing():
+    zeros = "import torch\ndef chrono_bias(b, *rest, **more):\n    return torch.zeros_like(b)"
+    steps = [Step("chrono_bias", zeros), Step("check_chrono_bias", "")]
+    verdict = Judging(LSTM, Plan.read(LSTM.solved)).judge(steps)
+    shown = text(verdict.outputs[-1])
+    assert verdict.points == {"check_chrono_bias": 0.0}
+    assert "✓ chrono_bias" in shown and HOLLOW in shown
+    assert max(map(len, shown.splitlines())) <= WIDTH
 
 
 # Right solutions of init_forget_bias in other forms, and what stands above them.
