@@ -10,6 +10,6 @@ CHANGES = {
 # By weight of the checks that pass; an exercise that is not named here gets all its points.
 SCORES = {
     "random_masking": round(3 * 5 / 8, 2),  # keep and restore are right
-    "MAEDecoder": round(4 * 1 / 7, 2),  # in whatever order the visible patches come
-    "mae_loss": round(3 * 1 / 9, 2),  # brightness and contrast change nothing
+    "MAEDecoder": 0,  # zeros, too, are the same in whatever order the visible patches come
+    "mae_loss": 0,  # brightness and contrast do not change zero either
 }
