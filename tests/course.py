@@ -5,6 +5,7 @@ import importlib
 import os
 import re
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -53,8 +54,7 @@ def assert_unsolved(exercise: str, text: str) -> None:
 def nbgrader(folder: Path, *arguments: str) -> str:
     """Run a command of nbgrader in a folder and return what it logged.
 
-    It runs in this process, which spares the seconds that its own would take to start;
-    test_nbgrader runs commands as people do.
+    It runs in this process, which spares the seconds that one of its own would take to start.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", os.environ)  # run_nbgrader leaves a copy in its place
@@ -64,6 +64,17 @@ def nbgrader(folder: Path, *arguments: str) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SAWarning)  # nbgrader's own, of how it uses a session
             return run_nbgrader(list(arguments))
+
+
+def nbgrader_process(folder: Path, *arguments: str) -> None:
+    """Run a command of nbgrader in a folder as people do, in a process of its own."""
+    subprocess.run(
+        [sys.executable, "-m", "nbgrader", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment()},
+        check=True,
+        timeout=1200,
+    )
 
 
 def environment() -> dict[str, str]:

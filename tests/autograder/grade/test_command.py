@@ -323,7 +323,7 @@ def test_switched_off_it_says_so_loudly(grade, monkeypatch):
 
 def test_a_missing_notebook_has_a_row_by_either_command(grade, course):
     (course / WORK / "submitted" / "ada" / LSTM.name / f"{LSTM.name}.ipynb").unlink()
-    toolbox.nbgrader(course, "autograde", LSTM.name)
+    toolbox.nbgrader_process(course, "autograde", LSTM.name)  # judging is another in this one
     assert toolbox.scores(course, "ada", LSTM) == {"init_forget_bias": 0}
     _, lines, _ = grade()
     assert lines["ada"]["needs_person"] and lines["ada"]["score"] == 0

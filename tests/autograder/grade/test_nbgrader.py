@@ -3,10 +3,7 @@
 import csv
 import html
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -15,6 +12,7 @@ import pytest
 from autograder.assignment import Assignment
 from tests import course as toolbox
 from tests.course import WORK
+from tests.course import nbgrader_process as nbgrader
 from tests.server import serving
 from tests.submissions import lstm
 
@@ -25,17 +23,6 @@ HALF = ["additive_cell_step", "lstm_step", "convert_torch_lstm"]
 # The tests share a course that takes long to make: all of them run on one worker.
 pytestmark = pytest.mark.xdist_group("cycle")
 STUDENTS = ["perfect", "untouched", "half", "buggy"]
-
-
-def nbgrader(folder: Path, *arguments: str) -> None:
-    """Run a command of nbgrader in a folder, as people do."""
-    subprocess.run(
-        [sys.executable, "-m", "nbgrader", *arguments],
-        cwd=folder,
-        env={**os.environ, **toolbox.environment()},
-        check=True,
-        timeout=1200,
-    )
 
 
 @pytest.fixture(scope="module")
