@@ -18,7 +18,7 @@ _NUMBER, _ARCHITECTURE = 0, 4  # where a filter finds them
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.ENOSYS
 _OTHER_ABI = 0x40000000  # the same calls by other numbers begin here
 # By machine: the architecture, the call that sets a filter; add_key, request_key and keyctl.
-_CALLS = {
+CALLS = {
     "x86_64": (0xC000003E, 317, (248, 249, 250)),
     "aarch64": (0xC00000B7, 277, (217, 218, 219)),
 }
@@ -35,7 +35,7 @@ def close_keyrings() -> None:
         OSError: the kernel sets no filter.
         KeyError: the calls of this kind of machine are not known.
     """
-    architecture, set_filter, calls = _CALLS[os.uname().machine]
+    architecture, set_filter, calls = CALLS[os.uname().machine]
     tests = [(_AT_LEAST, _OTHER_ABI), *((_EQUAL, number) for number in calls)]
     # A step that tests goes on by so many steps if it holds, and by so many if it does not.
     steps = [

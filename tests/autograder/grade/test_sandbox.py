@@ -209,6 +209,13 @@ def test_a_kernel_makes_no_namespaces_of_its_own(is_warm):
         assert outputs[0].text == "-1\n"
 
 
+def test_a_machine_whose_system_calls_are_not_known_has_no_sandbox(monkeypatch):
+    monkeypatch.setattr(sandbox.sys, "platform", "linux")
+    monkeypatch.setattr(sandbox, "CALLS", {"abacus": ()})
+    problem = sandbox.problem.__wrapped__()
+    assert problem == f"its filter of system calls is for abacus, and this is {os.uname().machine}"
+
+
 @needs_sandbox
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_the_keyrings_of_the_session_are_closed(is_warm):
