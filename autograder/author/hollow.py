@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from autograder.assignment import Assignment
 from autograder.author.trials import examine, exercises
-from autograder.hidden import HOLLOW, unearned
+from autograder.hidden import DATA, passed, unearned
 from course_pkg.checking.registry import CHECKS, Exercise
 
 
@@ -27,7 +27,7 @@ def table(assignment: Assignment) -> dict[Path, bytes]:
         else:
             found[exercise.name] = sorted(passed_by_hollow(exercise))
     text = json.dumps(found, indent=1, sort_keys=True) + "\n"
-    return {HOLLOW / f"{assignment.name}.json": text.encode()}
+    return {DATA / f"{assignment.name}.json": text.encode()}
 
 
 def passed_by_hollow(exercise: Exercise) -> set[str]:
@@ -37,11 +37,12 @@ def passed_by_hollow(exercise: Exercise) -> set[str]:
     """
     names: set[str] = set()
     for solution in hollow(exercise).values():
-        passed = _passed(exercise, solution)
-        if passed < set(CHECKS[exercise]):  # otherwise nothing of its results could be emptied
-            names |= passed
+        report = examine(exercise, solution)
+        if not report.passed:  # otherwise nothing of its results could be emptied
+            names |= passed(report)
     if exercise.is_class:
-        names -= _passed(exercise, _with_methods(_reference(exercise), _fails(RuntimeError)))
+        silent = _with_methods(_reference(exercise), _fails(RuntimeError))
+        names -= passed(examine(exercise, silent))
     return names
 
 
@@ -59,11 +60,6 @@ def hollow(exercise: Exercise) -> dict[str, type | Callable]:
 
 def _reference(exercise: Exercise) -> type | Callable:
     return getattr(importlib.import_module(f"course_pkg.{exercise.module}"), exercise.name)
-
-
-def _passed(exercise: Exercise, solution: type | Callable) -> set[str]:
-    report = examine(exercise, solution)
-    return {o.check.name for o in report.outcomes if o.failure is None and o.why_not is None}
 
 
 def _with_methods(base: type, wrap: Callable[[Callable], Callable]) -> type:

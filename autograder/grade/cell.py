@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from autograder.grade.points import earned
+from autograder.grade.points import earned, told
 from autograder.hidden import load_hidden
 from course_pkg.checking.registry import find
 from course_pkg.checking.runner import run_here
@@ -22,7 +22,7 @@ def graded(points: float) -> Callable[[object], float]:
         exercise = find(getattr(solution, "__name__", str(solution)))
         load_hidden(exercise)
         report = run_here(exercise, solution, hidden=True)
-        print(report.text)
+        print(told(report))
         return earned(points, report)
 
     return check

@@ -12,7 +12,7 @@ from autograder.assignment import Assignment
 from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan, Planned
-from autograder.grade.points import HOLLOW, earned, is_hollow
+from autograder.grade.points import earned, told
 from autograder.grade.reading import whole
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step, Verdict, is_students
@@ -177,20 +177,18 @@ class Judging:
             if self.inputs and not report.passed:
                 self._explain(planned, report, run(exercise, proxy, hidden=True))
             if not_run := [outcome.why_not for outcome in report.outcomes if outcome.why_not]:
-                text = f"Checks could not run on this machine and are not counted: {not_run[0]}."
-                self._note(planned, f"{text} Grade again on one where they can.")
+                problem = f"Checks could not run on this machine and are not counted: {not_run[0]}."
+                self._note(planned, f"{problem} Grade again on one where they can.")
                 self._is_final = False
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
             report.breach = found
-        lines = [report.text]
-        if is_hollow(report):
-            lines.append(HOLLOW)
+        text = told(report)
         if not report.passed and _is_solved_below(planned, steps, self.plan):
             again = f"{exercise.name} is defined again below its check: look at both."
             self._note(planned, again)
-            lines.append(f"! {again}")
-        return report, "\n".join(lines)
+            text += f"\n! {again}"
+        return report, text
 
     def _explain(self, planned: Planned, report: Report, at_home: Report) -> None:
         """Take what failed checks say from a run with the inputs that students have at home.

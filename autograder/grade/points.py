@@ -1,9 +1,9 @@
 """Points for what the checks of an exercise have found."""
 
-from autograder.hidden import unearned
+from autograder.hidden import passed, unearned
 from course_pkg.checking.report import Report
 
-HOLLOW = "No points: a solution that computes nothing passes what has a ✓ here, too."
+_HOLLOW = "No points: a solution that computes nothing passes what has a ✓ here, too."
 
 
 def earned(points: float, report: Report) -> float:
@@ -15,7 +15,12 @@ def earned(points: float, report: Report) -> float:
     return 0.0 if is_hollow(report) else round(points * report.share, 2)
 
 
+def told(report: Report) -> str:
+    """Give the report's text, and why what has passed earns nothing, if that is so."""
+    return f"{report.text}\n{_HOLLOW}" if is_hollow(report) else report.text
+
+
 def is_hollow(report: Report) -> bool:
     """Tell whether a solution has passed some checks, and none that demands a computation."""
-    passed = {o.check.name for o in report.outcomes if o.failure is None and o.why_not is None}
-    return not report.passed and bool(passed) and passed <= unearned(report.exercise)
+    names = passed(report)
+    return not report.passed and bool(names) and names <= unearned(report.exercise)

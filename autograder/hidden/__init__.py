@@ -1,4 +1,4 @@
-"""What only the grader runs: a module of hidden checks for each assignment."""
+"""What only the grader runs: hidden checks by assignment, and those that earn nothing alone."""
 
 import functools
 import importlib
@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from course_pkg.checking.registry import Exercise
+from course_pkg.checking.report import Report
 
-HOLLOW = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "data"
 
 
 def load_hidden(exercise: Exercise) -> None:
@@ -19,6 +20,11 @@ def load_hidden(exercise: Exercise) -> None:
 def unearned(exercise: Exercise) -> frozenset[str]:
     """Name the checks of an exercise that a solution passes which computes nothing."""
     found = {}
-    for path in HOLLOW.glob(f"[0-9][0-9]_{exercise.module}.json"):
+    for path in DATA.glob(f"[0-9][0-9]_{exercise.module}.json"):
         found = json.loads(path.read_text(encoding="utf-8"))
     return frozenset(found.get(exercise.name, []))
+
+
+def passed(report: Report) -> set[str]:
+    """Name the checks that have run and found nothing."""
+    return {o.check.name for o in report.outcomes if o.failure is None and o.why_not is None}
