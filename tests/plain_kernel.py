@@ -6,6 +6,7 @@ It offers what Solutions uses of a Kernel, so that tests take the path of gradin
 
 import contextlib
 import json
+import math
 import os
 import select
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from autograder.grade.errors import KernelDied
 from autograder.grade.solutions import Solutions
+from autograder.remote.patience import Patience
 from autograder.remote.proxy import Proxy
 
 _LOOP = """
@@ -106,11 +108,14 @@ class Notebook:
         source: the first cell.
         seconds: the time limit of a call.
         grace: how much longer it may take before it is ended from outside.
+        left: seconds that calls may waste before they have less; by default any number.
     """
 
-    def __init__(self, source: str = "", seconds: float = 2.0, grace: float = 3.0):
+    def __init__(
+        self, source: str = "", seconds: float = 2.0, grace: float = 3.0, left: float = math.inf
+    ):
         self.kernel = PlainKernel()
-        self._limits = {"seconds": 3600.0, "call_seconds": seconds, "grace": grace}
+        self._limits = {"seconds": 3600.0, "patience": Patience(seconds, left), "grace": grace}
         self._solutions: Solutions | None = None
         self._sources: list[str] = []
         self.load(source)

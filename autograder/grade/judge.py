@@ -17,15 +17,19 @@ from autograder.grade.reading import whole
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step, Verdict, is_students
 from autograder.hidden import load_hidden
+from autograder.remote.patience import Patience
 from course_pkg.checking import syntax
 from course_pkg.checking.failure import Failure
+from course_pkg.checking.guard import SECONDS
 from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.report import Report
 from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
 from course_pkg.checking.uses import breach
 
-SHARE = 0.25  # of the time left for cells that a single one may take
+SHARE = 0.5  # of the time left for a student's own cells that a single one may take
+EXPLAINING = 5.0  # seconds for finding out why checks fail, which takes most exercises .1
+SLOW = 2.0  # seconds; a student's own cell that took longer does not run again in a new kernel
 ONLY_AT_HOME = "It holds with the inputs that you have, but fails with others."
 EXPERIMENT = "Experiments do not run while the notebook is validated or graded.\n"
 
@@ -35,17 +39,21 @@ class Bounds:
     """Seconds of wall-clock time.
 
     Args:
-        cell: for a cell to run.
-        cells: for all cells together.
+        cell: for a cell of the assignment to run (see Patience).
+        own: for a cell that a student has added.
+        all_own: for all of these together.
+        call: for a call of a solution, of its processor's time (see guard.deadline).
         checks: for the checks of an exercise.
         submission: for everything.
         restarts: how often a kernel that has ended is started again, for each exercise.
     """
 
-    cell: float = 120.0
-    cells: float = 600.0
-    checks: float = 240.0
-    submission: float = 1200.0
+    cell: float = 30.0
+    own: float = 10.0
+    all_own: float = 20.0
+    call: float = SECONDS
+    checks: float = 60.0
+    submission: float = 300.0
     restarts: int = 3
 
 
@@ -70,11 +78,16 @@ class Judging:
     notes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     _kernel: Kernel | None = None
-    _done: list[Step] = field(default_factory=list)
+    _done: list[tuple[Step, float]] = field(default_factory=list)  # and its seconds
     _starts: int = 0
     _is_final: bool = True
-    _until: float = 0.0  # cells
-    _end: float = 0.0  # everything
+    _end: float = 0.0  # of everything
+    _ran: float = 0.0  # seconds that a student's own cells took
+
+    def __post_init__(self):
+        self._cells = Patience(self.bounds.cell)
+        self._own_cells = Patience(self.bounds.own)
+        self._calls = Patience(self.bounds.call)
 
     def judge(self, steps: list[Step]) -> Verdict:
         """Run the cells and the checks.
@@ -84,7 +97,6 @@ class Judging:
             KernelDied: not even an empty kernel runs.
         """
         started = time.monotonic()
-        self._until = started + self.bounds.cells
         self._end = started + self.bounds.submission
         points, outputs = {}, []
         try:
@@ -128,32 +140,50 @@ class Judging:
             raise KernelDied("it ended its Python process too often")
         self._starts += 1
         self._kernel = self.start(self.assignment.name, self.files)
-        for step in self._done:
-            self._kernel.run(step.source, self._left())
+        for step, seconds in self._done:
+            if self._is_planned(step) or seconds < SLOW:
+                self._kernel.run(step.source, self._patience(step).seconds)
         return self._kernel
 
     def _run(self, step: Step) -> list:
         """Run a cell; one that ends the kernel is left out from then on."""
         if not step.source.strip():
             return []
+        started = time.monotonic()
         try:
             if time.monotonic() > self._end:
                 raise KernelDied(f"all together took more than {self.bounds.submission:g} s")
-            if self._left() <= 0:
-                raise KernelDied(f"its cells ran for more than {self.bounds.cells:g} s")
-            outputs, in_time = self.kernel().run(step.source, self._left())
+            kernel, seconds = self.kernel(), self._left(step)
+            if seconds <= 0:
+                raise KernelDied(f"its own cells ran for more than {self.bounds.all_own:g} s")
+            outputs, in_time = kernel.run(step.source, seconds)
         except KernelDied as error:
+            self._patience(step).waste(time.monotonic() - started)
             self.notes[""] = f"A cell did not run to its end: {error}."
             return [_error("KernelDied", str(error))]
-        self._done.append(step)
+        finally:
+            took = time.monotonic() - started
+            self._ran += 0.0 if self._is_planned(step) else took
+        self._done.append((step, took))
         if not in_time:
-            outputs.append(_error("CellTimeoutError", "the cell ran for too long"))
+            self._patience(step).waste(seconds)
+            text = f"it ran for more than {round(seconds, 1):g} s"
+            self.notes[""] = f"A cell did not run to its end: {text}."
+            outputs.append(_error("CellTimeoutError", text))
         return outputs
 
-    def _left(self) -> float:
-        """Give the seconds that a cell has: slow ones leave time for those below them."""
-        now = time.monotonic()
-        return max(0.0, min(self.bounds.cell, SHARE * (self._until - now), self._end - now))
+    def _left(self, step: Step) -> float:
+        """Give the seconds that a cell has: a student's own ones leave time for each other."""
+        left = min(self._patience(step).seconds, self._end - time.monotonic())
+        if self._is_planned(step):
+            return left
+        return min(left, SHARE * (self.bounds.all_own - self._ran))
+
+    def _patience(self, step: Step) -> Patience:
+        return self._cells if self._is_planned(step) else self._own_cells
+
+    def _is_planned(self, step: Step) -> bool:
+        return step.name in self.plan.cells
 
     def _check(self, planned: Planned, steps: list[Step]) -> tuple[Report | None, str]:
         """Run all checks of an exercise; give the report, if there is one, and its text."""
@@ -168,18 +198,24 @@ class Judging:
             self._note(planned, found)
         self._starts = 0  # what ends the kernel in one exercise costs the others nothing
         seconds = min(self.bounds.checks, self._end - time.monotonic())
-        with Solutions(self.kernel, rule_of(exercise), seconds=seconds) as solutions:
+        had_less = self._calls.is_over
+        rule = rule_of(exercise)
+        with Solutions(self.kernel, rule, seconds=seconds, patience=self._calls) as solutions:
             try:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
                 return None, f"✗ {failure.message}"
             report = run(exercise, proxy, hidden=True, inputs=self.inputs)
             if self.inputs and not report.passed:
+                solutions.bound(EXPLAINING)
                 self._explain(planned, report, run(exercise, proxy, hidden=True))
             if not_run := [outcome.why_not for outcome in report.outcomes if outcome.why_not]:
                 problem = f"Checks could not run on this machine and are not counted: {not_run[0]}."
                 self._note(planned, f"{problem} Grade again on one where they can.")
                 self._is_final = False
+            if had_less and solutions.was_given_up:
+                limit = f"{self._calls.seconds:g} s for a call"
+                self._note(planned, f"{exercise.name} had {limit}, as others ran out of time.")
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
             report.breach = found

@@ -23,7 +23,7 @@ LINES = 200  # of a traceback
 MESSAGE = 16 << 20  # bytes of one message, which takes many times as much when it is read
 START_SECONDS = 60.0
 UNREADABLE = "unreadable"  # stands for the type of such a message
-SEND_SECONDS = 3.0  # for a kernel to take a message
+SEND_SECONDS = 1.0  # for a kernel to take a message
 GRACE = 3.0  # for a cell to end after it has been interrupted
 
 
@@ -195,7 +195,9 @@ class Kernel:
         self.interrupt()
         if not self.settle(request, GRACE, outputs):
             self.kill()
-            raise KernelDied(f"it ran for more than {seconds:g} s, and could not be interrupted")
+            raise KernelDied(
+                f"it ran for more than {round(seconds, 1):g} s, and could not be interrupted"
+            )
         return outputs.found, False
 
     def submit(self, source: str, *, store_history: bool = False) -> str:

@@ -6,23 +6,24 @@ import time
 from collections.abc import Callable
 
 from autograder.grade.errors import KernelDied
-from autograder.grade.kernel import GRACE, Kernel
+from autograder.grade.kernel import Kernel
 from autograder.remote.channel import Channel
 from autograder.remote.connection import Connection
+from autograder.remote.patience import SHORTER, Patience
 from autograder.remote.proxy import Proxy
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import SECONDS
 from course_pkg.checking.rules import NOTHING, Rule
 
 CONNECT_SECONDS = 20.0
-START_SECONDS = 60.0
+END_SECONDS = 1.0  # for what waits for a fork to take an interrupt; there are other kernels
 RESTARTS = 3  # of a fork that student code has ended
 
 
 class Served(Connection):
-    """A connection to a fork of a kernel."""
+    """A connection to a fork of a kernel, which has some seconds to connect."""
 
-    def __init__(self, kernel: Kernel, rule: Rule):
+    def __init__(self, kernel: Kernel, rule: Rule, seconds: float):
         address = str(kernel.sockets / f"serve-{time.monotonic_ns():x}")
         self._kernel = kernel
         self._is_over = False
@@ -34,7 +35,7 @@ class Served(Connection):
                 "__import__('course_pkg.remote.server', fromlist=['serve'])"
                 f".serve({address!r}, (lambda: None).__globals__, {tuple(rule)!r})"
             )
-            self._socket = _accept(listener, kernel, self._request)
+            self._socket = _accept(listener, kernel, self._request, seconds)
         super().__init__(self._socket.fileno(), self._socket.fileno())
 
     def end(self, seconds: float = 0.0) -> None:
@@ -46,7 +47,7 @@ class Served(Connection):
         with contextlib.suppress(KernelDied):
             if not self._kernel.settle(self._request, max(seconds, 0.5)):
                 self._kernel.interrupt()
-                if not self._kernel.settle(self._request, GRACE):
+                if not self._kernel.settle(self._request, END_SECONDS):
                     self._kernel.kill()
 
 
@@ -57,7 +58,8 @@ class Solutions:
         kernel: gives the kernel, and a new one, with the same cells run, when the old one is gone.
         rule: what raises when the student's code calls it.
         seconds: the time that all calls together have.
-        call_seconds: the time of one call.
+        patience: gives the time that one call has.
+        grace: how much longer it may take before it is ended from outside.
     """
 
     def __init__(
@@ -66,16 +68,17 @@ class Solutions:
         rule: Rule = NOTHING,
         *,
         seconds: float,
-        call_seconds: float = SECONDS,
+        patience: Patience | None = None,
         grace: float = 3.0,
     ):
         self._kernel = kernel
         self._rule = rule
-        self._seconds = call_seconds
+        self._patience = patience or Patience(SECONDS)
         self._grace = grace
         self._until = time.monotonic() + seconds
         self._starts = 0
         self._channel: Channel | None = None
+        self._problem: str | None = None  # why there was no fork at the last time
 
     def __enter__(self) -> "Solutions":
         return self
@@ -83,6 +86,17 @@ class Solutions:
     def __exit__(self, *exception) -> None:
         if self._channel is not None:
             self._channel.end("it was stopped", 0.5)
+
+    def bound(self, seconds: float) -> None:
+        """Let all calls from now on have no more than this time together."""
+        self._until = min(self._until, time.monotonic() + seconds)
+        if self._channel is not None:
+            self._channel.until = self._until
+
+    @property
+    def was_given_up(self) -> bool:
+        """Say whether a call ran out of the shorter time that there is after others did."""
+        return self._channel is not None and self._channel.was_given_up
 
     def get(self, name: str) -> Proxy:
         """Stand in for the object of that name.
@@ -97,22 +111,30 @@ class Solutions:
         return proxy
 
     def _alive(self) -> Channel:
-        if self._channel is None or (self._channel.ended and self._starts <= RESTARTS):
-            if time.monotonic() > self._until:
-                raise Failure("The time for this exercise is over.")
-            self._starts += 1
-            try:
-                connection = Served(self._kernel(), self._rule)
-            except (KernelDied, OSError) as error:
-                raise Failure(f"The notebook cannot be used: {error}.") from None
-            channel = Channel(connection, self._seconds, self._grace, Proxy, until=self._until)
-            channel.ask("start", "The notebook", START_SECONDS)
-            self._channel = channel
+        """Give the fork that answers; when it has ended, another one, some times."""
+        if (channel := self._channel) is not None:
+            if not channel.ended or channel.was_given_up or self._starts > RESTARTS:
+                return channel
+        started = time.monotonic()
+        if started > self._until:
+            raise Failure("The time for this exercise is over.")
+        if self._problem is not None and (self._patience.is_over or self._starts > RESTARTS):
+            raise Failure(self._problem)
+        self._starts += 1
+        seconds = CONNECT_SECONDS / (SHORTER if self._patience.is_over else 1)
+        try:
+            connection = Served(self._kernel(), self._rule, seconds)
+        except (KernelDied, OSError) as error:
+            self._patience.waste(time.monotonic() - started)
+            self._problem = f"The notebook cannot be used: {error}."
+            raise Failure(self._problem) from None
+        self._channel = Channel(connection, self._patience, self._grace, Proxy, self._until)
+        self._channel.ask("start", "The notebook")
         return self._channel
 
 
-def _accept(listener: socket.socket, kernel: Kernel, request: str) -> socket.socket:
-    deadline = time.monotonic() + CONNECT_SECONDS
+def _accept(listener: socket.socket, kernel: Kernel, request: str, seconds: float) -> socket.socket:
+    deadline = time.monotonic() + seconds
     listener.settimeout(0.2)
     while time.monotonic() < deadline:
         try:

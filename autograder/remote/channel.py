@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from autograder.remote.connection import Connection, Overdue
+from autograder.remote.patience import Patience
 from course_pkg.checking.failure import Failure, NotImplementedYet
 from course_pkg.checking.guard import PATIENCE
 from course_pkg.remote.leaves import Leaves
@@ -39,7 +40,7 @@ class Channel:
 
     Args:
         process: the child.
-        seconds: the time limit of one call, kept by the child (see guard.deadline).
+        patience: gives the time limit of one call, kept by the child (see guard.deadline).
         grace: how much longer the child may take before it is ended from outside.
         proxy: makes the stand-in for an object, from this channel and the object's number, name,
             kind and type.
@@ -49,34 +50,34 @@ class Channel:
     def __init__(
         self,
         process: Connection,
-        seconds: float,
+        patience: Patience,
         grace: float,
         proxy: "type[Proxy]",
         until: float = math.inf,
     ):
         self.ended: str | None = None  # why
+        self.was_given_up = False  # another child would be as slow
         self._process = process
-        self._seconds = seconds
+        self._patience = patience
         self._grace = grace
         self._proxy = proxy
-        self._until = until
+        self.until = until
         self._leaves = Leaves()
         self._released: list[tuple[str, int]] = []
         self._random: Tensor | None = None  # the random state that the child knows
 
-    def ask(self, do: str, name: str, seconds: float | None = None, **fields) -> object:
+    def ask(self, do: str, name: str, **fields) -> object:
         """Send a request; return the value that the answer holds, if it holds one.
 
         Args:
             do: what the child should do.
             name: what messages call the object.
-            seconds: the time limit, if not that of a call.
             fields: what else the child needs to know.
         Raises:
             Failure: the student's code is wrong, or the child did not answer as it should.
         """
         encoder = Encoder(self._refer)
-        answer = self._request({"do": do, "name": name, **fields}, encoder, seconds)
+        answer = self._request({"do": do, "name": name, **fields}, encoder)
         with self._reading(name):
             return self._value(answer, encoder, [], name)
 
@@ -136,15 +137,28 @@ class Channel:
         self.ended = self.ended or reason
         self._process.end(seconds)
 
-    def _request(self, header: dict, encoder: Encoder, seconds: float | None = None) -> Decoder:
+    def _request(self, header: dict, encoder: Encoder) -> Decoder:
         name = header["name"]
         if self.ended:
             raise Failure(f"{name} cannot run: {self.ended}.")
-        seconds = self._seconds if seconds is None else seconds
-        left = round(self._until - time.monotonic(), 1)
+        started = time.monotonic()
+        left = round(self.until - started, 1)
         if left <= 0:
             raise Failure(f"{name} cannot run: the time for all calls together is over.")
-        seconds = min(seconds, left)
+        seconds = min(self._patience.seconds, left)
+        is_last = self._patience.is_over
+        try:
+            return self._exchange(header, encoder, seconds)
+        except Failure:
+            wasted = time.monotonic() - started
+            self._patience.waste(wasted)
+            if is_last and wasted >= seconds:
+                self.was_given_up = True
+                self.end("earlier calls ran for too long")
+            raise
+
+    def _exchange(self, header: dict, encoder: Encoder, seconds: float) -> Decoder:
+        name = header["name"]
         random = torch.get_rng_state()
         known = self._random is not None and torch.equal(random, self._random)
         released = [self._released.pop() for _ in range(len(self._released))]

@@ -35,7 +35,8 @@ class Entry(NamedTuple):
             messages of checks give away by themselves.
         what: what was observed.
         kinds: the names of the exception that was raised instead, and of its bases.
-        dtype: of the values when they were computed; empty when there are none.
+        dtype: of the values when they were computed, as far as they show it; empty when there are
+            none.
         observed: the values, in half the space.
     """
 
@@ -56,7 +57,21 @@ def entry(check: Check, failure: Failure, mistake: int = 0, sentence: str = "") 
     if failure.observed is None:
         return Entry(*names, kinds, "", np.empty(0))
     observed = failure.observed.numpy()
-    return Entry(*names, kinds, str(observed.dtype), _compact(observed))
+    return Entry(*names, kinds, _precision(observed), _compact(observed))
+
+
+def _precision(observed: np.ndarray) -> str:
+    """Name the type in which values were computed: float32 may have been converted afterwards.
+
+    A module that is drawn in float32 and then made float64, as checks do it, holds float32 numbers;
+    what a known mistake leaves of these differs between processors in the seventh digit.
+    """
+    narrow = {"float64": np.float32, "complex128": np.complex64}.get(str(observed.dtype))
+    if narrow is None:
+        return str(observed.dtype)
+    with np.errstate(over="ignore"):
+        is_narrow = np.array_equal(observed, observed.astype(narrow), equal_nan=True)
+    return np.dtype(narrow if is_narrow else observed.dtype).name
 
 
 def same(a: Entry, b: Entry) -> bool:

@@ -47,11 +47,7 @@ def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()
                 return _sentence(exercise.name, path, number, text)
     if not names:
         return None
-    for statement, text in code.statements:
-        for number, path in code.paths(statement):
-            if _is_in(path, _ENFORCING):
-                return _sentence("The notebook", path, number, text)
-    return None
+    return None if code.interference is None else _sentence("The notebook", *code.interference)
 
 
 def _is_in(path: str, modules: Sequence[str]) -> bool:
@@ -144,6 +140,15 @@ class _Code:
                 if isinstance(child, ast.AST)
             ]
         return found
+
+    @functools.cached_property
+    def interference(self) -> tuple[str, int, str] | None:
+        """What enforces rules, if the notebook names it: its full name, the line, the cell."""
+        for statement, text in self.statements:
+            for number, path in self.paths(statement):
+                if _is_in(path, _ENFORCING):
+                    return path, number, text
+        return None
 
     def _binding(self, name: str, also_earlier: bool) -> list[tuple[ast.stmt, str]]:
         """List the statements that bind a name: from the last whole definition on, or all."""

@@ -155,13 +155,19 @@ class Server:
                     request.tensors[number] = leaf.clone()
         args = request.value(header["args"], self._resolve)
         kwargs = request.value(header["kwargs"], self._resolve)
-        result = self.objects[header["target"]](*args, **kwargs)
+        result = self._target(header)(*args, **kwargs)
         answer = {
             "value": encoder.value(result),
             "generators": [encoder.tensor(g.get_state()) for g in request.generators],
             "grads": _changed_grads(header["inputs"], leaves, grads, encoder),
         }
         return answer | self._graph(header["name"], leaves, encoder)
+
+    def _target(self, header: dict) -> Guarded:
+        """Give the object that a request is about, with the time that this request has."""
+        found = self.objects[header["target"]]
+        found._seconds = header["seconds"]
+        return found
 
     def _graph(self, name: str, arguments: list[Tensor], encoder: Encoder) -> dict:
         """Keep the history of what the call returns, and say what it reaches back to."""
@@ -177,7 +183,7 @@ class Server:
         return {"graph": self.count, "outputs": places, "uses": uses}
 
     def _attribute(self, request: Decoder, encoder: Encoder) -> dict:
-        value = getattr(self.objects[request.header["target"]], request.header["attribute"])
+        value = getattr(self._target(request.header), request.header["attribute"])
         tree = encoder.value(value)
         return {"value": tree, **self._graph(request.header["name"], [], encoder)}
 

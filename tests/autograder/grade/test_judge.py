@@ -6,7 +6,7 @@ import torch
 
 from autograder.assignment import ROOT, Assignment
 from autograder.author.trials import examine, exercises
-from autograder.grade.judge import Bounds, Judging
+from autograder.grade.judge import SLOW, Bounds, Judging
 from autograder.grade.kernel import Kernel
 from autograder.grade.plan import Plan
 from autograder.grade.solutions import Solutions
@@ -41,22 +41,61 @@ def text(cell: list[dict]) -> str:
 
 
 def test_a_cell_that_cannot_be_stopped_costs_only_itself():
-    verdict = judge("kept = 1", ENDLESS, "print('kept', kept)", cell=1.0)
+    verdict = judge("kept = 1", ENDLESS, "print('kept', kept)", own=1.0)
     assert "ran for more than" in text(verdict.outputs[1])
     assert text(verdict.outputs[2]) == "kept 1\n"
     assert verdict.points == {"check_init_forget_bias": 2.0}
     assert "A cell did not run to its end" in verdict.notes[""]
 
 
-def test_cells_have_a_bound_together():
-    verdict = judge(ENDLESS, "print('late')", cell=1.0, cells=1.0)
+def test_own_cells_have_a_bound_together_and_take_nothing_from_solutions():
+    verdict = judge(ENDLESS, "print('late')", own=1.0, all_own=1.0)
     assert "could not be interrupted" in text(verdict.outputs[0])
-    assert "its cells ran for more than 1 s" in text(verdict.outputs[1])
-    assert verdict.points == {"check_init_forget_bias": 0.0}
+    assert "its own cells ran for more than 1 s" in text(verdict.outputs[1])
+    assert verdict.points == {"check_init_forget_bias": 2.0}
+
+
+def test_a_slow_cell_does_not_run_again_in_a_new_kernel():
+    slow = f"import time; time.sleep({SLOW}); slow = 1"
+    said = "print([name for name in ('quick', 'slow') if name in globals()])"
+    verdict = judge("quick = 1", slow, said, "import os; os._exit(0)", said)
+    assert text(verdict.outputs[2]) == "['quick', 'slow']\n"
+    assert text(verdict.outputs[4]) == "['quick']\n"
+    assert "A cell did not run to its end" in verdict.notes[""]
+
+
+def test_a_cell_that_was_stopped_is_told_to_a_person():
+    verdict = judge("import time\ntime.sleep(20)", "time.sleep(20)", own=2.0)
+    shown = [output["evalue"] for cell in verdict.outputs[:2] for output in cell[-1:]]
+    assert shown == ["it ran for more than 2 s", "it ran for more than 0.4 s"]
+    assert verdict.points == {"check_init_forget_bias": 2.0}
+    assert verdict.notes[""] == f"A cell did not run to its end: {shown[1]}."
+
+
+def test_a_solution_without_end_costs_the_other_exercises_nothing():
+    endless = "def {}(*inputs):\n    while True:\n        pass"
+    steps = [
+        Step("gru_step", endless.format("gru_step")),
+        Step("check_gru_step", ""),
+        *SOLUTION,
+        Step("chrono_bias", endless.format("chrono_bias")),
+        Step("check_chrono_bias", ""),
+    ]
+    verdict = Judging(LSTM, Plan.read(LSTM.solved), bounds=Bounds(call=2.0)).judge(steps)
+    assert verdict.points == {
+        "check_gru_step": 0.0,
+        "check_init_forget_bias": 2.0,
+        "check_chrono_bias": 0.0,
+    }
+    shown = text(verdict.outputs[1])
+    assert "gru_step ran for more than 2 s" in shown and "ran for too long" in shown
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    note = "chrono_bias had 0.4 s for a call, as others ran out of time."
+    assert verdict.notes == {"check_chrono_bias": note}
 
 
 def test_slow_cells_leave_time_for_the_solutions_below_them():
-    verdict = judge(*["import time; time.sleep(20)"] * 6, "late = 1", cell=1.0, cells=3.0)
+    verdict = judge(*["import time; time.sleep(20)"] * 6, "late = 1", own=1.0, all_own=3.0)
     for outputs in verdict.outputs[:6]:
         assert "KeyboardInterrupt" in [output.get("ename") for output in outputs]
     assert verdict.outputs[6] == []

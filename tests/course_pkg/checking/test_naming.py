@@ -112,6 +112,20 @@ def test_rounding_is_not_evidence():
     assert found.observed.dtype == np.float32
 
 
+def test_float32_numbers_that_were_converted_are_compared_as_float32():
+    """A weight as it was drawn differs between processors in the seventh digit."""
+    drawn = torch.tensor([0.1, -0.7, 0.3]).double()
+    elsewhere = (drawn * (1 + 2e-7)).float().double()
+    assert not torch.equal(drawn, elsewhere)
+
+    def entry(x):
+        return naming.entry(CHECKS["values"], Failure("", what="W", observed=x))
+
+    assert naming.same(entry(drawn), entry(elsewhere))
+    wide = torch.tensor([0.1, -0.7, 0.3], dtype=torch.float64)
+    assert not naming.same(entry(wide), entry(wide * (1 + 2e-5)))
+
+
 @pytest.fixture
 def exercise() -> Exercise:
     return next(each for each in exercises("lstm") if each.name == "cell_gradient")

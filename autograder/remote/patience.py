@@ -1,0 +1,34 @@
+"""How long student code is waited for: less, once something has run out of time."""
+
+SHORTER = 5  # times, when patience is over
+
+
+class Patience:
+    """The time limit of each cell, or each call, of one submission.
+
+    Honest code needs a small part of it. A loop without end needs all of it, and often so does
+    everything that calls it; others wait for their grades meanwhile. The first that runs out of
+    time is given it whole, those after it a fifth.
+
+    Args:
+        usual: seconds that each has.
+        left: seconds that may be wasted before; by default as many as one has.
+    """
+
+    def __init__(self, usual: float, left: float | None = None):
+        self.usual = usual
+        self._left = usual if left is None else left
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that the next one has."""
+        return self.usual / SHORTER if self.is_over else self.usual
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether as much time was wasted as one may take."""
+        return self._left <= 0
+
+    def waste(self, seconds: float) -> None:
+        """Count time after which there was no result."""
+        self._left -= seconds
