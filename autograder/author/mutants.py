@@ -1,8 +1,8 @@
 """Automatic wrong solutions: the reference with one small change in what students write.
 
 Each mutant changes one node of the syntax tree: another operator, comparison, constant, function,
-order of a tuple or list, branch, a copy or a statement left out, or a value that is kept from the
-first call.
+order of a tuple or list, branch, a copy or a statement left out, a value that is kept from the
+first call, or a tensor that is returned without its axes of size 1.
 """
 
 import ast
@@ -182,6 +182,12 @@ def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]
             if _depends_on_the_call(statement):
                 yield statement, lambda s=statement: _keep(s, s.lineno in methods)
 
+    for function in functions:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Return) and node.lineno in lines and node.value is not None:
+                for value in _tensors(node.value, function.returns):
+                    yield node, lambda v=value: _squeeze(v)
+
 
 def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -259,6 +265,24 @@ def _keep(statement: ast.Assign, in_method: bool) -> None:
     assert isinstance(first, ast.Call)
     first.args[1] = statement.value
     statement.value = first
+
+
+def _tensors(value: ast.expr, annotation: ast.expr | None) -> Iterator[ast.expr]:
+    """The parts of what is returned that the annotation says to be tensors with axes."""
+    match annotation:
+        case ast.Subscript(ast.Name("tuple"), ast.Tuple(parts)) if isinstance(value, ast.Tuple):
+            for item, part in zip(value.elts, parts, strict=False):
+                yield from _tensors(item, part)
+        case ast.Subscript(ast.Name(), ast.Tuple([_, ast.Constant(str(axes))])):
+            if any(axis.isidentifier() for axis in axes.split()):  # others, as 4*H, are never 1
+                yield value
+
+
+def _squeeze(value: ast.expr) -> None:
+    """Turn x into x.squeeze(), in place."""
+    inner = copy.copy(value)
+    new = ast.Call(ast.Attribute(inner, "squeeze", ast.Load()), [], [])
+    value.__class__, value.__dict__ = new.__class__, new.__dict__
 
 
 def _exchange(node: ast.AST, first: str, second: str) -> None:

@@ -1317,3 +1317,8 @@ equivalent(
     "table.blocks, table.length = ((lambda same: same)(self.blocks), self.length)",
     "append makes a new list, so nobody changes the shared one",
 )
+equivalent(
+    Engine,
+    "return torch.empty(0) → return torch.empty(0).squeeze()",
+    "it has no axis of size 1",
+)

@@ -26,15 +26,24 @@ class Case:
 
     Args:
         name: seeds the generator.
+        single: the place, among the sizes that are drawn first, of one that is 1.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, single: int | None = None):
         self.generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        self._single = single
 
     def sizes(self, count: int, low: int = 2) -> list[int]:
         """Draw `count` different sizes from `low` up, so that no two axes can be confused."""
         order = torch.randperm(count + 3, generator=self.generator)[:count]
-        return [low + int(size) for size in order]
+        return self.narrowed([low + int(size) for size in order])
+
+    def narrowed(self, sizes: list[int]) -> list[int]:
+        """Give sizes as they are, but the first time in a run with a single one, that as 1."""
+        sizes = [*sizes]
+        if self._single is not None:
+            sizes[self._single], self._single = 1, None
+        return sizes
 
     def randn(self, *shape: int) -> Tensor:
         """Draw standard normal numbers."""
@@ -49,7 +58,9 @@ class Case:
         return torch.randint(low, high, shape, generator=self.generator)
 
     def lengths(self, B: int, T: int) -> Tensor:
-        """Draw B lengths from 1 to T, in no particular order, with both extremes among them."""
+        """Draw B lengths from 1 to T, in no particular order; of several, some have 1 and T."""
+        if B == 1:
+            return self.integers(1, T + 1, 1)
         lengths = torch.cat([torch.tensor([T, 1]), self.integers(1, T + 1, B - 2)])
         return lengths[torch.randperm(B, generator=self.generator)]
 
@@ -104,6 +115,15 @@ class Case:
         if of.grad is None:
             raise Failure(f"No gradient reaches {what}: is the graph cut, by detach or no_grad?")
         self.equal(of.grad, expected, f"gradient of {what}")
+
+    def trains(self, given: object, what: str) -> None:
+        """Demand that gradients go back from a result to what it was computed with.
+
+        Raises:
+            Failure: it is no tensor, or the graph ends before it.
+        """
+        if not (isinstance(given, Tensor) and given.requires_grad):
+            raise Failure(f"No gradient goes back from {what}: is it cut by detach or no_grad?")
 
     def shape(self, given: object, expected: tuple[int, ...], what: str) -> None:
         """Demand a tensor of a shape.

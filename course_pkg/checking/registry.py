@@ -4,7 +4,7 @@ import difflib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -20,6 +20,7 @@ class Check:
     hidden: bool
     run: Callable
     why_not: Callable[[], str | None]
+    single: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def check(
     weight: float = 1,
     see: str | None = None,
     why_not: Callable[[], str | None] = lambda: None,
+    single: str | Mapping[str, int] = "",
 ) -> Callable:
     """Register a function `(student, case)` as a check of the exercise that `reference` solves.
 
@@ -55,8 +57,12 @@ def check(
         weight: the share of the exercise's points, relative to its other checks.
         see: the heading in the notebook that explains the property.
         why_not: says why the check cannot run on this machine; None when it can.
+        single: the axes for each of which the check runs once more with a size of 1, and their
+            places among the sizes that it draws first; a name alone is the first of them. A
+            `squeeze` too many passes wherever no size is 1.
     """
     exercise = Exercise.of(reference)
+    places = single if isinstance(single, Mapping) else {single: 0} if single else {}
 
     def register(run: Callable) -> Callable:
         CHECKS.setdefault(exercise, {})[run.__name__] = Check(
@@ -68,6 +74,7 @@ def check(
             hidden=not run.__module__.startswith("course_pkg.checks."),
             run=run,
             why_not=why_not,
+            single=tuple(places.items()),
         )
         return run
 

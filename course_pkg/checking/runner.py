@@ -154,11 +154,16 @@ def run(
 
 def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
     torch.manual_seed(inputs)
+    where = ""
     try:
         _demand_kind(check.exercise, student)
-        name = f"{check.exercise.name}.{check.name}"
-        check.run(student, Case(f"{name}.{inputs}" if inputs else name))
+        name = f"{check.exercise.name}.{check.name}" + (f".{inputs}" if inputs else "")
+        check.run(student, Case(name))
+        for axis, place in check.single:
+            where = f"With {axis} = 1: "
+            check.run(student, Case(name, single=place))
     except Failure as failure:
+        failure.message = where + failure.message
         return failure
     except CheckingError:
         raise

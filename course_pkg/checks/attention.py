@@ -83,7 +83,7 @@ def rows_permuted(case: Case, attend, **options) -> None:
     case.equal(y_new, y, "y of the permuted rows")
 
 
-@check(soft_lookup, see="From exact to near")
+@check(soft_lookup, see="From exact to near", single={"N": 0, "D": 1})
 def weights(lookup, case):
     """gives weights that are not negative and sum to one"""
     q, X, N, D = query_and_table(case)
@@ -118,7 +118,7 @@ def values(lookup, case):
     case.equal(y, (expected[:, None] * X).sum(dim=0), "y")
 
 
-@check(dot_attention, see="From distances to dot products")
+@check(dot_attention, see="From distances to dot products", single={"N": 0, "D": 1})
 def weights(attend, case):
     """gives weights that are not negative and sum to one"""
     q, X, N, D = query_and_table(case)
@@ -170,7 +170,7 @@ def spread(attend, case):
         case.that(0.5 < std < 2, f"{message} {std:.3g}.", a)
 
 
-@check(scaled_dot_attention, weight=2, see="Why divide by √D_Q")
+@check(scaled_dot_attention, weight=2, see="Why divide by √D_Q", single={"N": 0, "D": 1})
 def values(attend, case):
     """agrees with torch's scaled_dot_product_attention"""
     q, X, N, D = query_and_table(case, low=4)
@@ -398,7 +398,7 @@ def scores(case: Case) -> tuple[Tensor, Tensor]:
     return case.randn(B, N_Q, N_X), mask
 
 
-@check(masked_softmax, see="A mask comes before the softmax")
+@check(masked_softmax, see="A mask comes before the softmax", single="B")
 def rows(softmax, case):
     """shares one among the allowed keys, and gives the others exactly zero"""
     E, mask = scores(case)
@@ -428,11 +428,13 @@ def empty_rows(softmax, case):
     case.equal(A[1, 2], torch.zeros(E.shape[-1]), "A of an empty row")
 
 
-@check(masked_softmax, see="A mask comes before the softmax")
+@check(masked_softmax, see="A mask comes before the softmax", single="B")
 def no_mask(softmax, case):
     """is the softmax over the last axis when there is no mask"""
     E, _ = scores(case)
-    case.equal(softmax(E), E.exp() / E.exp().sum(dim=-1, keepdim=True), "A without a mask")
+    A = softmax(E.requires_grad_())
+    case.equal(A, E.exp() / E.exp().sum(dim=-1, keepdim=True), "A without a mask")
+    case.trains(A, "A")
 
 
 @check(masked_softmax, weight=2, see="A mask comes before the softmax")
@@ -466,7 +468,7 @@ def values(split, case):
     case.equal(split(X, H), expected, "heads")
 
 
-@check(merge_heads, see="One vector, several heads")
+@check(merge_heads, see="One vector, several heads", single="B")
 def one_position(merge, case):
     """joins the parts of one position, and of no other"""
     B, H, T, D_h = case.sizes(4)

@@ -47,7 +47,7 @@ def looped(counts: Tensor, training: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-@check(tf_idf, weight=2, see="Count, weigh, normalise")
+@check(tf_idf, weight=2, see="Count, weigh, normalise", single="N")
 def values(tf, case):
     """weighs every count as the formula says"""
     N, V = case.sizes(2, low=5)
@@ -109,10 +109,11 @@ def share(case: Case, part: Tensor, of: Tensor, expected: float, what: str) -> N
     )
 
 
-@check(mask_tokens, weight=2, see="Hide words and remember which")
+@check(mask_tokens, weight=2, see="Hide words and remember which", single="B")
 def targets(mask, case):
     """gives the true word where one is chosen, and -100 everywhere else"""
-    tokens = texts_to_mask(case, 40, 60)
+    (B,) = case.narrowed([40])
+    tokens = texts_to_mask(case, B, 60)
     inputs, goals = masked(case, mask, tokens)
     chosen = goals != -100
     case.that(chosen.any(), "targets should name some words, yours are all -100.")
@@ -376,7 +377,7 @@ def made(student, state: dict[str, Tensor], *sizes: int):
     return ours
 
 
-@check(BertEmbeddings, weight=2, see="What stands where, in which sentence")
+@check(BertEmbeddings, weight=2, see="What stands where, in which sentence", single="B")
 def values(embeddings, case):
     """adds token, position and segment, and normalises the sum"""
     B, T, V, D = case.sizes(4, low=3)
@@ -523,7 +524,7 @@ def scored(X: Tensor, weights: list[Tensor]) -> Tensor:
     return word_scores({**state, "bert.embeddings.token.weight": token, "bias": bias}, X)
 
 
-@check(mlm_head, weight=3, see="Fill the gap")
+@check(mlm_head, weight=3, see="Fill the gap", single="B")
 def values(head, case):
     """agrees with nn.Linear, GELU, nn.LayerNorm and a product with the embedding"""
     B, T, V, D = case.sizes(4, low=3)
@@ -557,7 +558,7 @@ def classified(X: Tensor, weights: list[Tensor]) -> Tensor:
     return class_scores(dict(zip(names, weights, strict=True)), X, "last")
 
 
-@check(nsp_head, weight=2, see="One vector for the whole text")
+@check(nsp_head, weight=2, see="One vector for the whole text", single="B")
 def values(head, case):
     """agrees with nn.Linear, tanh and nn.Linear on the first vector"""
     B, T, D = case.sizes(3, low=3)
@@ -591,7 +592,7 @@ def two_logits(case: Case, result: object, B: int, T: int, V: int) -> tuple[Tens
     return words, follows
 
 
-@check(BertPretraining, weight=2, see="Both heads on one encoder")
+@check(BertPretraining, weight=2, see="Both heads on one encoder", single="B")
 def values(model, case):
     """gives the logits of both heads"""
     sizes = case.sizes(5, low=3)
@@ -600,6 +601,7 @@ def values(model, case):
     X = encoded(below(state, "bert."), sizes[3], tokens, segments, lengths)
     case.equal(words, word_scores(state, X), "mlm_logits")
     case.equal(follows, class_scores(state, X, "next_sentence"), "nsp_logits")
+    case.trains(follows, "nsp_logits")
 
 
 @check(BertPretraining, see="Both heads on one encoder")
@@ -652,7 +654,7 @@ def classifier_shapes(V: int, context: int, D: int, L: int, C: int) -> dict[str,
     return shapes | linear_shapes("classifier", C, D)
 
 
-@check(SentenceClassifier, weight=2, see="A new head on an old encoder")
+@check(SentenceClassifier, weight=2, see="A new head on an old encoder", single="B")
 def values(classifier, case):
     """classifies by the vector of [CLS]"""
     B, T, V, H, D_h, C = case.sizes(6, low=2)
@@ -661,7 +663,9 @@ def values(classifier, case):
     ours = made(classifier, state, V, T + 1, H * D_h, H, 2, C)
     X = encoded(below(state, "bert."), H, tokens, segments, lengths)
     expected = class_scores(state, X, "classifier")
-    case.equal(ours(tokens, segments, lengths), expected, "logits")
+    logits = ours(tokens, segments, lengths)
+    case.equal(logits, expected, "logits")
+    case.trains(logits, "logits")
 
 
 @check(SentenceClassifier, weight=2, see="A new head on an old encoder")

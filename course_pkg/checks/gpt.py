@@ -252,7 +252,7 @@ def vectors(case: Case, result: object, shape: tuple[int, ...], H: int) -> tuple
     return X, A
 
 
-@check(GPTBlock, weight=3, see="One block")
+@check(GPTBlock, weight=3, see="One block", single="B")
 def values(block, case):
     """agrees with torch.nn.TransformerEncoderLayer, norm first, with the tanh form of GELU"""
     B, T, H, D_h = case.sizes(4, low=3)

@@ -38,7 +38,7 @@ def demand_length(case: Case, cache, expected: int, when: str) -> None:
     case.equal(cache.length, torch.tensor(expected), f"length {when}")
 
 
-@check(KVCache, weight=2, see="A cache for one layer")
+@check(KVCache, weight=2, see="A cache for one layer", single="B")
 def appends(cache, case):
     """gives back what was appended, in the order in which it came"""
     B, G, T, D_h = case.sizes(4)

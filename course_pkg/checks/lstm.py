@@ -66,11 +66,12 @@ def both(case: Case, result: object, B: int, H: int) -> tuple[Tensor, Tensor]:
     return h_t, c_t
 
 
-@check(additive_cell_step, weight=2, see="A cell that only adds")
+@check(additive_cell_step, weight=2, see="A cell that only adds", single="B")
 def values(step, case):
     """adds the output of torch.nn.RNNCell to the cell state"""
     B, D, H = case.sizes(3)
     x, h, c, W, b = step_inputs(case, B, D, H, 1)
+    W.requires_grad_()
     cell = nn.RNNCell(D, H).double()
     names = ["weight_hh", "weight_ih", "bias_hh", "bias_ih"]
     parts = [W[:, :H], W[:, H:], b, torch.zeros_like(b)]
@@ -79,6 +80,8 @@ def values(step, case):
     h_t, c_t = both(case, step(x, h, c, W, b), B, H)
     case.equal(c_t, expected, "c_t")
     case.equal(h_t, expected.tanh(), "h_t")
+    case.trains(h_t, "h_t")
+    case.trains(c_t, "c_t")
 
 
 @check(additive_cell_step, see="A cell that only adds")
@@ -122,7 +125,7 @@ def reveals_nothing(step, case):
     case.equal(h_t, torch.zeros(B, H), "h_t")
 
 
-@check(LSTM, weight=3, see="The LSTM over a sequence")
+@check(LSTM, weight=3, see="The LSTM over a sequence", single="B")
 def values(lstm, case):
     """agrees with torch.nn.LSTM"""
     B, T, D, H = case.sizes(4)
@@ -133,6 +136,8 @@ def values(lstm, case):
     case.equal(outputs, expected, "outputs")
     case.equal(h, expected_h[0], "h")
     case.equal(c, expected_c[0], "c")
+    for name, given in (("outputs", outputs), ("h", h), ("c", c)):
+        case.trains(given, name)
 
 
 @check(LSTM, see="The LSTM over a sequence")

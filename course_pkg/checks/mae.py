@@ -75,7 +75,7 @@ def masks(case: Case, result: object, B: int, N: int, n: int) -> tuple[Tensor, T
     return keep, restore, masked
 
 
-@check(random_masking, weight=2, see="Sort noise to draw without replacement")
+@check(random_masking, weight=2, see="Sort noise to draw without replacement", single="B")
 def values(mask, case):
     """keeps the quarter of the patches with the smallest noise, the smallest first"""
     B, quarter = case.sizes(2)

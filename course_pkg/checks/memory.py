@@ -33,7 +33,7 @@ def on_one_row(rows: Tensor, N: int) -> Tensor:
     return torch.eye(N, dtype=torch.float64)[rows]
 
 
-@check(ntm_read, weight=2, see="Reading is attention")
+@check(ntm_read, weight=2, see="Reading is attention", single="B")
 def values(read, case):
     """adds up all rows, each multiplied by its weight"""
     B, N, M = case.sizes(3)
@@ -59,7 +59,7 @@ def write_inputs(case: Case, B: int, N: int, M: int) -> list[Tensor]:
     return [case.randn(B, N, M), focus(case, B, N), case.rand(B, M), case.randn(B, M)]
 
 
-@check(ntm_write, weight=3, see="Erase, then add")
+@check(ntm_write, weight=3, see="Erase, then add", single="B")
 def values(write, case):
     """erases and adds in every row and column as a triple loop does"""
     B, N, M = case.sizes(3)
@@ -105,7 +105,7 @@ def similarities(memory: Tensor, key: Tensor) -> list[float]:
     return found
 
 
-@check(content_addressing, weight=3, see="Find a row by its content")
+@check(content_addressing, weight=3, see="Find a row by its content", single="B")
 def values(find, case):
     """weighs rows by exp(β cosine), as a loop over all numbers does"""
     B, N, M = case.sizes(3)
@@ -148,7 +148,7 @@ def empty_rows(find, case):
     case.equal(find(memory, key, beta), torch.tensor(expected, dtype=torch.float64), "w")
 
 
-@check(interpolate, weight=2, see="By content or by place")
+@check(interpolate, weight=2, see="By content or by place", single="B")
 def values(mix, case):
     """mixes the two weights of every row, each sequence with its own gate"""
     B, N = case.sizes(2)
@@ -181,7 +181,7 @@ def shifted(w: Tensor, s: Tensor) -> Tensor:
     return moved
 
 
-@check(circular_shift, weight=2, see="Move on by a row")
+@check(circular_shift, weight=2, see="Move on by a row", single="B")
 def values(shift, case):
     """moves the weight of every row by every shift, as a loop does"""
     B, N = case.sizes(2, low=4)
@@ -215,7 +215,7 @@ def refuses_even(shift, case):
     case.raises(ValueError, lambda: shift(w, s), "there are four shifts")
 
 
-@check(sharpen, weight=2, see="Against the blur")
+@check(sharpen, weight=2, see="Against the blur", single="B")
 def values(sharp, case):
     """raises weights to the power γ and divides by their sum, as a loop does"""
     B, N = case.sizes(2)
@@ -379,7 +379,7 @@ def usage_inputs(case: Case, B: int, R: int, N: int) -> list[Tensor]:
     return [case.rand(B, N), focus(case, B, N), w_read, case.rand(B, R)]
 
 
-@check(dnc_usage, weight=3, see="What is in use")
+@check(dnc_usage, weight=3, see="What is in use", single="B")
 def values(update, case):
     """fills what was written and empties what was freed, row by row"""
     B, R, N = case.sizes(3)
@@ -420,7 +420,7 @@ def freed(update, case):
     case.equal(update(usage, w_write, w_read, free), expected, "usage")
 
 
-@check(dnc_allocation, weight=3, see="The row used least")
+@check(dnc_allocation, weight=3, see="The row used least", single="B")
 def values(allocate, case):
     """gives each row (1 - u) times the product of the usages of all rows used less"""
     B, N = case.sizes(2, low=4)
@@ -518,7 +518,7 @@ def glimpse_inputs(case: Case, B: int, N: int, Y: int, X: int) -> list[Tensor]:
     return [case.rand(B, Y, X), F_Y, F_X, 0.5 + case.rand(B)]
 
 
-@check(draw_read, weight=2, see="Take a glimpse")
+@check(draw_read, weight=2, see="Take a glimpse", single="B")
 def values(look, case):
     """agrees with the double sum over pixels"""
     B, N, Y, X = case.sizes(4)
@@ -539,7 +539,7 @@ def crop(look, case):
     case.equal(glimpse, image[:, 2:5, 4:7], "glimpse")
 
 
-@check(draw_write, weight=2, see="Paint where you look")
+@check(draw_write, weight=2, see="Paint where you look", single="B")
 def values(paint, case):
     """agrees with the double sum over the patch's pixels"""
     B, N, Y, X = case.sizes(4)

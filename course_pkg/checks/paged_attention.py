@@ -328,7 +328,7 @@ def merged(case: Case, merge, E_a, V_a, E_b, V_b) -> None:
     case.equal(s, expected[1], "s")
 
 
-@check(online_softmax_merge, weight=3, see="Two softmaxes make one")
+@check(online_softmax_merge, weight=3, see="Two softmaxes make one", single="B")
 def values(merge, case):
     """gives what one softmax over both sets of keys gives"""
     merged(case, merge, *merge_inputs(case))

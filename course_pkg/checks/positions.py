@@ -56,7 +56,7 @@ def clocks(T: int, D: int, base: float = 10000.0) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-@check(sinusoidal_positions, weight=3, see="Clocks that run at different speeds")
+@check(sinusoidal_positions, weight=3, see="Clocks that run at different speeds", single="T")
 def values(sinusoidal, case):
     """agrees with the formula, entry by entry"""
     T, half = case.sizes(2, low=3)
@@ -104,7 +104,7 @@ def learned_pair(case: Case, student, T_max: int, D: int) -> tuple:
     return module, P
 
 
-@check(LearnedPositions, weight=2, see="Learn a table")
+@check(LearnedPositions, weight=2, see="Learn a table", single="B")
 def values(learned, case):
     """adds row t of the table to the vector at position t"""
     B, T, D = case.sizes(3, low=3)
@@ -229,7 +229,7 @@ def rotated(X: Tensor, positions: Tensor | None = None, base: float = 10000.0) -
     return torch.cat([pairs.real, pairs.imag], dim=-1)
 
 
-@check(rope_rotate, weight=3, see="Turn the queries and the keys")
+@check(rope_rotate, weight=3, see="Turn the queries and the keys", single="B")
 def values(rotate, case):
     """agrees with a product of complex numbers"""
     B, H, T, half = case.sizes(4, low=3)
@@ -364,7 +364,7 @@ def weights(rotary, case):
     case.equal(again, Y, "Y, computed from A", **ANGLES)
 
 
-@check(interpolate_positions, weight=2, see="Stretch a table")
+@check(interpolate_positions, weight=2, see="Stretch a table", single={"D": 1})
 def line(interpolate, case):
     """agrees with torch's linear interpolation of a sequence"""
     T, D, more = case.sizes(3, low=3)

@@ -115,7 +115,7 @@ def continues(forward, case):
     case.equal(forward(X[:, T:], W, b, first[:, -1]), expected[:, T:], "outputs of the second half")
 
 
-@check(rnn_backward, see="Backpropagation through time")
+@check(rnn_backward, see="Backpropagation through time", single={"H": 2})
 def last_step(backward, case):
     """for T = 1, is the chain rule through one tanh and one product"""
     B, D, H = case.sizes(3, low=3)
@@ -168,7 +168,7 @@ def pieces_case(case: Case, k: int, T: int) -> tuple[tuple, tuple]:
     return (seen, X, W, b, k, h_0), (torch.cat(grad_X, dim=1), grad_W, grad_b, grad_h_0)
 
 
-@check(truncated_bptt, see="The state goes on, the gradient stops")
+@check(truncated_bptt, see="The state goes on, the gradient stops", single={"B": 0, "H": 2})
 def nothing_to_cut(truncated, case):
     """equals full backpropagation when k = T"""
     arguments, expected = pieces_case(case, 6, 6)
@@ -242,7 +242,7 @@ def rotation(norms, case):
     case.equal(result, seen.norm(dim=1, keepdim=True).expand(B, T), "‖∂ℓ_T/∂h_t‖")
 
 
-@check(linear_rnn_gradient, weight=2, see="Without tanh: powers of a matrix")
+@check(linear_rnn_gradient, weight=2, see="Without tanh: powers of a matrix", single="H")
 def values(gradient, case):
     """agrees with torch.linalg.matrix_power"""
     (H,) = case.sizes(1, low=3)

@@ -71,7 +71,7 @@ def one_by_one(torchs: nn.ModuleDict, X: Tensor, lengths: Tensor) -> Tensor:
     return expected
 
 
-@check(Encoder, weight=3, see="The encoder")
+@check(Encoder, weight=3, see="The encoder", single="B")
 def values(encoder, case):
     """agrees with torch's GRU when each sentence is read on its own, without padding"""
     B, N, V, E, H = case.sizes(5, low=3)
@@ -82,7 +82,7 @@ def values(encoder, case):
     case.equal(h, one_by_one(torchs, X, lengths), "h")
 
 
-@check(Encoder, see="The encoder")
+@check(Encoder, see="The encoder", single="B")
 def mask(encoder, case):
     """returns a mask that is True where a word is"""
     B, N, V, E, H = case.sizes(5, low=3)
@@ -144,7 +144,7 @@ def ends(h: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([torch.cat([row[n - 1, :half], row[0, half:]]) for row, n in rows])
 
 
-@check(Decoder, weight=2, see="A decoder with one context")
+@check(Decoder, weight=2, see="A decoder with one context", single={"B": 4})
 def start(decoder, case):
     """takes c from the two ends of each sentence, and s_0 = tanh(W_0 c + b_0)"""
     V, E, C, S, B, N = even_sizes(case, 6)
@@ -155,7 +155,7 @@ def start(decoder, case):
     case.equal(s, torch.tanh(given.first(ends(h, mask))), "s_0")
 
 
-@check(Decoder, weight=3, see="A decoder with one context")
+@check(Decoder, weight=3, see="A decoder with one context", single={"B": 4})
 def step(decoder, case):
     """agrees with torch.nn.GRUCell and a linear layer"""
     V, E, C, S, B = even_sizes(case, 5)
@@ -338,7 +338,7 @@ def bounded(scores, case):
     case.equal(e, v.abs().sum().expand(B, N), "e")
 
 
-@check(attend, weight=2, see="From scores to a context")
+@check(attend, weight=2, see="From scores to a context", single="B")
 def values(attend, case):
     """agrees with a softmax over the words of each sentence on its own"""
     B, N, C = case.sizes(3, low=4)
@@ -407,7 +407,7 @@ def attention_case(case: Case, decoder, batch: int | None = None) -> tuple:
     return *pair, y, s, h, mask
 
 
-@check(AttentionDecoder, weight=3, see="The decoder with attention")
+@check(AttentionDecoder, weight=3, see="The decoder with attention", single={"B": 5})
 def step(decoder, case):
     """agrees with loops over sentences and words, torch.nn.GRUCell and a linear layer"""
     ours, given, y, s, h, mask = attention_case(case, decoder)
@@ -418,6 +418,7 @@ def step(decoder, case):
     case.equal(a, expected_a, "a_t")
     case.equal(s, expected_s, "s_t")
     case.equal(logits, expected, "logits")
+    case.trains(s, "s_t")
 
 
 @check(AttentionDecoder, weight=2, see="The decoder with attention")

@@ -53,7 +53,7 @@ def windows_of(size: Size, M: int) -> Tensor:
 
 def few_sizes(case: Case, count: int) -> list[int]:
     """Draw 2, 3, 4 … in random order: small, and no two axes can be confused."""
-    return (2 + torch.randperm(count, generator=case.generator)).tolist()
+    return case.narrowed((2 + torch.randperm(count, generator=case.generator)).tolist())
 
 
 def some_maps(case: Case) -> tuple[Tensor, int]:
@@ -82,7 +82,7 @@ def values(partition, case):
     case.equal(partition(X, M), cut(X, M), "windows")
 
 
-@check(window_reverse, weight=2, see="And put it together")
+@check(window_reverse, weight=2, see="And put it together", single="B")
 def values(reverse, case):
     """puts every position of every window back in its place"""
     X, M = some_maps(case)
@@ -426,7 +426,7 @@ def edges_apart(block, case):
     case.equal(ours(other)[:, 0, 0], first[:, 0, 0], "X at [0, 0]")
 
 
-@check(SwinBlock, see="A map of one window")
+@check(SwinBlock, see="A map of one window", single="B")
 def one_window(block, case):
     """does not shift a map that is one window high or wide"""
     B, across, H, D_h = few_sizes(case, 4)
@@ -463,7 +463,7 @@ def shape(merging, case):
     case.shape(ours(case.randn(B, 2 * h, 2 * w, D)), (B, h, w, 2 * D), "X")
 
 
-@check(PatchMerging, weight=2, see="Four positions become one")
+@check(PatchMerging, weight=2, see="Four positions become one", single="B")
 def values(merging, case):
     """agrees with a loop over squares"""
     B, h, w, D = few_sizes(case, 4)
@@ -510,7 +510,7 @@ def swin_maps(
 
 def swin_case(case: Case, student, *more) -> tuple:
     """Make a student's Swin with its state, and images whose last map is 1 × 2 windows."""
-    B, C, classes = 2, 3, 5
+    B, C, classes = case.narrowed([2, 3, 5])
     P, D, M = 2, 4, 4
     state = swin_state(case, C, P, D, M, classes)
     ours = load(student(C, P, D, DEPTHS, HEADS, M, classes, *more), state)
@@ -538,13 +538,15 @@ def all_stages(swin, case):
     compare_maps(case, ours.maps(images), swin_maps(state, M, images))
 
 
-@check(Swin, weight=2, see="The whole model")
+@check(Swin, weight=2, see="The whole model", single="B")
 def logits(swin, case):
     """reads the classes off the mean of the normalised last map"""
     ours, state, M, images = swin_case(case, swin)
     last = layer_norm(swin_maps(state, M, images)[-1], state, "norm")
     expected = linear(last.mean(dim=(1, 2)), state, "head")
-    case.equal(ours(images), expected, "logits", rtol=1e-4, atol=1e-5)
+    given = ours(images)
+    case.equal(given, expected, "logits", rtol=1e-4, atol=1e-5)
+    case.trains(given, "logits")
 
 
 @check(Swin, see="The whole model")

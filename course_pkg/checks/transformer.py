@@ -91,7 +91,7 @@ def two_linears(state: State) -> nn.Sequential:
     return load(network, names | {"2.weight": state["W_2"].T, "2.bias": state["b_2"]})
 
 
-@check(FeedForward, weight=2, see="Each vector for itself")
+@check(FeedForward, weight=2, see="Each vector for itself", single="B")
 def values(network, case):
     """agrees with two of torch's Linear layers and a ReLU between them"""
     B, T, D, D_ff = case.sizes(4)
@@ -193,7 +193,7 @@ def pre_norm(layer, case):
     compare_encoder_layer(case, layer, pre_norm=True)
 
 
-@check(EncoderLayer, see="Post-LN and pre-LN")
+@check(EncoderLayer, see="Post-LN and pre-LN", single="B")
 def switch(layer, case):
     """is post-LN or pre-LN as pre_norm says, with the same weights"""
     B, N, H, D_h, D_ff = case.sizes(5, low=3)
@@ -416,7 +416,7 @@ def decode_pre_norm(transformer, case):
     compare_decoders(case, transformer, pre_norm=True)
 
 
-@check(Transformer, see="The whole model")
+@check(Transformer, see="The whole model", single="B")
 def no_peeking(transformer, case):
     """predicts each word from the words before it alone"""
     ours, _, X, lengths, _, Y = translators(case, transformer, pre_norm=True)

@@ -87,7 +87,7 @@ def visual_case(case: Case, embeddings, B: int, R: int, F_: int, D: int) -> tupl
     return ours, state, case.randn(B, R, F_) + 1, draw_boxes(case, B, R)
 
 
-@check(VisualEmbeddings, weight=2, see="What is where in a picture")
+@check(VisualEmbeddings, weight=2, see="What is where in a picture", single="B")
 def values(embeddings, case):
     """adds content and place of every region, and normalises the sum"""
     B, R, F_, D = case.sizes(4, low=3)
@@ -197,7 +197,7 @@ def four(case: Case, result: object, t: Tensor, v: Tensor, H: int) -> tuple[Tens
     return parts
 
 
-@check(CoAttentionBlock, weight=3, see="Each asks, the other answers")
+@check(CoAttentionBlock, weight=3, see="Each asks, the other answers", single="B")
 def values(block, case):
     """agrees with two torch.nn.MultiheadAttention, each taking keys from the other stream"""
     ours, state, H, t, v, _, _ = block_case(case, block)
@@ -346,7 +346,7 @@ def score_case(case: Case) -> tuple[Tensor, Tensor, list[Tensor]]:
     return case.randn(B, T, D_t), case.randn(B, R, D_v), weights
 
 
-@check(alignment_score, weight=3, see="One number for a pair")
+@check(alignment_score, weight=3, see="One number for a pair", single="B")
 def values(score, case):
     """multiplies the pooled vectors of [CLS] and [IMG], feature by feature"""
     t, v, weights = score_case(case)

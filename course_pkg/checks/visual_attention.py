@@ -47,7 +47,7 @@ def looked(case: Case, result: object, B: int, L: int, D: int) -> tuple[Tensor, 
     return z, p
 
 
-@check(soft_attention, weight=2, see="Soft attention")
+@check(soft_attention, weight=2, see="Soft attention", single="B")
 def values(attend, case):
     """agrees with torch's scaled_dot_product_attention"""
     B, L, D = case.sizes(3)
@@ -110,7 +110,7 @@ def chosen(
     return z, p, log_p, nearest
 
 
-@check(hard_attention, weight=2, see="Hard attention")
+@check(hard_attention, weight=2, see="Hard attention", single="B")
 def best(attend, case):
     """takes the location with the largest weight when it does not sample"""
     B, L, D = case.sizes(3, low=3)
@@ -205,7 +205,7 @@ def unpack_step(case: Case, result: object) -> tuple:
     return scores, *case.unpack(state, "h", "c"), p, log_p
 
 
-@check(CaptionDecoder, weight=2, see="One step of the decoder")
+@check(CaptionDecoder, weight=2, see="One step of the decoder", single={"B": 1})
 def soft_step(student, case):
     """looks with h_{t-1} at all locations, then updates the LSTM, then scores the words"""
     words, B, L, D, H, A = case.sizes(6)
@@ -237,6 +237,7 @@ def hard_step(student, case):
     case.equal(c_t, expected[2], "c_t")
     case.equal(scores, expected[0], "scores")
     case.equal(log_p, p.amax(dim=1).log(), "log_p")
+    case.trains(log_p, "log_p")
 
 
 @check(CaptionDecoder, weight=2, see="The decoder over a caption")
@@ -304,7 +305,7 @@ def rewards(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     return log_y, log_p, torch.arange(T) < case.lengths(B, T)[:, None]
 
 
-@check(reinforce_loss, weight=2, see="The REINFORCE estimate")
+@check(reinforce_loss, weight=2, see="The REINFORCE estimate", single="B")
 def values(loss, case):
     """agrees with a loop over pictures and words"""
     log_y, log_p, mask = rewards(case)

@@ -32,6 +32,7 @@ def image_sizes(case: Case) -> tuple[int, int, int, int, int]:
     P = int(case.integers(2, 4, 1))
     others = [size for size in range(2, 7) if size != P]
     B, C, h, w = (others[place] for place in torch.randperm(4, generator=case.generator))
+    B, C, P, h, w = case.narrowed([B, C, P, h, w])
     return B, C, P, h, w
 
 
@@ -141,7 +142,7 @@ def values(embedding, case):
     case.equal(ours(images), convolved(images, kernel, b), "X")
 
 
-@check(PatchEmbedding, weight=2, see="The same as a convolution")
+@check(PatchEmbedding, weight=2, see="The same as a convolution", single={"C": 1})
 def kernel(embedding, case):
     """lays W out as the kernel of that convolution"""
     _, C, P, D, _ = image_sizes(case)
@@ -226,7 +227,7 @@ def layer_sizes(case: Case) -> tuple[int, int, int, int]:
     return B, T, H * part, H
 
 
-@check(ViTLayer, weight=3, see="Norms before, sums after")
+@check(ViTLayer, weight=3, see="Norms before, sums after", single="B")
 def values(layer, case):
     """agrees with torch.nn.TransformerEncoderLayer whose norms come first"""
     B, T, D, H = layer_sizes(case)
@@ -463,7 +464,7 @@ def resized(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Te
     return torch.cat([positions[:extra], grid.flatten(0, 1)])
 
 
-@check(resize_positions, weight=3, see="Positions for another grid")
+@check(resize_positions, weight=3, see="Positions for another grid", single={"D": 4})
 def values(resize, case):
     """agrees with bicubic interpolation by hand, except in the class token's row"""
     h, w, new_h, new_w, D = case.sizes(5, low=3)
@@ -534,7 +535,7 @@ def followed(A: Tensor) -> Tensor:
     return R
 
 
-@check(attention_rollout, weight=3, see="Attention through all layers")
+@check(attention_rollout, weight=3, see="Attention through all layers", single={"B": 1})
 def values(rollout, case):
     """agrees with following each token from the last layer down to the first"""
     L, B, H, T = case.sizes(4)

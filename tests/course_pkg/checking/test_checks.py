@@ -26,7 +26,7 @@ from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.runner import run
-from course_pkg.lstm import LSTM, cell_gradient, init_forget_bias, lstm_step
+from course_pkg.lstm import LSTM, additive_cell_step, cell_gradient, init_forget_bias, lstm_step
 from tests import course as toolbox
 
 for assignment in assignments():
@@ -164,6 +164,32 @@ def test_unknown_mistake_gets_numbers_but_no_guess():
     text = report(LSTM_STEP, lambda x, h, c, W, b: (0.3 * h + 0.1, 0.7 * c)).text
     assert "c_t[0, 0] should be" in text
     assert "Your output equals" not in text
+
+
+def test_an_axis_too_few_is_told_where_a_size_is_1():
+    def squeezes(*inputs):
+        return tuple(state.squeeze() for state in additive_cell_step(*inputs))
+
+    found = run(Exercise.of(additive_cell_step), Guarded(squeezes, "additive_cell_step"))
+    told = {outcome.check.name: outcome.failure for outcome in found.outcomes}
+    assert told["nothing_to_add"] is None
+    assert told["values"].message.startswith("With B = 1: h_t should have shape (1, ")
+
+
+def test_the_single_size_is_that_of_the_sizes_that_are_drawn_first():
+    ordinary, single = Case("sizes"), Case("sizes", single=1)
+    (B, T), (D,) = single.sizes(2), single.sizes(1)
+    assert [B, 1, D] == [B, T, D] and [B, D] == [ordinary.sizes(2)[0], ordinary.sizes(1)[0]]
+    assert Case("sizes", single=0).narrowed([4, 3]) == [1, 3]
+    assert single.lengths(1, 5).shape == (1,)
+
+
+def test_a_result_without_a_graph_is_told():
+    case, W = Case("graph"), torch.ones(2, requires_grad=True)
+    case.trains(2 * W, "y")
+    for cut in ((2 * W).detach(), 2.0):
+        with pytest.raises(Failure, match="No gradient goes back from y"):
+            case.trains(cut, "y")
 
 
 def test_float32_result_is_accepted():
