@@ -37,7 +37,7 @@ _METHODS = """
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         raise NotImplementedError"""
 _CHECK = '''
-@check({name}, see="{heading}")
+@check({name}, see="{heading}", single="B")
 def {check}(student, case):
     """agrees with … (an oracle that is not the reference)"""
     raise NotImplementedError

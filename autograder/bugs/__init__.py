@@ -15,11 +15,13 @@ class Bug:
         solution: the wrong function or class.
         told_by: where no output can give the mistake away (an exception, nothing returned), the
             words of a check's message that do.
+        is_classic: whether the assignment's text warns of it as the classic mistake.
     """
 
     sentence: str
     solution: Callable
     told_by: str | None
+    is_classic: bool = False
 
     @property
     def name(self) -> str:
@@ -31,11 +33,14 @@ EQUIVALENT: dict[Exercise, dict[str, str]] = {}
 SAMPLED: dict[Exercise, int] = {}
 
 
-def bug(reference: Callable, sentence: str, *, told_by: str | None = None) -> Callable:
+def bug(
+    reference: Callable, sentence: str, *, told_by: str | None = None, classic: bool = False
+) -> Callable:
     """Register a wrong solution of the exercise that `reference` solves."""
 
     def register(solution: Callable) -> Callable:
-        BUGS.setdefault(Exercise.of(reference), []).append(Bug(sentence, solution, told_by))
+        found = Bug(sentence, solution, told_by, classic)
+        BUGS.setdefault(Exercise.of(reference), []).append(found)
         return solution
 
     return register

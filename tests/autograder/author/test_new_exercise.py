@@ -88,7 +88,8 @@ def test_an_exercise_from_its_stubs_to_its_score(checkout):
     for folder in ("course_pkg/checks", "autograder/hidden"):
         text = (checkout / folder / "tiny.py").read_text(encoding="utf-8")
         for name, factor in FACTORS.items():
-            body = f"x = case.randn(3, 2)\n    case.equal(student(x), {factor} * x, 'y')"
+            body = "x = case.randn(*case.sizes(2))\n"
+            body += f"    case.equal(student(x), {factor} * x, 'y')"
             head, _, tail = text.partition(f"@check({name}")
             text = head + f"@check({name}" + tail.replace("raise NotImplementedError", body, 1)
         (checkout / folder / "tiny.py").write_text(text, encoding="utf-8")
