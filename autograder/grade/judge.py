@@ -28,7 +28,7 @@ from course_pkg.checking.runner import run
 from course_pkg.checking.uses import breach
 
 SHARE = 0.5  # of the time left for a student's own cells that a single one may take
-EXPLAINING = 5.0  # seconds for finding out why checks fail, which takes most exercises .1
+EXPLAINING = 15.0  # seconds for finding out why checks fail, which takes most exercises .1
 SLOW = 2.0  # seconds; a student's own cell that took longer does not run again in a new kernel
 ONLY_AT_HOME = "It holds with the inputs that you have, but fails with others."
 EXPERIMENT = "Experiments do not run while the notebook is validated or graded.\n"
@@ -48,7 +48,7 @@ class Bounds:
         restarts: how often a kernel that has ended is started again, for each exercise.
     """
 
-    cell: float = 30.0
+    cell: float = 60.0
     own: float = 10.0
     all_own: float = 20.0
     call: float = SECONDS

@@ -326,7 +326,7 @@ def used_lately(caches, case):
 
 @check(PrefixCache, see="Blocks that are remembered")
 def one_name_one_block(caches, case):
-    """keeps the first block of a name and the first name of a block"""
+    """keeps the first block of a name and the first name of a block, and refuses a second free"""
     cache, owned = filled(caches, "ab", 4)
     other = number(cache.allocate(), "block")
     cache.register(other, "a")
@@ -338,6 +338,7 @@ def one_name_one_block(caches, case):
     what = "a, b and x when another block is named a and b is also named x; "
     what += "available when the second a is freed; users of three blocks"
     same(case, seen, [*owned, -1, 2, 2, 2, 0], what)
+    case.raises(ValueError, lambda: cache.free(other), "a block is freed that nobody uses")
 
 
 @check(BlockManager, weight=2, see="Fork, and copy only what is written")

@@ -238,7 +238,7 @@ def gradient(swin, case):
 
 @check(Swin, see="The whole model")
 def parameters(swin, case):
-    """has as many parameters as its parts"""
+    """has as many parameters as its parts, and refuses a stage without heads"""
     C, classes = few_sizes(case, 2)
     given = sum(p.numel() for p in swin(C, 2, 4, DEPTHS, HEADS, 4, classes).parameters())
     D, expected = 4, (4 * C + 1) * 4 + 2 * 4
@@ -248,3 +248,5 @@ def parameters(swin, case):
             D *= 2
         expected += depth * (12 * D**2 + 13 * D + 49 * H)
     case.equal(given, torch.tensor(expected + 2 * D + (D + 1) * classes), "number of parameters")
+    few = HEADS[:-1]
+    case.raises(ValueError, lambda: swin(C, 2, 4, DEPTHS, few, 4, classes), "a stage has no heads")
