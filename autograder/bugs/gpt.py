@@ -808,6 +808,11 @@ def exponential_of_bits(losses, counts):
     return ((losses * counts).sum() / counts.sum() / math.log(2)).exp().item()
 
 
+@bug(perplexity, "the result is the plain mean of the batches' perplexities", classic=True)
+def plain_mean_of_perplexities(losses, counts):
+    return losses.exp().mean().item()
+
+
 @bug(bits_per_byte, "nats are not turned into bits")
 def nats(loss, tokens, size):
     return loss * tokens / size
