@@ -107,7 +107,7 @@ def returned_in_wrong_order(q, X, temperature=1.0):
     return soft_lookup(q, X, temperature)[::-1]
 
 
-@bug(soft_lookup, "all exponentials become 0, and 0/0 is NaN", told_by="yours is nan")
+@bug(soft_lookup, "all exponentials become 0, and 0/0 is NaN", told_by="yours is nan", classic=True)
 def underflow(q, X, temperature=1.0):
     refuse(temperature)
     e = (-distances(q, X) / (2 * temperature)).exp()
@@ -149,7 +149,7 @@ def sigmoids(q, X):
     return weights @ X, weights
 
 
-@bug(dot_attention, "the scores are divided by their sum, without the exponential")
+@bug(dot_attention, "the scores are divided by their sum, without the exponential", classic=True)
 def no_exponential(q, X):
     weights = X @ q / (X @ q).sum()
     return weights @ X, weights
@@ -211,13 +211,13 @@ def unscaled(q, X):
     return blend(X @ q, X)
 
 
-@bug(scaled_dot_attention, "the scores are divided by D_Q instead of √D_Q")
+@bug(scaled_dot_attention, "the scores are divided by D_Q instead of √D_Q", classic=True)
 def too_much(q, X):
     same_size(q, X)
     return blend(X @ q / len(q), X)
 
 
-@bug(scaled_dot_attention, "the scores are divided by √N_X instead of √D_Q")
+@bug(scaled_dot_attention, "the scores are divided by √N_X instead of √D_Q", classic=True)
 def by_rows(q, X):
     same_size(q, X)
     return blend(X @ q / math.sqrt(len(X)), X)
@@ -229,7 +229,7 @@ def multiplied(q, X):
     return blend(X @ q * math.sqrt(len(q)), X)
 
 
-@bug(scaled_dot_attention, "the weights are divided by √D_Q, after the softmax")
+@bug(scaled_dot_attention, "the weights are divided by √D_Q, after the softmax", classic=True)
 def after_the_softmax(q, X):
     same_size(q, X)
     weights = blend(X @ q, X)[1] / math.sqrt(len(q))
@@ -298,7 +298,7 @@ def many(Q, X, scale, dim=-1):
     return weights @ X, weights
 
 
-@bug(attention_matrix, "the softmax runs over the queries instead of the keys")
+@bug(attention_matrix, "the softmax runs over the queries instead of the keys", classic=True)
 def over_queries(Q, X):
     return many(Q, X, Q.shape[-1] ** -0.5, dim=-2)
 
@@ -399,13 +399,13 @@ class Unscaled(AttentionLayer):
         return layer(Q, X @ self.W_K, X @ self.W_V, scale=1)
 
 
-@bug(AttentionLayer, "the scores are divided by √D_X instead of √D_Q")
+@bug(AttentionLayer, "the scores are divided by √D_X instead of √D_Q", classic=True)
 class ScaledByInput(AttentionLayer):
     def forward(self, Q, X):
         return layer(Q, X @ self.W_K, X @ self.W_V, scale=X.shape[-1] ** -0.5)
 
 
-@bug(AttentionLayer, "the scores are divided by √D_V instead of √D_Q")
+@bug(AttentionLayer, "the scores are divided by √D_V instead of √D_Q", classic=True)
 class ScaledByValue(AttentionLayer):
     def forward(self, Q, X):
         return layer(Q, X @ self.W_K, X @ self.W_V, scale=self.W_V.shape[1] ** -0.5)
@@ -468,7 +468,7 @@ def over_queries(X):
     return layer(X, X, X, scale=1, dim=-2)
 
 
-@bug(basic_self_attention, "features attend to features: Xᵀ X in place of X Xᵀ")
+@bug(basic_self_attention, "features attend to features: Xᵀ X in place of X Xᵀ", classic=True)
 def features(X):
     weights = torch.softmax(X.mT @ X, dim=-1)
     return X @ weights.mT, weights
@@ -540,7 +540,7 @@ class QueriesAreKeys(SelfAttention):
         return layer(X @ self.W_K, X @ self.W_K, X @ self.W_V)
 
 
-@bug(SelfAttention, "W_Q and W_K are mixed up")
+@bug(SelfAttention, "W_Q and W_K are mixed up", classic=True)
 class Swapped(SelfAttention):
     def forward(self, X):
         return layer(X @ self.W_K, X @ self.W_Q, X @ self.W_V)
@@ -609,7 +609,7 @@ def future(T, past=0):
     return torch.ones(T, past + T, dtype=torch.bool).triu(past)
 
 
-@bug(causal_mask, "a position does not see itself")
+@bug(causal_mask, "a position does not see itself", classic=True)
 def not_itself(T, past=0):
     return torch.ones(T, past + T, dtype=torch.bool).tril(past - 1)
 
@@ -679,7 +679,7 @@ def two_axes(lengths, T):
     return positions(lengths, T)
 
 
-@bug(padding_mask, "the axes of queries and keys are exchanged: queries are masked")
+@bug(padding_mask, "the axes of queries and keys are exchanged: queries are masked", classic=True)
 def queries_masked(lengths, T):
     return positions(lengths, T)[:, :, None]
 
@@ -718,7 +718,7 @@ def ignored(E, mask=None):
     return torch.softmax(E, dim=-1)
 
 
-@bug(masked_softmax, "the mask is inverted: allowed keys are forbidden")
+@bug(masked_softmax, "the mask is inverted: allowed keys are forbidden", classic=True)
 def inverted(E, mask=None):
     return masked_softmax(E, None if mask is None else ~mask)
 
@@ -778,12 +778,16 @@ def only_lowered(E, mask=None):
     return torch.softmax(E if mask is None else E - 10.0 * ~mask, dim=-1)
 
 
-@bug(masked_softmax, "forbidden scores are set to -100 instead of the lowest number there is")
+@bug(
+    masked_softmax,
+    "forbidden scores are set to -100 instead of the lowest number there is",
+    classic=True,
+)
 def not_low_enough(E, mask=None):
     return fill(torch.softmax(fill(E, mask, -100.0), dim=-1), mask, 0)
 
 
-@bug(masked_softmax, "E is changed in place")
+@bug(masked_softmax, "E is changed in place", classic=True)
 def in_place(E, mask=None):
     with torch.no_grad():
         E.copy_(fill(E, mask, -1e9))
@@ -796,7 +800,11 @@ def even_split(X, H):
     return X.shape[2] // H
 
 
-@bug(split_heads, "a view cuts the memory into heads without a transpose: positions are mixed")
+@bug(
+    split_heads,
+    "a view cuts the memory into heads without a transpose: positions are mixed",
+    classic=True,
+)
 def view_only(X, H):
     B, T, _ = X.shape
     return X.reshape(B, H, T, even_split(X, H))
@@ -936,7 +944,7 @@ class Pieces(MultiHeadAttention):
         return weights
 
 
-@bug(MultiHeadAttention, "the scores are divided by √D instead of √D_h")
+@bug(MultiHeadAttention, "the scores are divided by √D instead of √D_h", classic=True)
 class ScaledByD(Pieces):
     def scores(self, Q, K):
         return Q @ K.mT * (self.H * Q.shape[-1]) ** -0.5
@@ -1148,7 +1156,9 @@ def rounded_down(T, D, k=3):
     return costs(T, D, k, convolution={"path_length": (T - 1) // (k // 2)})
 
 
-@bug(attention_cost, "the three projections are left out of self-attention's products")
+@bug(
+    attention_cost, "the three projections are left out of self-attention's products", classic=True
+)
 def no_projections(T, D, k=3):
     return costs(T, D, k, self_attention={"multiply_adds": 2 * T**2 * D})
 
@@ -1158,7 +1168,7 @@ def scores_only(T, D, k=3):
     return costs(T, D, k, self_attention={"multiply_adds": 3 * T * D**2 + T**2 * D})
 
 
-@bug(attention_cost, "the weights A are not counted as memory")
+@bug(attention_cost, "the weights A are not counted as memory", classic=True)
 def no_weights(T, D, k=3):
     return costs(T, D, k, self_attention={"memory": 4 * T * D})
 

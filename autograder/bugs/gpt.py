@@ -34,7 +34,11 @@ def only_first(tokens, pair, new):
     return list(tokens)
 
 
-@bug(merge_pair, "a token is used twice, as the end of one pair and the start of the next")
+@bug(
+    merge_pair,
+    "a token is used twice, as the end of one pair and the start of the next",
+    classic=True,
+)
 def used_twice(tokens, pair, new):
     merged = []
     for n, token in enumerate(tokens):
@@ -45,7 +49,7 @@ def used_twice(tokens, pair, new):
     return merged
 
 
-@bug(merge_pair, "the second token of the pair stays")
+@bug(merge_pair, "the second token of the pair stays", classic=True)
 def second_stays(tokens, pair, new):
     merged = []
     for n, token in enumerate(tokens):
@@ -118,7 +122,7 @@ def pairs_of(spelled, counts):
     return pairs
 
 
-@bug(byte_pair_merges, "each word counts once, however often it occurs")
+@bug(byte_pair_merges, "each word counts once, however often it occurs", classic=True)
 def words_once(counts, merges):
     return learn(dict.fromkeys(counts, 1), merges)
 
@@ -176,7 +180,7 @@ def from_257(counts, merges):
     return learn(counts, merges, first=257)
 
 
-@bug(byte_pair_merges, "the counts of pairs beside a merge are not updated")
+@bug(byte_pair_merges, "the counts of pairs beside a merge are not updated", classic=True)
 def stale(counts, merges):
     first = pairs_of({word: list(word) for word in counts}, counts)
 
@@ -225,7 +229,11 @@ class Varied(BPETokenizer):
         return tokens
 
 
-@bug(BPETokenizer, "the longest token that fits is taken, from the left, in place of merging")
+@bug(
+    BPETokenizer,
+    "the longest token that fits is taken, from the left, in place of merging",
+    classic=True,
+)
 class Longest(Varied):
     def encode(self, text):
         numbers = {token: n for n, token in reversed(list(enumerate(self.tokens)))}
@@ -292,7 +300,12 @@ class ThroughText(Varied):
         return super().encode(text.decode("utf-8", errors="replace").encode())
 
 
-@bug(BPETokenizer, "decode gives text in place of bytes", told_by="decoded bytes should be bytes")
+@bug(
+    BPETokenizer,
+    "decode gives text in place of bytes",
+    told_by="decoded bytes should be bytes",
+    classic=True,
+)
 class DecodesText(BPETokenizer):
     def decode(self, tokens):
         return super().decode(tokens).decode("utf-8", errors="replace")
@@ -402,7 +415,7 @@ class Parallel(VariedBlock):
         return X + Y + self.think(X), A
 
 
-@bug(GPTBlock, "the sum is made with the normalised input, not with the input itself")
+@bug(GPTBlock, "the sum is made with the normalised input, not with the input itself", classic=True)
 class NormalisedResidual(VariedBlock):
     def forward(self, X, mask=None):
         X = self.norm_1(X)
@@ -464,7 +477,7 @@ class VariedGPT(GPT):
         return (logits, A) if return_weights else logits
 
 
-@bug(GPT, "there is no causal mask: every position sees what it is to predict")
+@bug(GPT, "there is no causal mask: every position sees what it is to predict", classic=True)
 class Leaky(VariedGPT):
     def mask(self, T):
         return None
@@ -624,6 +637,7 @@ def uniform(state, L):
     init_gpt_weights,
     "the norms' weights are 0",
     told_by="norm_1.weight[0] should be 1, yours is 0",
+    classic=True,
 )
 def dead_norms(state, L):
     new = drawn(state, L)
@@ -661,7 +675,11 @@ def same_matrices(state, L):
     return new
 
 
-@bug(language_model_loss, "targets are not shifted: each position has to predict its own token")
+@bug(
+    language_model_loss,
+    "targets are not shifted: each position has to predict its own token",
+    classic=True,
+)
 def not_shifted(logits, tokens, lengths=None):
     loss = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
     if lengths is None:
@@ -705,7 +723,7 @@ def one_too_many(logits, tokens, lengths=None):
     return terms(logits, tokens)[real(tokens, lengths, 0)].mean()
 
 
-@bug(language_model_loss, "each text counts equally, however short it is")
+@bug(language_model_loss, "each text counts equally, however short it is", classic=True)
 def text_by_text(logits, tokens, lengths=None):
     kept = real(tokens, lengths)
     sums = (terms(logits, tokens) * kept).sum(dim=1)
@@ -755,7 +773,7 @@ def unweighted(losses, counts):
     return losses.mean().exp().item()
 
 
-@bug(perplexity, "perplexities are averaged in place of losses")
+@bug(perplexity, "perplexities are averaged in place of losses", classic=True)
 def mean_of_perplexities(losses, counts):
     return ((losses.exp() * counts).sum() / counts.sum()).item()
 
@@ -788,6 +806,11 @@ def wrong_sign(losses, counts):
 @bug(perplexity, "the exponential is taken of a loss in bits")
 def exponential_of_bits(losses, counts):
     return ((losses * counts).sum() / counts.sum() / math.log(2)).exp().item()
+
+
+@bug(perplexity, "the result is the plain mean of the batches' perplexities", classic=True)
+def plain_mean_of_perplexities(losses, counts):
+    return losses.exp().mean().item()
 
 
 @bug(bits_per_byte, "nats are not turned into bits")
@@ -927,7 +950,7 @@ def no_top_p(logits, temperature=1.0, top_k=None, top_p=None):
     return sifted(logits, temperature, top_k, None)
 
 
-@bug(token_probabilities, "the token that reaches top_p is left out")
+@bug(token_probabilities, "the token that reaches top_p is left out", classic=True)
 def reaching_left_out(logits, temperature=1.0, top_k=None, top_p=None):
     def nucleus(p, top_p):
         return (p.cumsum(dim=-1) <= top_p) | (torch.arange(p.shape[-1]) == 0)
@@ -953,7 +976,7 @@ def top_p_of_all(logits, temperature=1.0, top_k=None, top_p=None):
     return p / p.sum(dim=-1, keepdim=True)
 
 
-@bug(token_probabilities, "the probabilities stay in sorted order")
+@bug(token_probabilities, "the probabilities stay in sorted order", classic=True)
 def still_sorted(logits, temperature=1.0, top_k=None, top_p=None):
     return token_probabilities(logits, temperature, top_k, top_p).sort(descending=True).values
 
@@ -963,6 +986,31 @@ def over_the_batch(logits, temperature=1.0, top_k=None, top_p=None):
     return sifted(
         logits, temperature, top_k, top_p, lambda e, T: (e / T).softmax(dim=0), scale=True
     )
+
+
+@bug(
+    token_probabilities,
+    "the token that reaches top_p is left out, even the first: nothing is kept, and 0/0 is NaN",
+    told_by="yours is nan",
+    classic=True,
+)
+def nothing_kept(logits, temperature=1.0, top_k=None, top_p=None):
+    return sifted(
+        logits, temperature, top_k, top_p, nucleus=lambda p, top_p: p.cumsum(dim=-1) <= top_p
+    )
+
+
+@bug(
+    token_probabilities,
+    "all tokens that tie with the top_k-th are kept",
+    classic=True,
+)
+def ties_kept(logits, temperature=1.0, top_k=None, top_p=None):
+    if top_k is not None and 1 <= top_k < logits.shape[-1]:
+        least = logits.topk(top_k).values[:, -1:]
+        logits = torch.where(logits >= least, logits, -math.inf)
+        top_k = None
+    return sifted(logits, temperature, top_k, top_p)
 
 
 class VariedWriter(GPT):
@@ -1012,13 +1060,13 @@ class AlwaysBest(VariedWriter):
         return p.argmax(dim=1)
 
 
-@bug(Writer, "the first position's logits are used, not the last one's")
+@bug(Writer, "the first position's logits are used, not the last one's", classic=True)
 class FirstPosition(VariedWriter):
     def last(self, logits):
         return logits[:, 0]
 
 
-@bug(Writer, "the model sees the first tokens of a long text, not the last ones")
+@bug(Writer, "the model sees the first tokens of a long text, not the last ones", classic=True)
 class SeesTheStart(VariedWriter):
     def seen(self, tokens, given):
         return tokens[:, : self.context]
@@ -1119,7 +1167,7 @@ def all_turned(state):
     return parts(state, lambda n, v: (n, v.T if ".W_" in n else v))
 
 
-@bug(load_gpt2, "W_O is transposed")
+@bug(load_gpt2, "W_O is transposed", classic=True)
 def output_turned(state):
     return parts(state, lambda n, v: (n, v.T if n.endswith("W_O") else v))
 

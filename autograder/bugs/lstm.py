@@ -70,7 +70,7 @@ def returned_in_wrong_order(x, h, c, W, b):
     return c, tanh(c)
 
 
-@bug(additive_cell_step, "c is updated in place")
+@bug(additive_cell_step, "c is updated in place", classic=True)
 def in_place(x, h, c, W, b):
     with torch.no_grad():
         c += tanh(torch.cat([h, x], dim=1) @ W.T + b)
@@ -81,14 +81,14 @@ def gates(x, h, W, b):
     return (torch.cat([h, x], dim=1) @ W.T + b).chunk(4, dim=1)
 
 
-@bug(lstm_step, "the gates are read in torch's order i, f, g, o")
+@bug(lstm_step, "the gates are read in torch's order i, f, g, o", classic=True)
 def torch_order(x, h, c, W, b):
     i, f, g, o = gates(x, h, W, b)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
 
 
-@bug(lstm_step, "the gates i and f are mixed up")
+@bug(lstm_step, "the gates i and f are mixed up", classic=True)
 def f_first(x, h, c, W, b):
     f, i, o, g = gates(x, h, W, b)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
@@ -263,7 +263,7 @@ class OutputsNotZeroed(Unrolled):
         return h, h, c
 
 
-@bug(LSTM, "the returned state is the one after step T, padding included")
+@bug(LSTM, "the returned state is the one after step T, padding included", classic=True)
 class StateAfterPadding(Unrolled):
     def at_step(self, running, h_t, c_t, h, c):
         return torch.where(running, h_t, 0), h_t, c_t
@@ -301,11 +301,18 @@ class Detached(Unrolled):
         return super().advance(X, t, h.detach(), c.detach(), lengths)
 
 
+@bug(LSTM, "h is the last column of the outputs, where short sequences have padding", classic=True)
+class LastColumn(LSTM):
+    def forward(self, X, state=None, lengths=None):
+        outputs, (_, c) = super().forward(X, state, lengths)
+        return outputs, (outputs[:, -1], c)
+
+
 def parts(x, h, W_x, W_h, b_x, b_h):
     return *(x @ W_x.T + b_x).chunk(3, dim=1), *(h @ W_h.T + b_h).chunk(3, dim=1)
 
 
-@bug(gru_step, "z and 1 - z are mixed up")
+@bug(gru_step, "z and 1 - z are mixed up", classic=True)
 def z_for_the_new(x, h, W_x, W_h, b_x, b_h):
     r_x, z_x, n_x, r_h, z_h, n_h = parts(x, h, W_x, W_h, b_x, b_h)
     r, z = sigmoid(r_x + r_h), sigmoid(z_x + z_h)
@@ -382,7 +389,7 @@ def product_after(f):
     return later.flip(1).cumprod(1).flip(1)
 
 
-@bug(cell_gradient, "f_t itself is part of the product")
+@bug(cell_gradient, "f_t itself is part of the product", classic=True)
 def own_gate_too(f):
     return f.flip(1).cumprod(1).flip(1)
 
@@ -418,7 +425,11 @@ def over_the_batch(f):
     return product_after(f.transpose(0, 1)).transpose(0, 1)
 
 
-@bug(cell_gradient, "the whole product is divided by a part of it, 0/0 where a gate is closed")
+@bug(
+    cell_gradient,
+    "the whole product is divided by a part of it, 0/0 where a gate is closed",
+    classic=True,
+)
 def divided(f):
     return f.prod(dim=1, keepdim=True) / f.cumprod(1)
 
@@ -470,13 +481,13 @@ def bias_in_torch_order(state):
     return {"W": fused(state, [0, 1, 3, 2])["W"], "b": fused(state, [0, 1, 2, 3])["b"]}
 
 
-@bug(convert_torch_lstm, "only bias_ih is used")
+@bug(convert_torch_lstm, "only bias_ih is used", classic=True)
 def input_bias_only(state):
     refuse(state)
     return fused(state, [0, 1, 3, 2], ["bias_ih_l0"])
 
 
-@bug(convert_torch_lstm, "only bias_hh is used")
+@bug(convert_torch_lstm, "only bias_hh is used", classic=True)
 def hidden_bias_only(state):
     refuse(state)
     return fused(state, [0, 1, 3, 2], ["bias_hh_l0"])
@@ -530,14 +541,16 @@ def silent(state):
     return fused(state, [0, 1, 3, 2])
 
 
-@bug(init_forget_bias, "the input gates' biases are set instead of the forget gates'")
+@bug(init_forget_bias, "the input gates' biases are set instead of the forget gates'", classic=True)
 def input_gate(b, value=1.0):
     b = b.clone()
     b[: len(b) // 4] = value
     return b
 
 
-@bug(init_forget_bias, "the output gates' biases are set instead of the forget gates'")
+@bug(
+    init_forget_bias, "the output gates' biases are set instead of the forget gates'", classic=True
+)
 def output_gate(b, value=1.0):
     b = b.clone()
     H = len(b) // 4
@@ -637,7 +650,7 @@ def even_biases(b, u, T_max):
     return chrono(b, forget, -forget)
 
 
-@bug(chrono_bias, "every cell gets the same bias, that of the first")
+@bug(chrono_bias, "every cell gets the same bias, that of the first", classic=True)
 def one_for_all(b, u, T_max):
     refuse_range(T_max)
     return chrono_bias(b, u[:1].expand(len(u)), T_max)
@@ -650,7 +663,7 @@ def same_sign(b, u, T_max):
     return chrono(b, forget, forget)
 
 
-@bug(chrono_bias, "the input gates' biases are left as they are")
+@bug(chrono_bias, "the input gates' biases are left as they are", classic=True)
 def input_gate_left(b, u, T_max):
     forget = chrono_bias(b, u, T_max)
     H = len(u)

@@ -85,6 +85,7 @@ def reversed_order(T, D, normalise=False):
     linear_positions,
     "a single position is divided by zero",
     told_by="P, normalised, at [0, 0] should be 0, yours is nan",
+    classic=True,
 )
 def zero_by_zero(T, D, normalise=False):
     t = torch.arange(T)
@@ -136,14 +137,18 @@ def cosine_first(T, D, base=10000.0):
     return torch.stack([a.cos(), a.sin()], dim=2).flatten(1)
 
 
-@bug(sinusoidal_positions, "each feature has a frequency of its own, instead of each pair")
+@bug(
+    sinusoidal_positions,
+    "each feature has a frequency of its own, instead of each pair",
+    classic=True,
+)
 def unpaired(T, D, base=10000.0):
     even(D)
     a = torch.arange(T)[:, None] * base ** (-torch.arange(D) / D)
     return torch.where(torch.arange(D) % 2 == 0, a.sin(), a.cos())
 
 
-@bug(sinusoidal_positions, "the exponent is i/D instead of 2i/D")
+@bug(sinusoidal_positions, "the exponent is i/D instead of 2i/D", classic=True)
 def slow_growth(T, D, base=10000.0):
     return waves(angles(T, D, base, torch.arange(D // 2) / D))
 
@@ -264,6 +269,7 @@ class OneTooShort(Table):
     LearnedPositions,
     "positions beyond the table start again at its first row",
     told_by="should raise ValueError when the sequence is longer than the table",
+    classic=True,
 )
 class StartsAgain(LearnedPositions):
     def forward(self, X):
@@ -274,6 +280,7 @@ class StartsAgain(LearnedPositions):
     LearnedPositions,
     "positions beyond the table give torch's error",
     told_by="should raise ValueError when the sequence is longer than the table",
+    classic=True,
 )
 class Unchecked(LearnedPositions):
     def forward(self, X):
@@ -290,6 +297,7 @@ class Detached(LearnedPositions):
     LearnedPositions,
     "the table is not a parameter",
     told_by="There should be a parameter called P, yours is missing.",
+    classic=True,
 )
 class Buffer(nn.Module):
     def __init__(self, T_max, D):
@@ -322,7 +330,11 @@ def shaw(Q, K, V, R_K, R_V, mask=None, *, r=None, scale=None, both=True):
     return (Y + torch.einsum("...ij,ijd->...id", A, R_V[r]) if both else Y), A
 
 
-@bug(shaw_relative_attention, "the distance is i - j, so that left and right are exchanged")
+@bug(
+    shaw_relative_attention,
+    "the distance is i - j, so that left and right are exchanged",
+    classic=True,
+)
 def mirrored(Q, K, V, R_K, R_V, mask=None):
     return shaw(Q, K, V, R_K, R_V, mask, r=lambda t, k: (t[:, None] - t).clamp(-k, k) + k)
 
@@ -438,7 +450,11 @@ def pairs_turned(x, y, cos, sin):
     return x * cos - y * sin, x * sin + y * cos
 
 
-@bug(rope_rotate, "neighbours 2i and 2i+1 are paired: that is the layout of the RoPE paper")
+@bug(
+    rope_rotate,
+    "neighbours 2i and 2i+1 are paired: that is the layout of the RoPE paper",
+    classic=True,
+)
 def interleaved(X, positions=None, base=10000.0):
     cos, sin = turn(X, positions, base)
     x, y = pairs_turned(X[..., ::2], X[..., 1::2], cos, sin)
@@ -451,7 +467,7 @@ def clockwise(X, positions=None, base=10000.0):
     return torch.cat(pairs_turned(*X.chunk(2, -1), cos, sin), dim=-1).to(X.dtype)
 
 
-@bug(rope_rotate, "both sines have the same sign, which is no rotation")
+@bug(rope_rotate, "both sines have the same sign, which is no rotation", classic=True)
 def no_minus(X, positions=None, base=10000.0):
     cos, sin = turn(X, positions, base)
     x, y = X.chunk(2, dim=-1)
@@ -581,7 +597,7 @@ class KeysOnly(Rotary):
         return Q, self.rotate(K), V
 
 
-@bug(RotaryAttention, "the values are also turned")
+@bug(RotaryAttention, "the values are also turned", classic=True)
 class ValuesToo(Rotary):
     def turn(self, Q, K, V):
         return self.rotate(Q), self.rotate(K), self.rotate(V)
@@ -695,7 +711,7 @@ def by_axis(P, size, at, blend=lambda w: w):
     return P
 
 
-@bug(interpolate_positions, "the half cell is forgotten: u = t T / T'")
+@bug(interpolate_positions, "the half cell is forgotten: u = t T / T'", classic=True)
 def no_half_cell(P, size):
     return by_axis(P, size, lambda t, T, T_new: t * T / T_new)
 
@@ -745,7 +761,11 @@ def tiled(P, size):
     return P
 
 
-@bug(interpolate_positions, "a grid is stretched as one long line, across the ends of its rows")
+@bug(
+    interpolate_positions,
+    "a grid is stretched as one long line, across the ends of its rows",
+    classic=True,
+)
 def flattened(P, size):
     if len(size) != P.dim() - 1:
         raise ValueError("size does not fit")

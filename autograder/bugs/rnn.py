@@ -14,7 +14,7 @@ from course_pkg.rnn import (
 )
 
 
-@bug(rnn_step, "x comes before h in the product, so each meets the other's weights")
+@bug(rnn_step, "x comes before h in the product, so each meets the other's weights", classic=True)
 def x_first(x, h, W, b):
     return torch.tanh(torch.cat([x, h], dim=1) @ W.T + b)
 
@@ -99,7 +99,7 @@ def states(X, W, b, h_0):
     return torch.cat([h[:, None], rnn_forward(X, W, b, h_0)], dim=1)
 
 
-@bug(rnn_forward, "the loop runs over the batch axis instead of the time axis")
+@bug(rnn_forward, "the loop runs over the batch axis instead of the time axis", classic=True)
 def batch_as_time(X, W, b, h_0=None):
     h = X.new_zeros(X.shape[1], len(b))
     return torch.stack([h := rnn_step(x, h, W, b) for x in X])
@@ -230,7 +230,7 @@ class NoTanh(Backward):
         return seen + arriving
 
 
-@backward_bug("the derivative of tanh is taken at h_{t-1} instead of h_t")
+@backward_bug("the derivative of tanh is taken at h_{t-1} instead of h_t", classic=True)
 class EarlierTanh(Backward):
     def delta(self, seen, arriving, h, h_before):
         return (seen + arriving) * (1 - h_before**2)
@@ -266,7 +266,7 @@ class NotTransposed(Backward):
         return delta @ W[:, :H].T, delta @ W[:, H:]
 
 
-@backward_bug("∂L/∂W pairs δ_t with h_t instead of h_{t-1}")
+@backward_bug("∂L/∂W pairs δ_t with h_t instead of h_{t-1}", classic=True)
 class LaterState(Backward):
     def of_W(self, delta, h_before, h, x):
         return delta.T @ torch.cat([h, x], dim=1)
@@ -333,6 +333,11 @@ def in_place(grad_outputs, outputs, X, W, h_0=None):
     return rnn_backward(grad_outputs, outputs, X, W, h_0)
 
 
+@bug(rnn_backward, "at t = 1 the state before the step is h_T instead of h_0", classic=True)
+def last_output_first(grad_outputs, outputs, X, W, h_0=None):
+    return rnn_backward(grad_outputs, outputs, X, W, outputs[:, -1])
+
+
 def cut(grad_outputs, X, W, b, k, h_0):
     """What each piece is made of: its gradients of outputs, its outputs, inputs and first state."""
     if k < 1:
@@ -358,7 +363,7 @@ def nothing_cut(grad_outputs, X, W, b, k, h_0=None):
     return rnn_backward(grad_outputs, rnn_forward(X, W, b, h_0), X, W, h_0)
 
 
-@bug(truncated_bptt, "every piece starts from a state of zeros")
+@bug(truncated_bptt, "every piece starts from a state of zeros", classic=True)
 def zero_state(grad_outputs, X, W, b, k, h_0=None):
     if k < 1:
         raise ValueError(k)
@@ -500,7 +505,11 @@ def over_the_batch(grad_last, outputs, W):
     return together.expand(len(outputs), -1)
 
 
-@bug(gradient_norms, "the norms belong to h_0 … h_{T-1}: one step of the way back too many")
+@bug(
+    gradient_norms,
+    "the norms belong to h_0 … h_{T-1}: one step of the way back too many",
+    classic=True,
+)
 def one_step_further(grad_last, outputs, W):
     H = outputs.shape[2]
     return gradient_norms(
@@ -525,7 +534,11 @@ def relative(grad_last, outputs, W):
     return norms / norms[:, -1:]
 
 
-@bug(linear_rnn_gradient, "every entry of W_hh is raised to the power T, instead of the matrix")
+@bug(
+    linear_rnn_gradient,
+    "every entry of W_hh is raised to the power T, instead of the matrix",
+    classic=True,
+)
 def entry_by_entry(W_hh, T):
     steps(T)
     return W_hh**T
@@ -624,20 +637,22 @@ def scaled(gradients, factor):
     return [gradient * factor for gradient in gradients]
 
 
-@bug(clip_grad_norm, "each parameter's gradient is clipped by its own norm")
+@bug(clip_grad_norm, "each parameter's gradient is clipped by its own norm", classic=True)
 def one_by_one(gradients, max_norm):
     positive(max_norm)
     clipped = [gradient * min(1, max_norm / max(gradient.norm(), 1e-12)) for gradient in gradients]
     return clipped, total(gradients)
 
 
-@bug(clip_grad_norm, "every entry is clipped to ±max_norm")
+@bug(clip_grad_norm, "every entry is clipped to ±max_norm", classic=True)
 def by_value(gradients, max_norm):
     positive(max_norm)
     return [gradient.clamp(-max_norm, max_norm) for gradient in gradients], total(gradients)
 
 
-@bug(clip_grad_norm, "short gradients are made longer: they also get the norm max_norm")
+@bug(
+    clip_grad_norm, "short gradients are made longer: they also get the norm max_norm", classic=True
+)
 def always(gradients, max_norm):
     positive(max_norm)
     norm = total(gradients)

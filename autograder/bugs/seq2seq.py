@@ -32,7 +32,7 @@ class Unpacked(Encoder):
         return self.gru(self.embedding(X))[0], in_order(X, lengths)
 
 
-@bug(Encoder, "padding is read as if it were words, and only the outputs are zeroed")
+@bug(Encoder, "padding is read as if it were words, and only the outputs are zeroed", classic=True)
 class ZeroedOutputs(Encoder):
     def forward(self, X, lengths):
         mask = in_order(X, lengths)
@@ -221,6 +221,16 @@ class Probabilities(Decoder):
         return torch.softmax(logits, dim=1), s, None
 
 
+@bug(
+    Decoder,
+    "c is the last column of h, h[:, -1]: padding, or a ←h_N that has read one word only",
+    classic=True,
+)
+class LastColumnOfBoth(Summarising):
+    def summary(self, h, mask):
+        return h[:, -1]
+
+
 def all_logits(decoder, h, mask, Y):
     s, memory = decoder.start(h, mask)
     logits = []
@@ -235,12 +245,12 @@ def loss_of(logits, targets, **settings):
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), **settings)
 
 
-@bug(teacher_forcing_loss, "padding counts as a word to predict")
+@bug(teacher_forcing_loss, "padding counts as a word to predict", classic=True)
 def padding_counts(decoder, h, mask, Y):
     return loss_of(all_logits(decoder, h, mask, Y)[:, :-1], Y[:, 1:], ignore_index=-100)
 
 
-@bug(teacher_forcing_loss, "the decoder is asked for the word that it was just given")
+@bug(teacher_forcing_loss, "the decoder is asked for the word that it was just given", classic=True)
 def not_shifted(decoder, h, mask, Y):
     return loss_of(all_logits(decoder, h, mask, Y), Y)
 
@@ -250,7 +260,7 @@ def shifted_twice(decoder, h, mask, Y):
     return loss_of(all_logits(decoder, h, mask, Y)[:, :-2], Y[:, 2:])
 
 
-@bug(teacher_forcing_loss, "the step is given the word that it has to predict")
+@bug(teacher_forcing_loss, "the step is given the word that it has to predict", classic=True)
 def sees_the_answer(decoder, h, mask, Y):
     return loss_of(all_logits(decoder, h, mask, Y)[:, 1:], Y[:, 1:])
 
@@ -351,12 +361,12 @@ def least_probable(decoder, h, mask, max_length):
     return decode(decoder, h, mask, max_length, choose=lambda logits: logits.argmin(dim=1))
 
 
-@bug(greedy_decode, "every step is given BOS, not the last word")
+@bug(greedy_decode, "every step is given BOS, not the last word", classic=True)
 def always_bos(decoder, h, mask, max_length):
     return decode(decoder, h, mask, max_length, fed=torch.full((len(h),), BOS))
 
 
-@bug(greedy_decode, "every step starts from s_0 again")
+@bug(greedy_decode, "every step starts from s_0 again", classic=True)
 def state_lost(decoder, h, mask, max_length):
     return decode(decoder, h, mask, max_length, keep=False)
 
@@ -496,7 +506,11 @@ def arithmetic(hypotheses, references):
     return min(whole * 9, math.exp(min(0, 1 - r / c)) * sum(bare) / 4)
 
 
-@bug(bleu, "BLEU is computed for each sentence and averaged, not from the corpus's counts")
+@bug(
+    bleu,
+    "BLEU is computed for each sentence and averaged, not from the corpus's counts",
+    classic=True,
+)
 def mean_of_sentences(hypotheses, references):
     check_counts(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
@@ -604,6 +618,16 @@ def detached(s, keys, W, v):
     return torch.tanh((s.detach() @ W.T)[:, None] + keys) @ v
 
 
+@bug(
+    additive_scores,
+    "the missing axis of W s goes to the front, where the sentences are, not to the words",
+    told_by="raised RuntimeError: ",
+    classic=True,
+)
+def broadcast_in_front(s, keys, W, v):
+    return torch.tanh((s @ W.T)[None] + keys) @ v
+
+
 def average(a, h):
     return (a[:, :, None] * h).sum(dim=1), a
 
@@ -618,12 +642,16 @@ def inverted(e, h, mask):
     return average(torch.softmax(e.masked_fill(mask, -math.inf), dim=1), h)
 
 
-@bug(attend, "masked scores are set to 0 before the softmax, and e⁰ is 1")
+@bug(attend, "masked scores are set to 0 before the softmax, and e⁰ is 1", classic=True)
 def zero_scores(e, h, mask):
     return average(torch.softmax(e.masked_fill(~mask, 0), dim=1), h)
 
 
-@bug(attend, "weights are set to 0 after the softmax, so that they no longer sum to one")
+@bug(
+    attend,
+    "weights are set to 0 after the softmax, so that they no longer sum to one",
+    classic=True,
+)
 def zeroed_after(e, h, mask):
     return average(torch.softmax(e, dim=1) * mask, h)
 
@@ -689,7 +717,9 @@ class Varied(AttentionDecoder):
 
 
 @bug(
-    AttentionDecoder, "s_0 is taken from the forward state of the first word: it has read only that"
+    AttentionDecoder,
+    "s_0 is taken from the forward state of the first word: it has read only that",
+    classic=True,
 )
 class ForwardFirst(Varied):
     def beginning(self, h, mask):
@@ -721,7 +751,7 @@ class NoMask(Varied):
         return s, (h, keys, torch.ones_like(mask))
 
 
-@bug(AttentionDecoder, "the scores are computed from s_t, after the GRU's step")
+@bug(AttentionDecoder, "the scores are computed from s_t, after the GRU's step", classic=True)
 class NewState(Varied):
     def step(self, y, s, memory):
         h, keys, mask = memory
@@ -808,6 +838,7 @@ def search(
     returned=lambda log_p, length, alpha: log_p,
     cost=0.0,
     reserved=True,
+    is_sorted=True,
 ):
     """A beam search whose parts the bugs below vary."""
     s, memory = decoder.start(h.expand(width, -1, -1), mask.expand(width, -1))
@@ -836,19 +867,24 @@ def search(
         log_p, length = total.flatten()[best], length[rows]
         s = s[rows] if reorder else s
         ended = ended[rows] | (y == EOS)
+    best_first = normalise(log_p, length, alpha).argsort(descending=True).tolist()
     return [
         (words[k, 1 : 1 + int(length[k])].tolist(), returned(log_p[k], length[k], alpha).item())
-        for k in normalise(log_p, length, alpha).argsort(descending=True).tolist()
+        for k in (best_first if is_sorted else range(width))
         if log_p[k] > -math.inf
     ]
 
 
-@bug(beam_search, "the states s are not put into the order of the kept hypotheses")
+@bug(beam_search, "the states s are not put into the order of the kept hypotheses", classic=True)
 def not_reordered(decoder, h, mask, width, max_length, alpha=1.0):
     return search(decoder, h, mask, width, max_length, alpha, reorder=False)
 
 
-@bug(beam_search, "all rows count in the first step, so that the beam is filled with copies")
+@bug(
+    beam_search,
+    "all rows count in the first step, so that the beam is filled with copies",
+    classic=True,
+)
 def copies(decoder, h, mask, width, max_length, alpha=1.0):
     return search(decoder, h, mask, width, max_length, alpha, all_start=True)
 
@@ -958,3 +994,12 @@ def one_word_each(decoder, h, mask, width, max_length, alpha=1.0):
             total += float(value)
         found.append((words, total))
     return sorted(found, key=lambda one: -one[1] / len(one[0]) ** alpha)
+
+
+@bug(
+    beam_search,
+    "the hypotheses are not sorted at the end: the greedy one comes first",
+    classic=True,
+)
+def not_sorted(decoder, h, mask, width, max_length, alpha=1.0):
+    return search(decoder, h, mask, width, max_length, alpha, is_sorted=False)

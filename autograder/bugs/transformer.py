@@ -27,13 +27,13 @@ def standardise(X, eps=1e-5, dim=-1):
     return (X - mean) / torch.sqrt(X.var(dim, keepdim=True, unbiased=False) + eps)
 
 
-@bug(layer_norm, "the variance is divided by D - 1 instead of D")
+@bug(layer_norm, "the variance is divided by D - 1 instead of D", classic=True)
 def unbiased(X, gain, bias, eps=1e-5):
     centred = X - X.mean(-1, keepdim=True)
     return gain * centred / torch.sqrt(X.var(-1, keepdim=True) + eps) + bias
 
 
-@bug(layer_norm, "ε is added to the standard deviation, outside the root")
+@bug(layer_norm, "ε is added to the standard deviation, outside the root", classic=True)
 def outside(X, gain, bias, eps=1e-5):
     deviation = X.var(-1, keepdim=True, unbiased=False).sqrt()
     return gain * (X - X.mean(-1, keepdim=True)) / (deviation + eps) + bias
@@ -99,13 +99,13 @@ def in_place(X, gain, bias, eps=1e-5):
     return gain * standardise(X, eps) + bias
 
 
-@bug(FeedForward, "there is no ReLU: two products then equal one")
+@bug(FeedForward, "there is no ReLU: two products then equal one", classic=True)
 class Linear(FeedForward):
     def forward(self, X):
         return (X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2
 
 
-@bug(FeedForward, "the ReLU comes at the end instead of in the middle")
+@bug(FeedForward, "the ReLU comes at the end instead of in the middle", classic=True)
 class ReluLast(FeedForward):
     def forward(self, X):
         return torch.relu((X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2)
@@ -247,7 +247,8 @@ BOTH = {
 }
 for sentence, change in BOTH.items():
     for reference, base in ((EncoderLayer, Encoding), (DecoderLayer, Decoding)):
-        bug(reference, sentence)(type(change.__name__, (change, base), {}))
+        is_classic = reference is EncoderLayer and change in (NormedResidual, NormedPart)
+        bug(reference, sentence, classic=is_classic)(type(change.__name__, (change, base), {}))
 
 
 @bug(EncoderLayer, "the mask is not used")
@@ -337,7 +338,7 @@ class PartsSwapped(Decoding):
         return self.join(Y, self.feed_forward, 2)
 
 
-@bug(DecoderLayer, "the memory is also normalised")
+@bug(DecoderLayer, "the memory is also normalised", classic=True)
 class MemoryNormed(DecoderLayer):
     def forward(self, Y, memory, mask=None, memory_mask=None):
         memory = layer_norm(memory, self.gains[1], self.biases[1])
@@ -348,6 +349,17 @@ class MemoryNormed(DecoderLayer):
 class MemoryDetached(DecoderLayer):
     def forward(self, Y, memory, mask=None, memory_mask=None):
         return super().forward(Y, memory.detach(), mask, memory_mask)
+
+
+@bug(
+    DecoderLayer,
+    "the two masks are swapped",
+    told_by="raised RuntimeError: ",
+    classic=True,
+)
+class MasksSwapped(DecoderLayer):
+    def forward(self, Y, memory, mask=None, memory_mask=None):
+        return super().forward(Y, memory, memory_mask, mask)
 
 
 @bug(Transformer, "the embeddings are not multiplied by √D")
@@ -375,7 +387,7 @@ class NoPositions(Transformer):
         return math.sqrt(self.D) * table[words]
 
 
-@bug(Transformer, "the positions are multiplied by √D together with the embeddings")
+@bug(Transformer, "the positions are multiplied by √D together with the embeddings", classic=True)
 class PositionsScaled(Transformer):
     def embed(self, words, table):
         positions = sinusoidal_positions(words.shape[1], self.D).to(table)
@@ -395,7 +407,7 @@ class OnePosition(Transformer):
         return math.sqrt(self.D) * table[words] + sinusoidal_positions(1, self.D).to(table)
 
 
-@bug(Transformer, "the decoder has no causal mask")
+@bug(Transformer, "the decoder has no causal mask", classic=True)
 class NoCausalMask(Transformer):
     def decode(self, Y, memory, memory_mask):
         Y = self.embed(Y, self.target_table)
@@ -419,7 +431,7 @@ class CausalInverted(NoCausalMask):
         return self.to_words(Y)
 
 
-@bug(Transformer, "the decoder does not mask the source's padding")
+@bug(Transformer, "the decoder does not mask the source's padding", classic=True)
 class DecoderSeesPadding(Transformer):
     def decode(self, Y, memory, memory_mask):
         return super().decode(Y, memory, torch.ones_like(memory_mask))
@@ -500,12 +512,12 @@ def counts(V_source, V_target, D, layers, D_ff, pre_norm, shared, **changes):
     return right | changes
 
 
-@bug(count_parameters, "the biases of the attentions are left out")
+@bug(count_parameters, "the biases of the attentions are left out", classic=True)
 def attention_without_biases(V_s, V_t, D, layers, D_ff=None, pre_norm=False, shared=False):
     return counts(V_s, V_t, D, layers, D_ff, pre_norm, shared, attention=12 * layers * D**2)
 
 
-@bug(count_parameters, "the biases of the feed-forward networks are left out")
+@bug(count_parameters, "the biases of the feed-forward networks are left out", classic=True)
 def networks_without_biases(V_s, V_t, D, layers, D_ff=None, pre_norm=False, shared=False):
     products = 4 * layers * D * (D_ff or 4 * D)
     return counts(V_s, V_t, D, layers, D_ff, pre_norm, shared, feed_forward=products)
@@ -585,7 +597,7 @@ def no_warmup(step, D, warmup=4000):
     return (D * step) ** -0.5
 
 
-@bug(noam_lr, "steps count from 0")
+@bug(noam_lr, "steps count from 0", classic=True)
 def from_zero(step, D, warmup=4000):
     return noam_lr(step + 1, D, warmup)
 
@@ -633,14 +645,16 @@ def padding_counts(logits, targets, smoothing=0.1, ignore=PAD):
 
 
 @bug(
-    label_smoothing_loss, "padding adds nothing, but the sum is divided by the number of all places"
+    label_smoothing_loss,
+    "padding adds nothing, but the sum is divided by the number of all places",
+    classic=True,
 )
 def divided_by_all(logits, targets, smoothing=0.1, ignore=PAD):
     losses, kept = smoothed(logits, targets, smoothing, ignore)
     return (losses * kept).mean()
 
 
-@bug(label_smoothing_loss, "ε is shared among the V - 1 other words instead of all V")
+@bug(label_smoothing_loss, "ε is shared among the V - 1 other words instead of all V", classic=True)
 def among_others(logits, targets, smoothing=0.1, ignore=PAD):
     V = logits.shape[-1]
     off = smoothing / (V - 1)
@@ -702,7 +716,7 @@ def generate(model, X, lengths, max_length, *, read=None, start=BOS, keep=True, 
     return Y[:, 1:]
 
 
-@bug(greedy_translate, "the decoder reads the last word alone, not all words so far")
+@bug(greedy_translate, "the decoder reads the last word alone, not all words so far", classic=True)
 def last_word(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length, read=lambda Y: Y[:, -1:])
 
@@ -712,7 +726,7 @@ def first_position(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length, pick=0)
 
 
-@bug(greedy_translate, "writing goes on after EOS")
+@bug(greedy_translate, "writing goes on after EOS", classic=True)
 def after_the_end(model, X, lengths, max_length):
     return generate(model, X, lengths, max_length, keep=False)
 

@@ -14,7 +14,7 @@ from course_pkg.visual_attention import (
 )
 
 
-@bug(grid_features, "the maps are reshaped to (B, L, D) without exchanging axes")
+@bug(grid_features, "the maps are reshaped to (B, L, D) without exchanging axes", classic=True)
 def reshaped(maps):
     B, D, R, C = maps.shape
     return maps.reshape(B, R * C, D)
@@ -76,7 +76,7 @@ def blend(p, a):
     return torch.einsum("bl,bld->bd", p, a)
 
 
-@bug(soft_attention, "the softmax runs over the batch instead of the locations")
+@bug(soft_attention, "the softmax runs over the batch instead of the locations", classic=True)
 def over_the_batch(e, a):
     p = torch.softmax(e, dim=0)
     return blend(p, a), p
@@ -148,6 +148,7 @@ def logarithms(e, a):
     soft_attention,
     "exp overflows because the largest score is not subtracted",
     told_by="is nan",
+    classic=True,
 )
 def overflows(e, a):
     p = torch.exp(e) / torch.exp(e).sum(dim=1, keepdim=True)
@@ -246,6 +247,7 @@ def detached(e, a, sample=True):
     hard_attention,
     "the logarithm is taken of weights that have become zero",
     told_by="yours is nan",
+    classic=True,
 )
 def logarithm_of_softmax(e, a, sample=True):
     s = draw(e, sample)
@@ -309,7 +311,7 @@ def penalise(looked):
     return (1 - looked).square().sum(dim=1).mean()
 
 
-@bug(doubly_stochastic_penalty, "the mask is ignored: padding counts as looking")
+@bug(doubly_stochastic_penalty, "the mask is ignored: padding counts as looking", classic=True)
 def mask_ignored(p, mask):
     return penalise(p.sum(dim=1))
 
@@ -434,7 +436,7 @@ class AsksTheCell(Decoder):
         return self.read_out(h, z), (h, c), p, log_p
 
 
-@bug(CaptionDecoder, "the attention uses h_t: the LSTM is updated before it looks")
+@bug(CaptionDecoder, "the attention uses h_t: the LSTM is updated before it looks", classic=True)
 class LooksAfterwards(Decoder):
     def step(self, word, state, a):
         h, c = state
@@ -477,7 +479,9 @@ class OldStateReadOut(Decoder):
 
 
 @bug(
-    CaptionDecoder, "probabilities are returned instead of scores: the softmax belongs to the loss"
+    CaptionDecoder,
+    "probabilities are returned instead of scores: the softmax belongs to the loss",
+    classic=True,
 )
 class Probabilities(Decoder):
     def read_out(self, h, z):
@@ -500,7 +504,7 @@ class StartsAtZero(Decoder):
         return 0 * h, 0 * c
 
 
-@bug(CaptionDecoder, "each step reads the word that it should predict")
+@bug(CaptionDecoder, "each step reads the word that it should predict", classic=True)
 class ReadsAhead(Decoder):
     def words_read(self, captions):
         return captions[:, 1:].unbind(dim=1)
@@ -559,19 +563,27 @@ def parts_of_loss(log_y, log_p, mask):
     return (log_y * mask).sum(dim=1), (log_p * mask).sum(dim=1)
 
 
-@bug(reinforce_loss, "the reward is not detached, so that log p_t also pushes the words")
+@bug(
+    reinforce_loss,
+    "the reward is not detached, so that log p_t also pushes the words",
+    classic=True,
+)
 def not_detached(log_y, log_p, mask, baseline):
     R, chosen = parts_of_loss(log_y, log_p, mask)
     return -(R + (R - baseline) * chosen).mean(), R.detach()
 
 
-@bug(reinforce_loss, "the sign is wrong: choices that brought more become rarer")
+@bug(reinforce_loss, "the sign is wrong: choices that brought more become rarer", classic=True)
 def wrong_sign(log_y, log_p, mask, baseline):
     R, chosen = parts_of_loss(log_y, log_p, mask)
     return -(R - (R.detach() - baseline) * chosen).mean(), R.detach()
 
 
-@bug(reinforce_loss, "the whole loss has the wrong sign: it is the objective to maximise")
+@bug(
+    reinforce_loss,
+    "the whole loss has the wrong sign: it is the objective to maximise",
+    classic=True,
+)
 def objective(log_y, log_p, mask, baseline):
     R, chosen = parts_of_loss(log_y, log_p, mask)
     return (R + (R.detach() - baseline) * chosen).mean(), R.detach()
@@ -706,6 +718,7 @@ def absolute(baseline, R, decay=0.9):
     update_baseline,
     "a baseline of zero is treated as none",
     told_by="b after 0 should be",
+    classic=True,
 )
 def zero_is_none(baseline, R, decay=0.9):
     return update_baseline(baseline or None, R, decay)
@@ -715,6 +728,7 @@ def zero_is_none(baseline, R, decay=0.9):
     update_baseline,
     "a tensor with its graph is returned, not a number",
     told_by="b should be a Python number",
+    classic=True,
 )
 def keeps_the_graph(baseline, R, decay=0.9):
     mean = R.mean()
