@@ -1,6 +1,7 @@
 """Known wrong solutions of bert."""
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from autograder.bugs import bug, equivalent
@@ -30,12 +31,12 @@ def weighed(counts, training, idf):
     return torch.nan_to_num(x / x.norm(dim=1, keepdim=True))
 
 
-@bug(tf_idf, "idf is measured on the texts themselves, not on the training texts")
+@bug(tf_idf, "idf is measured on the texts themselves, not on the training texts", classic=True)
 def own_idf(counts, training=None):
     return tf_idf(counts)
 
 
-@bug(tf_idf, "idf counts how often a word occurs, not in how many texts")
+@bug(tf_idf, "idf counts how often a word occurs, not in how many texts", classic=True)
 def total_counts(counts, training=None):
     given = counts if training is None else training
     return weighed(counts, training, lambda M, df: 1 + torch.log((1 + M) / (1 + given.sum(0))))
@@ -139,6 +140,7 @@ def all_targets(tokens, special, mask, V, generator=None):
     mask_tokens,
     "only places with [MASK] have targets, not chosen words that stay or are replaced",
     told_by="inputs should differ from the text only where there is a target",
+    classic=True,
 )
 def visible_targets(tokens, special, mask, V, generator=None):
     inputs, _ = mask_tokens(tokens, special, mask, V, generator)
@@ -170,6 +172,7 @@ def turned_round(tokens, special, mask, V, generator=None):
     mask_tokens,
     "random words replace 10 percent of what [MASK] leaves, not of all chosen words",
     told_by="that stay as they are should be",
+    classic=True,
 )
 def chained(tokens, special, mask, V, generator=None):
     chosen = chosen_places(tokens, special, generator)
@@ -244,6 +247,7 @@ def other_document(documents):
     next_sentence_pairs,
     "the second sentence of a wrong pair is from any document, even its own",
     told_by="from another document",
+    classic=True,
 )
 def any_document(documents, B, generator=None):
     def stranger(d, s, draw):
@@ -260,6 +264,7 @@ def any_document(documents, B, generator=None):
     next_sentence_pairs,
     "0 and 1 are exchanged",
     told_by="The target of sentence",
+    classic=True,
 )
 def exchanged_targets(documents, B, generator=None):
     pairs, targets = next_sentence_pairs(documents, B, generator)
@@ -431,7 +436,7 @@ class Scaled(VariedEmbeddings):
         return self.norm(parts[0] * parts[0].shape[-1] ** 0.5 + parts[1] + parts[2])
 
 
-@bug(BertEmbeddings, "the segment's vector is left out")
+@bug(BertEmbeddings, "the segment's vector is left out", classic=True)
 class MissingSegment(BertEmbeddings):
     def forward(self, tokens, segments=None):
         if segments is not None:
@@ -536,6 +541,16 @@ class Parallel(VariedLayer):
         return self.norm_2(self.norm_1(X + Y) + self.think(X)), A
 
 
+@bug(
+    BertLayer,
+    "the layer is GPT-2's: its norms come first, and its GELU has the tanh form",
+    classic=True,
+)
+class OldLayer(TanhForm):
+    def forward(self, X, mask=None):
+        return PreNorm.forward(self, X, mask)
+
+
 class VariedModel(BertModel):
     """An encoder whose steps the bugs below vary."""
 
@@ -557,7 +572,7 @@ class VariedModel(BertModel):
         return torch.stack(weights)
 
 
-@bug(BertModel, "the padding is not masked")
+@bug(BertModel, "the padding is not masked", classic=True)
 class PaddingSeen(VariedModel):
     def mask(self, tokens, lengths):
         return None
@@ -699,6 +714,16 @@ def detached(X, W, b, gain, shift, token, bias):
     return mlm_head(X, W, b, gain, shift, token.detach(), bias)
 
 
+@bug(
+    mlm_head,
+    "the head has a table of its own: a copy of the embedding",
+    told_by="No gradient reaches the embedding",
+    classic=True,
+)
+def own_table(X, W, b, gain, shift, token, bias):
+    return mlm_head(X, W, b, gain, shift, nn.Parameter(token.detach().clone()), bias)
+
+
 def pooled_by(pool, act=torch.tanh):
     return lambda X, W_P, b_P, W, b: act(pool(X) @ W_P.T + b_P) @ W.T + b
 
@@ -708,7 +733,7 @@ def last_vector(*parts):
     return pooled_by(lambda X: X[:, -1])(*parts)
 
 
-@bug(nsp_head, "the mean of all vectors is taken")
+@bug(nsp_head, "the mean of all vectors is taken", classic=True)
 def mean_vector(*parts):
     return pooled_by(lambda X: X.mean(dim=1))(*parts)
 
@@ -786,7 +811,12 @@ class SegmentsForgotten(VariedPretraining):
         return self.bert(tokens, None, lengths)
 
 
-@bug(BertPretraining, "segments and lengths are mixed up", told_by="BertPretraining raised")
+@bug(
+    BertPretraining,
+    "segments and lengths are mixed up",
+    told_by="BertPretraining raised",
+    classic=True,
+)
 class MixedUp(VariedPretraining):
     def encode(self, tokens, segments, lengths):
         return self.bert(tokens, lengths, segments)
@@ -833,10 +863,21 @@ class HeadsExchanged(BertPretraining):
         return super().forward(tokens, segments, lengths)[::-1]
 
 
+@bug(
+    BertPretraining,
+    "the table is copied, so that only reading trains it",
+    told_by="in yours absent words get none",
+    classic=True,
+)
+class Copied(VariedPretraining):
+    def table(self):
+        return nn.Parameter(super().table().detach().clone())
+
+
 # The loss
 
 
-@bug(pretraining_loss, "the places without a target count in the mean")
+@bug(pretraining_loss, "the places without a target count in the mean", classic=True)
 def mean_over_all(words, goals, follows, kinds):
     total = F.cross_entropy(words.transpose(1, 2), goals, reduction="sum")
     return total / goals.numel() + F.cross_entropy(follows, kinds)
@@ -886,7 +927,7 @@ def double_softmax(words, goals, follows, kinds):
     return pretraining_loss(words.softmax(-1), goals, follows.softmax(-1), kinds)
 
 
-@bug(pretraining_loss, "a batch without targets gives NaN", told_by="yours is nan")
+@bug(pretraining_loss, "a batch without targets gives NaN", told_by="yours is nan", classic=True)
 def not_a_loss(words, goals, follows, kinds):
     return F.cross_entropy(words.transpose(1, 2), goals) + F.cross_entropy(follows, kinds)
 
@@ -956,6 +997,7 @@ class Starter(SentenceClassifier):
     SentenceClassifier,
     "the names are compared without their prefix, so that nothing is taken over",
     told_by="after start_from",
+    classic=True,
 )
 class NothingTaken(Starter):
     def chosen(self, name):
@@ -1016,7 +1058,7 @@ def not_turned(state):
     return parts(state, lambda n, v: (n, v.T if ".W_" in n else v))
 
 
-@bug(load_bert, "W_O is not transposed")
+@bug(load_bert, "W_O is not transposed", classic=True)
 def output_not_turned(state):
     return parts(state, lambda n, v: (n, v.T if n.endswith("W_O") else v))
 

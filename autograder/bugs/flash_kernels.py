@@ -21,6 +21,7 @@ def changed(
     sentence: str,
     *changes: tuple[str, str],
     told_by: str | None = None,
+    classic: bool = False,
 ) -> None:
     """Register a reference with some of its text replaced, as a bug of that name."""
     source, file = inspect.getsource(reference), f"<bug {name} of {reference.__name__}>"
@@ -32,7 +33,7 @@ def changed(
     exec(compile(source, file, "exec"), namespace)
     solution = namespace[reference.__name__]
     solution.__name__ = name
-    bug(reference, sentence, told_by=told_by)(solution)
+    bug(reference, sentence, told_by=told_by, classic=classic)(solution)
 
 
 changed(
@@ -40,12 +41,14 @@ changed(
     "sum_not_shrunk",
     "the running sum z is not multiplied by exp(m - m') when m changes",
     ("z = shrink * z + P", "z = z + P"),
+    classic=True,
 )
 changed(
     online_softmax,
     "values_not_shrunk",
     "the running U is not multiplied by exp(m - m') when m changes",
     ("U = shrink[:, None] * U", "U = U"),
+    classic=True,
 )
 changed(
     online_softmax,
@@ -141,6 +144,7 @@ for reference in (flash_attention_forward, triton_flash_forward):
         "queries_from_the_start",
         "query t is taken for position t, not for position N - T + t",
         ("N - T + top", "top") if in_torch else ("N - T + ", ""),
+        classic=in_torch,
     )
     changed(
         reference,
@@ -208,6 +212,7 @@ changed(
         "dA = dY[:, :, t] @ V[:, :, n].mT\n"
         "            dE = A * (dA - (A * dA).sum(dim=-1, keepdim=True))",
     ),
+    classic=True,
 )
 changed(
     flash_attention_backward,
@@ -221,6 +226,7 @@ changed(
     "dK and dV hold what the last tile of queries gives, not the sum over all",
     ("dV[:, :, n] +=", "dV[:, :, n] ="),
     ("dK[:, :, n] +=", "dK[:, :, n] ="),
+    classic=True,
 )
 changed(
     flash_attention_backward,
@@ -260,6 +266,7 @@ changed(
     "padded_keys_count",
     "keys beyond N, which are loaded as zeros, get weights too",
     ("seen = n[None, :] < N", "seen = n[None, :] >= 0"),
+    classic=True,
 )
 changed(
     triton_flash_forward,
@@ -325,6 +332,7 @@ changed(
     "heads_in_turn",
     "query head h reads key and value head h modulo G",
     ("g * (H // G) + r", "g + G * r"),
+    classic=True,
 )
 changed(
     triton_paged_decode,
@@ -355,6 +363,7 @@ changed(
     "empty_part",
     "a part without a position gives 0 / 0",
     ("tl.where(z == 0, 1, z)[:, None]", "z[:, None]"),
+    classic=True,
 )
 changed(
     triton_paged_decode,
@@ -369,6 +378,14 @@ changed(
     ("K + where, mask=there, other=0.0", "K + where"),
     ("V + where, mask=there, other=0.0", "V + where"),
     told_by=_OUTSIDE,
+)
+changed(
+    triton_paged_decode,
+    "table_unmasked",
+    "the table is read beyond the sequence's end",
+    ("t // S, mask=t < end, other=0)", "t // S)"),
+    told_by=_OUTSIDE,
+    classic=True,
 )
 
 for reference in (triton_flash_forward, triton_paged_decode):

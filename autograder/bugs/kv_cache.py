@@ -91,7 +91,7 @@ class HowManyToForget(KVCache):
         super().truncate(self.length - length)
 
 
-@bug(KVCache, "append goes on after what was truncated")
+@bug(KVCache, "append goes on after what was truncated", classic=True)
 class BehindTheCut(KVCache):
     def __init__(self, *sizes, **options):
         super().__init__(*sizes, **options)
@@ -161,6 +161,7 @@ class OneTooFew(KVCache):
     KVCache,
     "the keys and values of one text are used for all",
     told_by="should raise ValueError when one text comes instead of all",
+    classic=True,
 )
 class Broadcast(KVCache):
     def append(self, K, V):
@@ -248,13 +249,17 @@ class Varied(CachedAttention):
         return merge_heads(A @ self.widen(V)) @ self.W_O + self.b_O
 
 
-@bug(CachedAttention, "there is no mask: positions that come together see each other")
+@bug(CachedAttention, "there is no mask: positions that come together see each other", classic=True)
 class NoMask(Varied):
     def mask(self, T, N):
         return torch.ones(T, N, dtype=torch.bool)
 
 
-@bug(CachedAttention, "the mask ignores the past: new positions see only the oldest ones")
+@bug(
+    CachedAttention,
+    "the mask ignores the past: new positions see only the oldest ones",
+    classic=True,
+)
 class MaskWithoutPast(Varied):
     def mask(self, T, N):
         return torch.ones(T, N, dtype=torch.bool).tril()
@@ -400,6 +405,25 @@ class LastOnly(Varied):
         return super().forward(X, cache)[:, -1:]
 
 
+@bug(
+    CachedAttention,
+    "the cache is read first and extended afterwards: new positions see only the past",
+    classic=True,
+)
+class ReadsFirst(Varied):
+    def extend(self, cache, Q, K, V):
+        old = cache.read()
+        cache.append(K, V)
+        return old
+
+    def mask(self, T, N):
+        return causal_mask(T) if self.whole else torch.ones(T, N, dtype=torch.bool)
+
+    def forward(self, X, cache=None):
+        self.whole = cache is None
+        return super().forward(X, cache)
+
+
 class VariedGPT(CachedGPT):
     """A model whose parts the bugs below vary."""
 
@@ -433,7 +457,7 @@ class VariedGPT(CachedGPT):
         return self.head(X)
 
 
-@bug(CachedGPT, "the positions start at 0 with every call")
+@bug(CachedGPT, "the positions start at 0 with every call", classic=True)
 class FromZero(VariedGPT):
     def places(self, past, T):
         return torch.arange(T)
@@ -592,7 +616,7 @@ class VariedWriter(CachedWriter):
         return tokens
 
 
-@bug(CachedWriter, "the whole text is read again for every token, with new caches")
+@bug(CachedWriter, "the whole text is read again for every token, with new caches", classic=True)
 class NewCaches(VariedWriter):
     def follow(self, tokens, drawn, caches):
         return self(tokens, self.new_caches(len(tokens)))
@@ -730,6 +754,17 @@ class Slides(VariedWriter):
         return super().follow(tokens, drawn, caches)
 
 
+@bug(
+    CachedWriter,
+    "the whole text is given to the model in every step, along with the caches",
+    told_by="do not fit into",
+    classic=True,
+)
+class WholeText(VariedWriter):
+    def follow(self, tokens, drawn, caches):
+        return self(tokens, caches)
+
+
 def steps(prompt, count, cached, new=None, pair=None):
     """Count step by step, with one part exchanged."""
     if prompt < 1 or count < 1:
@@ -743,7 +778,7 @@ def steps(prompt, count, cached, new=None, pair=None):
     return found
 
 
-@bug(attention_operations, "the last token is also read")
+@bug(attention_operations, "the last token is also read", classic=True)
 def one_more(prompt, count, cached):
     if count < 1:
         raise ValueError("too few")
@@ -829,6 +864,7 @@ def new_only(prompt, count, cached):
     attention_operations,
     "floating-point numbers are used, which are not exact",
     told_by="for prompt, count = 1, 400001 should be",
+    classic=True,
 )
 def floating(prompt, count, cached):
     found = attention_operations(prompt, count, cached)
@@ -844,7 +880,7 @@ def no_prompt(prompt, count, cached):
     return attention_operations(max(prompt, 1), count, cached)
 
 
-@bug(kv_cache_bytes, "keys are counted, and values are not")
+@bug(kv_cache_bytes, "keys are counted, and values are not", classic=True)
 def keys_only(L, G, D_h, N, B=1, dtype=torch.float16):
     return L * B * G * N * D_h * dtype.itemsize
 
@@ -901,7 +937,11 @@ class VariedGroups(Varied, GroupedQueryAttention):
         return K.repeat_interleave(self.H // self.G, dim=1)
 
 
-@bug(GroupedQueryAttention, "neighbouring queries get different key heads: h mod G, not h // (H/G)")
+@bug(
+    GroupedQueryAttention,
+    "neighbouring queries get different key heads: h mod G, not h // (H/G)",
+    classic=True,
+)
 class InTurns(VariedGroups):
     def widen(self, K):
         return K.repeat(1, self.H // self.G, 1, 1)
@@ -1047,7 +1087,7 @@ def first_heads(state, H, G):
     return convert(state, H, G, lambda X: X[..., :G, :])
 
 
-@bug(mha_to_gqa, "a group has every G-th head, not neighbours")
+@bug(mha_to_gqa, "a group has every G-th head, not neighbours", classic=True)
 def every_gth(state, H, G):
     return convert(state, H, G, lambda X: X.unflatten(-2, (-1, G)).mean(dim=-3))
 
@@ -1068,7 +1108,7 @@ def parts_for_heads(state, H, G):
     return convert(state, H, G, pool)
 
 
-@bug(mha_to_gqa, "the biases stay as they are", told_by="b_K should have shape")
+@bug(mha_to_gqa, "the biases stay as they are", told_by="b_K should have shape", classic=True)
 def no_biases(state, H, G):
     return convert(
         state, H, G, lambda X: X.unflatten(-2, (G, -1)).mean(dim=-2), names=("W_K", "W_V")

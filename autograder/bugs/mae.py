@@ -31,7 +31,7 @@ def column_first(h, w, D, base=30.0):
     return torch.cat([columns, rows], dim=2).reshape(h * w, D)
 
 
-@bug(grid_positions, "the grid is read column by column")
+@bug(grid_positions, "the grid is read column by column", classic=True)
 def read_down(h, w, D, base=30.0):
     rows, columns = halves(h, w, D, base)
     return torch.cat([rows, columns], dim=2).transpose(0, 1).reshape(h * w, D)
@@ -62,7 +62,11 @@ def added(h, w, D, base=30.0):
     return (rows + sinusoidal_positions(w, D, base)).reshape(h * w, D)
 
 
-@bug(grid_positions, "the halves are cut from encodings of size D: the fast clocks encode the row")
+@bug(
+    grid_positions,
+    "the halves are cut from encodings of size D: the fast clocks encode the row",
+    classic=True,
+)
 def cut_out(h, w, D, base=30.0):
     halves(h, w, D, base)
     rows = sinusoidal_positions(h, D, base)[:, None, : D // 2].expand(h, w, -1)
@@ -116,13 +120,15 @@ def ranks_kept(noise, ratio=0.75):
     return places[:, :n], places, places >= n
 
 
-@bug(random_masking, "restore is the shuffled order itself, not the way back")
+@bug(random_masking, "restore is the shuffled order itself, not the way back", classic=True)
 def not_inverted(noise, ratio=0.75):
     keep, restore, masked = random_masking(noise, ratio)
     return keep, restore.argsort(dim=1), masked
 
 
-@bug(random_masking, "masked is in the shuffled order, not in the order of the patches")
+@bug(
+    random_masking, "masked is in the shuffled order, not in the order of the patches", classic=True
+)
 def mask_shuffled(noise, ratio=0.75):
     keep, restore, masked = random_masking(noise, ratio)
     return keep, restore, masked.sort(dim=1).values
@@ -234,7 +240,11 @@ class VariedEncoder(MAEEncoder):
         return self.norm(X)
 
 
-@bug(MAEEncoder, "the visible patches get the first positions, whichever patches they are")
+@bug(
+    MAEEncoder,
+    "the visible patches get the first positions, whichever patches they are",
+    classic=True,
+)
 class PositionsAfterwards(VariedEncoder):
     def seen(self, X, keep):
         X = X if keep is None else pick(X, keep)
@@ -247,7 +257,7 @@ class NoPositions(VariedEncoder):
         return X if keep is None else pick(X, keep)
 
 
-@bug(MAEEncoder, "the positions are one off: patch 0 gets the class token's")
+@bug(MAEEncoder, "the positions are one off: patch 0 gets the class token's", classic=True)
 class OneOff(VariedEncoder):
     def seen(self, X, keep):
         X = X + self.positions[:-1]
@@ -288,7 +298,7 @@ class TakenAfterwards(VariedEncoder):
         return X if keep is None else torch.cat([X[:, :1], pick(X[:, 1:], keep)], dim=1)
 
 
-@bug(MAEEncoder, "the masked patches are set to zero, but encoded")
+@bug(MAEEncoder, "the masked patches are set to zero, but encoded", classic=True)
 class ZeroedOut(VariedEncoder):
     def seen(self, X, keep):
         if keep is not None:
@@ -315,7 +325,7 @@ class KeptInOrder(VariedEncoder):
         return super().seen(X, None if keep is None else keep.sort(dim=1).values)
 
 
-@bug(MAEEncoder, "the class token is counted when the patches in keep are taken")
+@bug(MAEEncoder, "the class token is counted when the patches in keep are taken", classic=True)
 class CountsClass(VariedEncoder):
     def forward(self, images, keep=None):
         X = self.seen(self.patches(images), None)
@@ -396,13 +406,17 @@ class Unrestored(VariedDecoder):
         return torch.cat([patches, tokens], dim=1)
 
 
-@bug(MAEDecoder, "the patches are shuffled once more, not brought back: restore is inverted")
+@bug(
+    MAEDecoder,
+    "the patches are shuffled once more, not brought back: restore is inverted",
+    classic=True,
+)
 class RestoredTwice(VariedDecoder):
     def arrange(self, patches, tokens, restore):
         return super().arrange(patches, tokens, restore.argsort(dim=1))
 
 
-@bug(MAEDecoder, "the mask tokens come before the visible patches")
+@bug(MAEDecoder, "the mask tokens come before the visible patches", classic=True)
 class TokensFirst(VariedDecoder):
     def arrange(self, patches, tokens, restore):
         return pick(torch.cat([tokens, patches], dim=1), restore)
@@ -414,7 +428,7 @@ class RestoredByFirst(VariedDecoder):
         return super().arrange(patches, tokens, restore[:1].expand_as(restore))
 
 
-@bug(MAEDecoder, "the class token is counted when the order is restored")
+@bug(MAEDecoder, "the class token is counted when the order is restored", classic=True)
 class RestoreCountsClass(VariedDecoder):
     def forward(self, X, restore):
         X = self.embed(X)
@@ -436,7 +450,7 @@ class Unplaced(VariedDecoder):
         return X
 
 
-@bug(MAEDecoder, "the positions are added before the order is restored")
+@bug(MAEDecoder, "the positions are added before the order is restored", classic=True)
 class PlacedTooEarly(VariedDecoder):
     def arrange(self, patches, tokens, restore):
         X = torch.cat([patches, tokens], dim=1)
@@ -524,7 +538,7 @@ def masked_error(predicted, target, masked):
     return ((predicted - target) ** 2)[masked].mean()
 
 
-@bug(mae_loss, "all patches count, even the visible ones")
+@bug(mae_loss, "all patches count, even the visible ones", classic=True)
 def visible_too(predicted, patches, masked, normalise=True):
     return mae_loss(predicted, patches, torch.ones_like(masked), normalise)
 
@@ -534,7 +548,7 @@ def visible_only(predicted, patches, masked, normalise=True):
     return mae_loss(predicted, patches, ~masked, normalise)
 
 
-@bug(mae_loss, "the masked patches' errors are divided by the number of all patches")
+@bug(mae_loss, "the masked patches' errors are divided by the number of all patches", classic=True)
 def divided_by_all(predicted, patches, masked, normalise=True):
     return (errors(predicted, patches, normalise) * masked[:, :, None]).mean()
 
@@ -599,7 +613,7 @@ def biased(predicted, patches, masked, normalise=True):
     return masked_error(predicted, target, masked)
 
 
-@bug(mae_loss, "the predictions are also normalised")
+@bug(mae_loss, "the predictions are also normalised", classic=True)
 def both_normalised(predicted, patches, masked, normalise=True):
     if normalise:
         predicted, patches = normalised(predicted), normalised(patches)
@@ -678,7 +692,9 @@ def no_units(features, labels, new, classes, penalty=0.01):
 
 
 @bug(
-    linear_probe, "the new features are standardised in units of their own, not the labelled ones'"
+    linear_probe,
+    "the new features are standardised in units of their own, not the labelled ones'",
+    classic=True,
 )
 def own_units(features, labels, new, classes, penalty=0.01):
     X, _ = units(features, features)
@@ -793,7 +809,7 @@ def divided_by_little(features, labels, new, classes, penalty=0.01):
     return (fit(X, labels, X_new, classes, penalty) + X_new @ (W * constant)).softmax(dim=1)
 
 
-@bug(linear_probe, "ten steps of gradient descent are taken: far from the minimum")
+@bug(linear_probe, "ten steps of gradient descent are taken: far from the minimum", classic=True)
 def too_few_steps(features, labels, new, classes, penalty=0.01):
     X, X_new = units(features, new)
     W, b = X.new_zeros(X.shape[1], classes), X.new_zeros(classes)
@@ -802,6 +818,15 @@ def too_few_steps(features, labels, new, classes, penalty=0.01):
         error = ((X @ W + b).softmax(dim=1) - targets) / len(X)
         W, b = W - 0.1 * (X.T @ error + penalty * W), b - 0.1 * error.sum(dim=0)
     return (X_new @ W + b).softmax(dim=1)
+
+
+@bug(
+    linear_probe, "one standard deviation is taken over all features, not one of each", classic=True
+)
+def one_deviation(features, labels, new, classes, penalty=0.01):
+    mean, deviation = features.mean(dim=0), features.std()
+    X, X_new = (features - mean) / deviation, (new - mean) / deviation
+    return fit(X, labels, X_new, classes, penalty).softmax(dim=1)
 
 
 LBFGS = "optimizer = torch.optim.LBFGS([W, b], max_iter=200, line_search_fn='strong_wolfe')"

@@ -37,7 +37,7 @@ def softmax_again(memory, w):
     return torch.einsum("bn,bnm->bm", w.softmax(dim=1), memory)
 
 
-@bug(ntm_read, "the sum runs over the columns instead of the rows")
+@bug(ntm_read, "the sum runs over the columns instead of the rows", classic=True)
 def over_columns(memory, w):
     return (memory * w[:, :, None]).sum(dim=2)
 
@@ -76,7 +76,7 @@ def outer(w, row):
     return w[:, :, None] * row[:, None]
 
 
-@bug(ntm_write, "it adds first and then erases, even what was added")
+@bug(ntm_write, "it adds first and then erases, even what was added", classic=True)
 def adds_first(memory, w, erase, add):
     return (memory + outer(w, add)) * (1 - outer(w, erase))
 
@@ -131,7 +131,7 @@ def forgets_the_memory(memory, w, erase, add):
     return outer(w, add)
 
 
-@bug(ntm_write, "the memory is changed in place")
+@bug(ntm_write, "the memory is changed in place", classic=True)
 def in_place(memory, w, erase, add):
     with torch.no_grad():
         return memory.copy_(ntm_write(memory, w, erase, add))
@@ -210,7 +210,12 @@ def by_distance(memory, key, beta):
     return torch.softmax(-beta[:, None] * (memory - key[:, None]).norm(dim=2), dim=1)
 
 
-@bug(content_addressing, "the cosine with an empty row is 0/0", told_by="yours is nan (")
+@bug(
+    content_addressing,
+    "the cosine with an empty row is 0/0",
+    told_by="yours is nan (",
+    classic=True,
+)
 def empty_row(memory, key, beta):
     product = (memory * key[:, None]).sum(dim=2)
     lengths = memory.norm(dim=2) * key.norm(dim=1, keepdim=True)
@@ -221,13 +226,14 @@ def empty_row(memory, key, beta):
     content_addressing,
     "exp overflows when β is large: ∞/∞",
     told_by="yours is nan (",
+    classic=True,
 )
 def overflow(memory, key, beta):
     heat = torch.exp(beta[:, None] * cosine(memory, key))
     return heat / heat.sum(dim=1, keepdim=True)
 
 
-@bug(interpolate, "g and 1 - g are mixed up")
+@bug(interpolate, "g and 1 - g are mixed up", classic=True)
 def mixed_up(w_content, w_before, g):
     return (1 - g[:, None]) * w_content + g[:, None] * w_before
 
@@ -283,7 +289,7 @@ def odd(s):
     return s.shape[1]
 
 
-@bug(circular_shift, "the shifts go the other way: a positive one towards lower rows")
+@bug(circular_shift, "the shifts go the other way: a positive one towards lower rows", classic=True)
 def other_way(w, s):
     S = odd(s)
     return sum(s[:, k : k + 1] * w.roll(S // 2 - k, 1) for k in range(S))
@@ -323,7 +329,11 @@ def rolls_the_batch(w, s):
     return sum(s[:, k : k + 1] * w.roll(k - S // 2, 0) for k in range(S))
 
 
-@bug(circular_shift, "the tensor is rolled without an axis, so that weight goes to other sequences")
+@bug(
+    circular_shift,
+    "the tensor is rolled without an axis, so that weight goes to other sequences",
+    classic=True,
+)
 def rolls_across(w, s):
     S = odd(s)
     return sum(s[:, k : k + 1] * w.roll(k - S // 2) for k in range(S))
@@ -419,7 +429,9 @@ def hard(w, gamma):
     return functional.one_hot(w.argmax(dim=1), w.shape[1]).to(w)
 
 
-@bug(sharpen, "every power becomes zero when γ is large: 0/0", told_by="yours is nan (")
+@bug(
+    sharpen, "every power becomes zero when γ is large: 0/0", told_by="yours is nan (", classic=True
+)
 def underflow(w, gamma):
     power = w ** gamma[:, None]
     return power / power.sum(dim=1, keepdim=True)
@@ -429,6 +441,7 @@ def underflow(w, gamma):
     sharpen,
     "the sum is kept from zero by a small number, but all powers are zero",
     told_by="should be 1, yours is 0 (",
+    classic=True,
 )
 def small_number(w, gamma):
     power = w ** gamma[:, None]
@@ -478,7 +491,7 @@ class ShiftsFirst(Machine):
         return super().address(raw[:, order], memory, w)
 
 
-@bug(NTM, "γ = softplus, without the 1: it may blur")
+@bug(NTM, "γ = softplus, without the 1: it may blur", classic=True)
 class BlursTheFocus(Machine):
     def address(self, raw, memory, w):
         key, beta, g, gamma, s = self.parts(raw)
@@ -548,7 +561,7 @@ class OpenShifts(Machine):
         return sharpen(circular_shift(w, s / s.sum(dim=1, keepdim=True)), gamma)
 
 
-@bug(NTM, "it reads before it writes")
+@bug(NTM, "it reads before it writes", classic=True)
 class ReadsFirst(Machine):
     def step(self, x, state):
         memory, r, w_write, w_read = state
@@ -657,6 +670,7 @@ class StateIgnored(Machine):
     NTM,
     "the state of the last call is where the next one starts",
     told_by="NTM depends on an earlier call",
+    classic=True,
 )
 class StateKept(Machine):
     def forward(self, X, state=None):
@@ -687,7 +701,7 @@ def freed_first(usage, w_write, w_read, free):
     return usage + w_write - usage * w_write
 
 
-@bug(dnc_usage, "the write is added whole, so that usage can pass one")
+@bug(dnc_usage, "the write is added whole, so that usage can pass one", classic=True)
 def sum_passes_one(usage, w_write, w_read, free):
     return (usage + w_write) * (1 - free[:, :, None] * w_read).prod(dim=1)
 
@@ -757,13 +771,15 @@ def sorted_weights(usage, descending=False):
 
 
 @bug(
-    dnc_allocation, "the weights stay in the order of usage: row 0 gets that of the row used least"
+    dnc_allocation,
+    "the weights stay in the order of usage: row 0 gets that of the row used least",
+    classic=True,
 )
 def left_sorted(usage):
     return sorted_weights(usage)[0]
 
 
-@bug(dnc_allocation, "the order is undone the wrong way: gather in place of scatter")
+@bug(dnc_allocation, "the order is undone the wrong way: gather in place of scatter", classic=True)
 def gathered(usage):
     weights, order = sorted_weights(usage)
     return weights.gather(1, order)
@@ -775,7 +791,7 @@ def most_used_first(usage):
     return torch.zeros_like(usage).scatter(1, order, weights)
 
 
-@bug(dnc_allocation, "a row's own usage is also in the product")
+@bug(dnc_allocation, "a row's own usage is also in the product", classic=True)
 def own_usage_too(usage):
     ascending, order = usage.sort(dim=1)
     return torch.zeros_like(usage).scatter(1, order, (1 - ascending) * ascending.cumprod(dim=1))
@@ -835,7 +851,11 @@ def places(centre, stride, offsets):
     return centre[:, None] + offsets.to(centre) * stride[:, None]
 
 
-@bug(gaussian_filterbank, "filters counted from 0 go into the paper's formula, which counts from 1")
+@bug(
+    gaussian_filterbank,
+    "filters counted from 0 go into the paper's formula, which counts from 1",
+    classic=True,
+)
 def counted_from_zero(centre, stride, sigma, N, size):
     return filters(places(centre, stride, torch.arange(N) - N / 2 - 0.5), sigma, size)
 
@@ -905,7 +925,7 @@ def over_the_filters(centre, stride, sigma, N, size):
     return heat / heat.sum(dim=1, keepdim=True)
 
 
-@bug(gaussian_filterbank, "every exp is zero far outside the image: 0/0")
+@bug(gaussian_filterbank, "every exp is zero far outside the image: 0/0", classic=True)
 def zero_by_zero(centre, stride, sigma, N, size):
     heat = not_normalised(centre, stride, sigma, N, size)
     return heat / heat.sum(dim=2, keepdim=True)
@@ -936,6 +956,7 @@ def transposed(image, F_Y, F_X, gamma):
     draw_read,
     "the filters of the two axes are exchanged",
     told_by="draw_read raised RuntimeError",
+    classic=True,
 )
 def exchanged(image, F_Y, F_X, gamma):
     return gamma[:, None, None] * (F_X @ image @ F_Y.mT)
@@ -990,6 +1011,7 @@ def exchanged(patch, F_Y, F_X, gamma):
     draw_write,
     "the filters are not transposed, as in draw_read",
     told_by="draw_write raised RuntimeError",
+    classic=True,
 )
 def as_in_read(patch, F_Y, F_X, gamma):
     return gamma[:, None, None] * (F_Y @ patch @ F_X.mT)

@@ -49,13 +49,13 @@ def unsorted_regions(regions, memory, need):
     return found
 
 
-@bug(fragmentation, "the hole behind the last region is forgotten")
+@bug(fragmentation, "the hole behind the last region is forgotten", classic=True)
 def no_last_hole(regions, memory, need):
     end = max((start + size for start, size, _, _ in regions), default=0)
     return fragmentation(regions, end, need)
 
 
-@bug(fragmentation, "the hole before the first region is forgotten")
+@bug(fragmentation, "the hole before the first region is forgotten", classic=True)
 def no_first_hole(regions, memory, need):
     found = fragmentation(regions, memory, need)
     first = min((start for start, _, _, _ in regions), default=memory)
@@ -68,7 +68,7 @@ def too_strict(regions, memory, need):
     return fragmentation(regions, memory, need + 1)
 
 
-@bug(fragmentation, "the holes are judged by their sum, as if they were one")
+@bug(fragmentation, "the holes are judged by their sum, as if they were one", classic=True)
 def one_hole(regions, memory, need):
     found = fragmentation(regions, memory, need)
     hole = found["external"] + found["free"]
@@ -87,7 +87,7 @@ def final_as_tokens(regions, memory, need):
     return {**found, "tokens": found["tokens"] + found["reserved"], "reserved": 0}
 
 
-@bug(BlockAllocator, "a block is free again as soon as one of its users frees it")
+@bug(BlockAllocator, "a block is free again as soon as one of its users frees it", classic=True)
 class FreedByOne(BlockAllocator):
     def free(self, block):
         if self.references[block] == 0:
@@ -127,6 +127,7 @@ class SharesNothing(BlockAllocator):
     BlockAllocator,
     "a block that is freed twice is handed out twice",
     told_by="should raise ValueError when a block is freed twice",
+    classic=True,
 )
 class DoubleFree(BlockAllocator):
     def free(self, block):
@@ -193,7 +194,7 @@ class FreesEarly(BlockAllocator):
             super().free(block)
 
 
-@bug(BlockTable, "missing counts whole blocks of new positions, and forgets the rest")
+@bug(BlockTable, "missing counts whole blocks of new positions, and forgets the rest", classic=True)
 class RoundsDown(BlockTable):
     def missing(self, count):
         return max(0, (count - self.waste) // self.block_size)
@@ -217,7 +218,7 @@ class ForgetsRest(BlockTable):
         return free_append(self, count, blocks)
 
 
-@bug(BlockTable, "missing asks for a new block when the last one is just filled up")
+@bug(BlockTable, "missing asks for a new block when the last one is just filled up", classic=True)
 class OneTooMany(BlockTable):
     def missing(self, count):
         needed = (self.length + count) // self.block_size + 1
@@ -266,7 +267,7 @@ class AllSlots(BlockTable):
         return self.slots(0, self.length)
 
 
-@bug(BlockTable, "a fork and its parent share one list of blocks")
+@bug(BlockTable, "a fork and its parent share one list of blocks", classic=True)
 class SharedList(BlockTable):
     def append(self, count, blocks):
         if len(blocks) != self.missing(count):
@@ -293,7 +294,7 @@ class ForkOfNothing(BlockTable):
         return table
 
 
-@bug(BlockTable, "a table that ends on a border is said to waste a whole block")
+@bug(BlockTable, "a table that ends on a border is said to waste a whole block", classic=True)
 class WholeBlock(BlockTable):
     @property
     def waste(self):
@@ -361,7 +362,7 @@ class OneTensor(PagedKVCache):
         self.V = self.K
 
 
-@bug(PagedKVCache, "heads and positions are reshaped where they should be transposed")
+@bug(PagedKVCache, "heads and positions are reshaped where they should be transposed", classic=True)
 class Reshaped(PagedKVCache):
     def write(self, layer, slots, K, V):
         K, V = (X.reshape(X.shape[1], X.shape[0], -1).transpose(0, 1) for X in (K, V))
@@ -380,14 +381,14 @@ class Sorted(PagedKVCache):
         return super().gather(layer, sorted(blocks), length)
 
 
-@bug(PagedKVCache, "a copy copies the keys only")
+@bug(PagedKVCache, "a copy copies the keys only", classic=True)
 class CopiesKeys(PagedKVCache):
     def copy(self, copies):
         for source, target in copies:
             self.K[:, :, target] = self.K[:, :, source]
 
 
-@bug(PagedKVCache, "a copy is made in the first layer only")
+@bug(PagedKVCache, "a copy is made in the first layer only", classic=True)
 class CopiesOneLayer(PagedKVCache):
     def copy(self, copies):
         for source, target in copies:
@@ -456,6 +457,7 @@ def linear_weights(Y_a, s_a, Y_b, s_b):
     online_softmax_merge,
     "the exponentials are taken without subtracting the larger one first",
     told_by="yours is nan",
+    classic=True,
 )
 def overflows(Y_a, s_a, Y_b, s_b):
     w_a, w_b = torch.exp(s_a), torch.exp(s_b)
@@ -468,6 +470,7 @@ def overflows(Y_a, s_a, Y_b, s_b):
     online_softmax_merge,
     "two empty parts give NaN: -∞ minus -∞",
     told_by="Y[0, 0] should be 0, yours is nan",
+    classic=True,
 )
 def empty_is_nan(Y_a, s_a, Y_b, s_b):
     s = torch.logaddexp(s_a, s_b)
@@ -537,7 +540,7 @@ def not_causal(Q, K, V, tables, lengths, at_once=4):
     return attention_with(Q, K, V, tables, lengths, all=True)
 
 
-@bug(paged_attention, "query head h reads key head h % G instead of h // (H / G)")
+@bug(paged_attention, "query head h reads key head h % G instead of h // (H / G)", classic=True)
 def interleaved_heads(Q, K, V, tables, lengths, at_once=4):
     return attention_with(Q, K, V, tables, lengths, heads=lambda h: h % len(K))
 
@@ -559,7 +562,11 @@ def full_blocks_only(Q, K, V, tables, lengths, at_once=4):
     return attention_with(Q, K, V, tables, lengths, keys=lambda n: n // S * S)
 
 
-@bug(paged_attention, "query t is taken for position t, not for position length - T + t")
+@bug(
+    paged_attention,
+    "query t is taken for position t, not for position length - T + t",
+    classic=True,
+)
 def counts_from_zero(Q, K, V, tables, lengths, at_once=4):
     rows = [
         attention_with(Q[:, t : t + 1], K, V, tables, lengths, position=t)
@@ -594,6 +601,11 @@ def averaged_steps(Q, K, V, tables, lengths, at_once=4):
 def one_step(Q, K, V, tables, lengths, at_once=4):
     limit = at_once * K.shape[2]
     return attention_with(Q, K, V, tables, lengths, keys=lambda n: min(n, limit))
+
+
+@bug(paged_attention, "the mask goes by the longest sequence of the batch", classic=True)
+def masked_by_longest(Q, K, V, tables, lengths, at_once=4):
+    return attention_with(Q, K, V, tables, lengths.max().expand(len(lengths)))
 
 
 @bug(
@@ -631,12 +643,16 @@ def stop_included(blocks, start, stop, block_size, references):
     return copy_on_write(blocks, start, stop + 1, block_size, references)
 
 
-@bug(copy_on_write, "the block before start is copied when start lies on a border")
+@bug(copy_on_write, "the block before start is copied when start lies on a border", classic=True)
 def one_before(blocks, start, stop, block_size, references):
     return copy_on_write(blocks, max(start - 1, 0), stop, block_size, references)
 
 
-@bug(copy_on_write, "users are looked up by the place in the table, not by the block's number")
+@bug(
+    copy_on_write,
+    "users are looked up by the place in the table, not by the block's number",
+    classic=True,
+)
 def users_by_place(blocks, start, stop, block_size, references):
     touched = range(start // block_size, math.ceil(stop / block_size))
     return [n for n in touched if n < len(blocks) and references[n] > 1]
@@ -689,7 +705,11 @@ def by_set(tokens, block_size, parent=""):
     return names
 
 
-@bug(prefix_hash, "the tokens are written without anything between them: 1 23 looks like 12 3")
+@bug(
+    prefix_hash,
+    "the tokens are written without anything between them: 1 23 looks like 12 3",
+    classic=True,
+)
 def no_separator(tokens, block_size, parent=""):
     names = []
     for block in blocks_of(tokens, block_size):
@@ -717,7 +737,7 @@ def by_place(tokens, block_size, parent=""):
     return [repr(pair) for pair in enumerate(blocks_of(tokens, block_size))]
 
 
-@bug(prefix_hash, "there are so few names that different texts share one")
+@bug(prefix_hash, "there are so few names that different texts share one", classic=True)
 def few_names(tokens, block_size, parent=""):
     names = []
     for name in prefix_hash(tokens, block_size):
@@ -736,7 +756,7 @@ def last_token(tokens, block_size, parent=""):
     return names
 
 
-@bug(PrefixCache, "an evicted block keeps its name, and is found with new content")
+@bug(PrefixCache, "an evicted block keeps its name, and is found with new content", classic=True)
 class KeepsName(PrefixCache):
     def allocate(self):
         if not self.unused and self.idle:
@@ -751,7 +771,7 @@ class OnlyUnused(PrefixCache):
         return len(self.unused)
 
 
-@bug(PrefixCache, "a block that is found again can still be handed out to others")
+@bug(PrefixCache, "a block that is found again can still be handed out to others", classic=True)
 class StaysIdle(PrefixCache):
     def find(self, name):
         block = self.places.get(name)
@@ -804,7 +824,9 @@ class ForgetsAtOnce(PrefixCache):
             del self.places[self.names.pop(block)]
 
 
-@bug(PrefixCache, "a second block of the same content takes over the name of the first")
+@bug(
+    PrefixCache, "a second block of the same content takes over the name of the first", classic=True
+)
 class TakesOver(PrefixCache):
     def register(self, block, name):
         if block not in self.names:
@@ -989,7 +1011,7 @@ class FirstLoses(Scheduler):
         super().preempt(self.running[0])
 
 
-@bug(Scheduler, "who has lost its blocks waits behind all others")
+@bug(Scheduler, "who has lost its blocks waits behind all others", classic=True)
 class BackOfTheLine(Scheduler):
     def preempt(self, number):
         super().preempt(number)
@@ -1096,6 +1118,63 @@ class NoHits(Scheduler):
             self.hits = hits
 
 
+class VariedScheduler(Scheduler):
+    """A scheduler whose work for those who run the bugs below vary."""
+
+    def schedule(self):
+        work, copies, left = [], [], self.budget
+        for number in self.order():
+            sequence = self.sequences[number]
+            while number in self.running and left > 0:
+                start = sequence.block_table.length
+                count = min(len(sequence.tokens) - start, left)
+                try:
+                    copies += self.manager.grow(number, count)
+                except OutOfBlocks:
+                    self.preempt(self.loser(number))
+                    continue
+                work.append((number, start, start + count))
+                left -= count
+                break
+        running, budget = self.running, self.budget
+        self.running, self.budget, self.most = [], left, self.most - len(running)
+        try:
+            more, also = super().schedule()  # nobody runs: it only admits
+        finally:
+            self.budget, self.most = budget, self.most + len(running)
+            self.running = running + self.running
+        return work + more, copies + also
+
+    def order(self):
+        return list(self.running)
+
+    def loser(self, number):
+        return self.running[-1]
+
+
+@bug(
+    Scheduler,
+    "who asks for a block takes it from another, even from one that has its work for the step",
+    told_by="Scheduler.computed raised AttributeError",
+    classic=True,
+)
+class TakesFromWorkers(VariedScheduler):
+    def loser(self, number):
+        return [each for each in self.running if each != number or len(self.running) == 1][-1]
+
+
+@bug(
+    Scheduler,
+    "the loop over running goes on, though sequences have been removed from it",
+    told_by="raised IndexError",
+    classic=True,
+)
+class LoopGoesOn(VariedScheduler):
+    def order(self):
+        for place in range(len(self.running)):
+            yield self.running[place]
+
+
 class WithModel:
     """Stand before a model and change what it is asked."""
 
@@ -1132,7 +1211,11 @@ class PositionsTooLarge(Engine):
             self.model = usual
 
 
-@bug(Engine, "the logits are taken after the first token of each sequence, not after the last")
+@bug(
+    Engine,
+    "the logits are taken after the first token of each sequence, not after the last",
+    classic=True,
+)
 class FirstRow(Engine):
     def forward(self, work):
         usual, rows, count = self.model, [], 0
@@ -1153,7 +1236,23 @@ class IgnoresCopies(Engine):
         self.cache.copy = lambda copies: None
 
 
-@bug(Engine, "a chunk of a prompt gives a token although the prompt goes on")
+@bug(
+    Engine, "blocks are copied after the model has run, when they are written already", classic=True
+)
+class CopiesLate(Engine):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.late, self.copy_now = [], self.cache.copy
+        self.cache.copy = self.late.extend
+
+    def forward(self, work):
+        logits = super().forward(work)
+        self.copy_now(self.late)
+        self.late.clear()
+        return logits
+
+
+@bug(Engine, "a chunk of a prompt gives a token although the prompt goes on", classic=True)
 class DrawsTooEarly(Engine):
     def step(self):
         scheduler = self.scheduler
@@ -1190,7 +1289,7 @@ class OneMore(Engine):
         return number
 
 
-@bug(Engine, "the prompt counts among the tokens that may be added")
+@bug(Engine, "the prompt counts among the tokens that may be added", classic=True)
 class PromptCounts(Engine):
     def add(self, prompt, sampling=None):
         number = super().add(prompt, sampling)

@@ -42,7 +42,7 @@ def columns_of_windows(X, M):
     return grid.permute(0, 3, 1, 2, 4, 5).reshape(B, -1, M * M, D)
 
 
-@bug(window_partition, "the map is only reshaped: each window is a piece of a row")
+@bug(window_partition, "the map is only reshaped: each window is a piece of a row", classic=True)
 def strips(X, M):
     B, h, w, D = X.shape
     refuse(h, w, M)
@@ -129,7 +129,7 @@ def columns_first_inside(windows, M, size):
     return window_reverse(windows.unflatten(2, (M, M)).transpose(2, 3).flatten(2, 3), M, size)
 
 
-@bug(window_reverse, "height and width are exchanged")
+@bug(window_reverse, "height and width are exchanged", classic=True)
 def sides_exchanged(windows, M, size):
     refuse_windows(windows, M, size)
     grid = windows.reshape(len(windows), size[1] // M, size[0] // M, M, M, -1)
@@ -188,7 +188,9 @@ def columns_first(M):
     return (right + M - 1) * (2 * M - 1) + down + M - 1
 
 
-@bug(relative_position_index, "the row's offset is multiplied by 2M instead of 2M - 1")
+@bug(
+    relative_position_index, "the row's offset is multiplied by 2M instead of 2M - 1", classic=True
+)
 def one_too_many(M):
     down, right = offsets(M)
     return (down + M - 1) * (2 * M) + right + M - 1
@@ -223,7 +225,11 @@ def absolute(M):
     return torch.arange(M**4).reshape(M * M, M * M)
 
 
-@bug(relative_position_index, "the row's offset is multiplied by M: different offsets collide")
+@bug(
+    relative_position_index,
+    "the row's offset is multiplied by M: different offsets collide",
+    classic=True,
+)
 def factor_too_small(M):
     down, right = offsets(M)
     return (down + M - 1) * M + right + M - 1
@@ -347,7 +353,11 @@ class Interleaved(Varied):
         return self.out(heads.permute(0, 1, 3, 4, 2).flatten(3))
 
 
-@bug(WindowAttention, "the output of qkv is cut by heads first: query, key, value of head 0, …")
+@bug(
+    WindowAttention,
+    "the output of qkv is cut by heads first: query, key, value of head 0, …",
+    classic=True,
+)
 class HeadsFirst(Varied):
     def split(self, qkv):
         return qkv.unflatten(-1, (self.H, 3, -1)).permute(4, 0, 1, 3, 2, 5)
@@ -415,7 +425,7 @@ def line_of_a_window(h, w, D, M):
     return cost(h, w, D, M) | {"windowed": 4 * h * w * D**2 + 2 * M * h * w * D}
 
 
-@bug(window_attention_cost, "the products of a single window are counted")
+@bug(window_attention_cost, "the products of a single window are counted", classic=True)
 def single_window(h, w, D, M):
     return cost(h, w, D, M) | {"windowed": 4 * h * w * D**2 + 2 * M**4 * D}
 
@@ -475,7 +485,7 @@ def columns_only(size, M, shift):
     return by_part(right.expand(size), M)
 
 
-@bug(shifted_window_mask, "top right and bottom left parts have the same number")
+@bug(shifted_window_mask, "top right and bottom left parts have the same number", classic=True)
 def two_parts_alike(size, M, shift):
     down, right = crossed(size, M, shift)
     return by_part(down[:, None].long() + right.long(), M)
@@ -588,7 +598,7 @@ class NotBack(Steps):
         return X
 
 
-@bug(SwinBlock, "the map is rolled in the same direction twice")
+@bug(SwinBlock, "the map is rolled in the same direction twice", classic=True)
 class RollsOn(Steps):
     def back(self, X, shift):
         return super().back(X, -shift)
@@ -718,6 +728,7 @@ class Corners(PatchMerging):
 @bug(
     PatchMerging,
     "the corners come in reading order: top left, top right, bottom left, bottom right",
+    classic=True,
 )
 class AsOneReads(Corners):
     order = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -922,6 +933,17 @@ class MeanOfRows(Swin):
 class Largest(Swin):
     def forward(self, images):
         return self.head(self.norm(self.maps(images)[-1]).amax(dim=(1, 2)))
+
+
+@bug(Swin, "the patches are reshaped to have the channels last, not permuted", classic=True)
+class Reshaped(Swin):
+    def maps(self, images):
+        X = self.patches(images)
+        X = self.patch_norm(X.reshape(len(X), *X.shape[2:], -1))
+        found = [self.stages[0](X)]
+        for merging, stage in zip(self.mergings, self.stages[1:], strict=True):
+            found.append(stage(merging(found[-1])))
+        return found
 
 
 equivalent(

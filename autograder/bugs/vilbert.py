@@ -45,13 +45,13 @@ class VariedVisual(VisualEmbeddings):
         return self.norm(content + place)
 
 
-@bug(VisualEmbeddings, "the mean for [IMG] counts regions that are not real")
+@bug(VisualEmbeddings, "the mean for [IMG] counts regions that are not real", classic=True)
 class MeanOfAll(VariedVisual):
     def mean(self, features, regions):
         return features.mean(dim=1)
 
 
-@bug(VisualEmbeddings, "regions that are not real count in the mean as zeros")
+@bug(VisualEmbeddings, "regions that are not real count in the mean as zeros", classic=True)
 class MeanWithZeros(VariedVisual):
     def mean(self, features, regions):
         return (features * regions[:, :, None]).mean(dim=1)
@@ -186,7 +186,7 @@ class VariedBlock(CoAttentionBlock):
         return F.gelu(X)
 
 
-@bug(CoAttentionBlock, "the regions ask the words after these have been updated")
+@bug(CoAttentionBlock, "the regions ask the words after these have been updated", classic=True)
 class OneAfterTheOther(VariedBlock):
     def forward(self, t, v, words=None, regions=None):
         new_t, _, A_t, _ = super().forward(t, v, words, regions)
@@ -226,6 +226,7 @@ class AsksItself(VariedBlock):
     CoAttentionBlock,
     "the masks are exchanged: each stream gets its own",
     told_by="CoAttentionBlock raised",
+    classic=True,
 )
 class MasksExchanged(VariedBlock):
     def forward(self, t, v, words=None, regions=None):
@@ -440,7 +441,11 @@ class ImgHidden(VariedModel):
         return F.pad(regions, (1, 0), value=False)
 
 
-@bug(ViLBERT, "the mask has its True for [IMG] at the end, so that all are one place off")
+@bug(
+    ViLBERT,
+    "the mask has its True for [IMG] at the end, so that all are one place off",
+    classic=True,
+)
 class ImgAtTheEnd(VariedModel):
     def with_img(self, regions):
         return F.pad(regions, (0, 1), value=True)
@@ -452,7 +457,7 @@ class MaskNotShown(VariedModel):
         return torch.ones_like(regions)
 
 
-@bug(ViLBERT, "the mask of the regions lacks [IMG]", told_by="ViLBERT raised")
+@bug(ViLBERT, "the mask of the regions lacks [IMG]", told_by="ViLBERT raised", classic=True)
 class MaskTooShort(VariedModel):
     def with_img(self, regions):
         return regions
@@ -487,7 +492,7 @@ def scored(t, v, W_t, b_t, W_v, b_v, w, b, act=torch.relu, join=torch.mul):
     return join(act(t @ W_t.T + b_t), act(v @ W_v.T + b_v)) @ w + b
 
 
-@bug(alignment_score, "the two pooled vectors are added, not multiplied")
+@bug(alignment_score, "the two pooled vectors are added, not multiplied", classic=True)
 def added(t, v, *weights):
     return scored(t[:, 0], v[:, 0], *weights, join=torch.add)
 
@@ -595,6 +600,7 @@ def squared(scores, match):
     alignment_loss,
     "the logarithm is taken of a probability that has become zero",
     told_by="yours is inf",
+    classic=True,
 )
 def unstable(scores, match):
     p = torch.sigmoid(scores)
@@ -704,7 +710,7 @@ def averaged(*parts):
     return masked_multimodal_loss(*parts) / 2
 
 
-@bug(masked_multimodal_loss, "0 log 0 gives NaN", told_by="yours is nan")
+@bug(masked_multimodal_loss, "0 log 0 gives NaN", told_by="yours is nan", classic=True)
 def not_a_number(words, goals, regions, p, chosen, match):
     losses = (p * (p.log() - torch.log_softmax(regions, dim=-1))).sum(dim=-1)
     return region_part(losses, chosen, match) + word_part(words, goals, match)
@@ -723,7 +729,7 @@ def hits(scores, k, before):
     return (before(scores, scores.diagonal()) < k).double().mean().item()
 
 
-@bug(retrieve, "the pictures search for captions: columns are ranked, not rows")
+@bug(retrieve, "the pictures search for captions: columns are ranked, not rows", classic=True)
 def columns(scores, k):
     return retrieve(scores.T, k)
 
@@ -743,7 +749,7 @@ def lowest(scores, k):
     return hits(scores, k, lambda s, own: (s <= own[:, None]).sum(dim=1) - 1)
 
 
-@bug(retrieve, "a tie counts for the caption")
+@bug(retrieve, "a tie counts for the caption", classic=True)
 def kind_to_ties(scores, k):
     return hits(scores, k, lambda s, own: (s > own[:, None]).sum(dim=1))
 

@@ -32,36 +32,44 @@ def cut(images, P, axes):
     return torch.einsum(f"bcipjq->b{axes}", grid).reshape(B, -1, P * P * C)
 
 
-@bug(patchify, "the channels come first in a patch: all red pixels, then all green ones")
+@bug(
+    patchify,
+    "the channels come first in a patch: all red pixels, then all green ones",
+    classic=True,
+)
 def channels_first(images, P):
     return cut(images, P, "ijcpq")
 
 
-@bug(patchify, "the image is only reshaped: a patch holds pixels that follow one another in memory")
+@bug(
+    patchify,
+    "the image is only reshaped: a patch holds pixels that follow one another in memory",
+    classic=True,
+)
 def reshaped(images, P):
     demand(images, P)
     B, C = images.shape[:2]
     return images.reshape(B, -1, P * P * C)
 
 
-@bug(patchify, "the channels are put last, but then the image is only reshaped")
+@bug(patchify, "the channels are put last, but then the image is only reshaped", classic=True)
 def reshaped_with_channels_last(images, P):
     demand(images, P)
     B, C = images.shape[:2]
     return images.permute(0, 2, 3, 1).reshape(B, -1, P * P * C)
 
 
-@bug(patchify, "the patches are read column by column")
+@bug(patchify, "the patches are read column by column", classic=True)
 def columns_of_patches(images, P):
     return cut(images, P, "jipqc")
 
 
-@bug(patchify, "the pixels of a patch are read column by column")
+@bug(patchify, "the pixels of a patch are read column by column", classic=True)
 def columns_of_pixels(images, P):
     return cut(images, P, "ijqpc")
 
 
-@bug(patchify, "height and width are exchanged, for patches and for pixels")
+@bug(patchify, "height and width are exchanged, for patches and for pixels", classic=True)
 def transposed(images, P):
     return cut(images, P, "jiqpc")
 
@@ -188,6 +196,13 @@ def unchecked(patches, P, size):
     return grid.reshape(B, -1, h * P, w * P)
 
 
+@bug(unpatchify, "the axes are permuted as in patchify, not the inverse way", classic=True)
+def same_way(patches, P, size):
+    demand_fit(patches, P, size)
+    grid = patches.reshape(len(patches), size[0] // P, size[1] // P, P, P, -1)
+    return grid.permute(0, 2, 4, 3, 5, 1).reshape(len(patches), -1, *size)
+
+
 # PatchEmbedding
 
 
@@ -292,6 +307,12 @@ class Detached(PatchEmbedding):
         return super().forward(images).detach()
 
 
+@bug(PatchEmbedding, "W is only reshaped, to (D, C, P, P), and no axis is moved", classic=True)
+class KernelReshaped(Varied):
+    def kernel(self):
+        return self.W.reshape(self.W.shape[1], -1, self.P, self.P)
+
+
 # ViTLayer
 
 
@@ -310,7 +331,7 @@ class VariedLayer(ViTLayer):
         return self.contract(F.gelu(self.expand(X)))
 
 
-@bug(ViTLayer, "the norms follow the sums, as in BERT")
+@bug(ViTLayer, "the norms follow the sums, as in BERT", classic=True)
 class PostNorm(VariedLayer):
     def forward(self, X):
         Y, A = self.look(X)
@@ -318,7 +339,7 @@ class PostNorm(VariedLayer):
         return self.norm_2(X + self.think(X)), A
 
 
-@bug(ViTLayer, "attention is added to the normalised tokens")
+@bug(ViTLayer, "attention is added to the normalised tokens", classic=True)
 class NormedResidual(VariedLayer):
     def forward(self, X):
         X = self.norm_1(X)
@@ -327,7 +348,7 @@ class NormedResidual(VariedLayer):
         return X + self.think(self.norm_2(X)), A
 
 
-@bug(ViTLayer, "the network is added to the normalised tokens")
+@bug(ViTLayer, "the network is added to the normalised tokens", classic=True)
 class NormedSecondResidual(VariedLayer):
     def forward(self, X):
         Y, A = self.look(self.norm_1(X))
@@ -465,13 +486,17 @@ class NoPositions(VariedViT):
         return X
 
 
-@bug(ViT, "the class token comes after the patches")
+@bug(ViT, "the class token comes after the patches", classic=True)
 class ClassLast(VariedViT):
     def with_cls(self, X):
         return torch.cat([X, self.cls.expand(len(X), 1, -1)], dim=1)
 
 
-@bug(ViT, "the class token gets no position, and each patch that of the patch before it")
+@bug(
+    ViT,
+    "the class token gets no position, and each patch that of the patch before it",
+    classic=True,
+)
 class ClassWithoutPosition(VariedViT):
     def with_cls(self, X):
         first = (self.cls - self.positions[0]).expand(len(X), 1, -1)
@@ -479,7 +504,7 @@ class ClassWithoutPosition(VariedViT):
         return torch.cat([first, shifted], dim=1)
 
 
-@bug(ViT, "the class token gets no position")
+@bug(ViT, "the class token gets no position", classic=True)
 class ClassUnplaced(VariedViT):
     def with_cls(self, X):
         return torch.cat([(self.cls - self.positions[0]).expand(len(X), 1, -1), X], dim=1)
@@ -503,7 +528,11 @@ class LastToken(VariedViT):
         return X[:, -1] if self.pool == "cls" else X.mean(dim=1)
 
 
-@bug(ViT, "the class is read off the mean, class token included, although the pool is cls")
+@bug(
+    ViT,
+    "the class is read off the mean, class token included, although the pool is cls",
+    classic=True,
+)
 class AlwaysMean(VariedViT):
     def pooled(self, X):
         return X.mean(dim=1)
@@ -594,7 +623,7 @@ class SizeUnchecked(VariedViT):
         return self.place(self.with_cls(X) if self.pool == "cls" else X)
 
 
-@bug(ViT, "a small image gets the first positions", told_by="raise ValueError when")
+@bug(ViT, "a small image gets the first positions", told_by="raise ValueError when", classic=True)
 class PositionsCut(VariedViT):
     def embed(self, images):
         X = self.patches(images)
@@ -619,7 +648,7 @@ def tokens(size, P):
     return (size[0] // P) * (size[1] // P)
 
 
-@bug(vit_parameters, "the bias of the patch embedding is left out")
+@bug(vit_parameters, "the bias of the patch embedding is left out", classic=True)
 def patches_without_bias(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, patches=P * P * C * D)
 
@@ -640,7 +669,7 @@ def embedding_per_patch(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, patches=every)
 
 
-@bug(vit_parameters, "the class token's position is left out")
+@bug(vit_parameters, "the class token's position is left out", classic=True)
 def unplaced_cls(size, P, C, D, L, classes, pool="cls"):
     number = tokens(size, P) + (pool == "cls")
     return counts(size, P, C, D, L, classes, pool, positions=number * D)
@@ -680,13 +709,17 @@ def no_output_projection(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, layers=layers)
 
 
-@bug(vit_parameters, "the biases of the attentions, or the norms, are left out: either is 4 D")
+@bug(
+    vit_parameters,
+    "the biases of the attentions, or the norms, are left out: either is 4 D",
+    classic=True,
+)
 def attention_without_biases(size, P, C, D, L, classes, pool="cls"):
     layers = layers_of(D, L, attention=4 * D * D)
     return counts(size, P, C, D, L, classes, pool, layers=layers)
 
 
-@bug(vit_parameters, "the biases of the networks are left out")
+@bug(vit_parameters, "the biases of the networks are left out", classic=True)
 def network_without_biases(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, layers=layers_of(D, L, network=8 * D * D))
 
@@ -701,12 +734,12 @@ def one_layer(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, layers=layers_of(D, 1))
 
 
-@bug(vit_parameters, "the last norm is given a weight, but no bias")
+@bug(vit_parameters, "the last norm is given a weight, but no bias", classic=True)
 def norm_without_bias(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, norm=D)
 
 
-@bug(vit_parameters, "the bias of the head is left out")
+@bug(vit_parameters, "the bias of the head is left out", classic=True)
 def head_without_bias(size, P, C, D, L, classes, pool="cls"):
     return counts(size, P, C, D, L, classes, pool, head=D * classes)
 
@@ -750,17 +783,21 @@ def smoothed(positions, old, new):
     return stretch(positions, old, new, antialias=True)
 
 
-@bug(resize_positions, "height and width of the old grid are exchanged")
+@bug(resize_positions, "height and width of the old grid are exchanged", classic=True)
 def old_turned(positions, old, new):
     return stretch(positions, old[::-1], new)
 
 
-@bug(resize_positions, "height and width of the new grid are exchanged")
+@bug(resize_positions, "height and width of the new grid are exchanged", classic=True)
 def new_turned(positions, old, new):
     return stretch(positions, old, new[::-1])
 
 
-@bug(resize_positions, "the features are not brought before the grid: positions are only reshaped")
+@bug(
+    resize_positions,
+    "the features are not brought before the grid: positions are only reshaped",
+    classic=True,
+)
 def reshaped(positions, old, new):
     extra = len(positions) - old[0] * old[1]
     if extra < 0:
@@ -770,7 +807,11 @@ def reshaped(positions, old, new):
     return torch.cat([positions[:extra], image[0].flatten(1).T])
 
 
-@bug(resize_positions, "the result is reshaped without bringing the features last again")
+@bug(
+    resize_positions,
+    "the result is reshaped without bringing the features last again",
+    classic=True,
+)
 def not_turned_back(positions, old, new):
     extra = len(positions) - old[0] * old[1]
     stretched = stretch(positions, old, new)
@@ -831,6 +872,16 @@ def detached(positions, old, new):
     return resize_positions(positions, old, new).detach()
 
 
+@bug(resize_positions, "the class token's row is stretched along with the grid", classic=True)
+def cls_stretched(positions, old, new):
+    extra = len(positions) - old[0] * old[1]
+    if extra < 0:
+        raise ValueError("too few")
+    line = positions.T[None, :, None]
+    line = F.interpolate(line, size=(1, extra + new[0] * new[1]), mode="bicubic")
+    return line[0, :, 0].T
+
+
 equivalent(
     resize_positions,
     "image = functional.interpolate(image, size=new, mode='bicubic', align_corners=False) → "
@@ -858,7 +909,11 @@ def no_residual(A):
     return rolled(A.mean(dim=2))
 
 
-@bug(attention_rollout, "the identity is added, but the rows are not scaled to sum to one again")
+@bug(
+    attention_rollout,
+    "the identity is added, but the rows are not scaled to sum to one again",
+    classic=True,
+)
 def not_normalised(A):
     return rolled(A.mean(dim=2) + eye(A))
 
@@ -869,12 +924,16 @@ def normalised_late(A):
     return R / R.sum(dim=-1, keepdim=True)
 
 
-@bug(attention_rollout, "the layers are multiplied in reverse: the first one stands on the left")
+@bug(
+    attention_rollout,
+    "the layers are multiplied in reverse: the first one stands on the left",
+    classic=True,
+)
 def reverse(A):
     return attention_rollout(A.flip(0))
 
 
-@bug(attention_rollout, "the layers are multiplied entry by entry, not as matrices")
+@bug(attention_rollout, "the layers are multiplied entry by entry, not as matrices", classic=True)
 def entry_by_entry(A):
     return ((A.mean(dim=2) + eye(A)) / 2).prod(dim=0)
 

@@ -432,13 +432,14 @@ def exhaustion_in_the_middle(schedulers, case):
         driver.add(sequence, length)
     driver.step()
     driver.add(3, 1)
-    later = [(1, 0, 4, 5), (1, 1, 4, 5), (2, 0, 5, 6), (2, 1, 5, 6)]
+    later = [(1, 0, 4, 5), (1, 1, 4, 5), (2, 0, 5, 6), (2, 1, 5, 6), (3, 0, 6, 7)]
     seen = []
-    for _ in range(2):
+    for _ in range(3):  # in the last one, the one that asks is the last itself
         driver.step()
         seen += queues(driver.scheduler)
     driver.compare(case, [*((0, n, 0, 4 + n // 2 * 2) for n in range(3)), *later])
-    same(case, seen, [0, 1, -1, 2, 3] * 2, "running, -1, waiting after two steps")
+    expected = [0, 1, -1, 2, 3] * 2 + [0, -1, 1, 2, 3]
+    same(case, seen, expected, "running, -1, waiting after three steps")
 
 
 @check(Scheduler, weight=2, see="When memory runs out in the middle of a batch")

@@ -9,7 +9,7 @@ from autograder.author.master import ExerciseFence, Text, parts
 from autograder.author.trials import exercises
 from autograder.bugs import BUGS
 
-WARNING = re.compile(r"\*\*The classic (mistakes?):\*\*")
+WARNING = re.compile(r"\*\*The classic (mistakes?)\b")
 
 
 def warnings(assignment: Assignment) -> dict[str, int]:
