@@ -1119,7 +1119,7 @@ class NoHits(Scheduler):
 
 
 class VariedScheduler(Scheduler):
-    """A scheduler whose work for those who run the bugs below vary."""
+    """A scheduler; bugs vary in which order those who run get work, and who loses blocks."""
 
     def schedule(self):
         work, copies, left = [], [], self.budget

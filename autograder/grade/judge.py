@@ -163,7 +163,8 @@ class Judging:
             return [_error("KernelDied", str(error))]
         finally:
             took = time.monotonic() - started
-            self._ran += 0.0 if self._is_planned(step) else took
+            if not self._is_planned(step):
+                self._ran += took
         self._done.append((step, took))
         if not in_time:
             self._patience(step).waste(seconds)

@@ -9,7 +9,7 @@ from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import Kernel
 from autograder.remote.channel import Channel
 from autograder.remote.connection import Connection
-from autograder.remote.patience import SHORTER, Patience
+from autograder.remote.patience import Patience
 from autograder.remote.proxy import Proxy
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import SECONDS
@@ -121,7 +121,7 @@ class Solutions:
         if self._problem is not None and (self._patience.is_over or self._starts > RESTARTS):
             raise Failure(self._problem)
         self._starts += 1
-        seconds = CONNECT_SECONDS / (SHORTER if self._patience.is_over else 1)
+        seconds = self._patience.shortened(CONNECT_SECONDS)
         try:
             connection = Served(self._kernel(), self._rule, seconds)
         except (KernelDied, OSError) as error:

@@ -7,8 +7,9 @@ class Patience:
     """The time limit of each cell, or each call, of one submission.
 
     Honest code needs a small part of it. A loop without end needs all of it, and often so does
-    everything that calls it; others wait for their grades meanwhile. The first that runs out of
-    time is given it whole, those after it a fifth.
+    everything that calls it; others wait for their grades meanwhile. Once as much time was wasted
+    as one has, by the first that needs all of it or by several that fail slowly, those after it
+    have a fifth.
 
     Args:
         usual: seconds that each has.
@@ -22,7 +23,11 @@ class Patience:
     @property
     def seconds(self) -> float:
         """The seconds that the next one has."""
-        return self.usual / SHORTER if self.is_over else self.usual
+        return self.shortened(self.usual)
+
+    def shortened(self, seconds: float) -> float:
+        """Give a time as it is, or a fifth of it when patience is over."""
+        return seconds / SHORTER if self.is_over else seconds
 
     @property
     def is_over(self) -> bool:
