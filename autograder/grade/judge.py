@@ -23,6 +23,7 @@ from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import SECONDS
 from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.report import Report
+from course_pkg.checking.roots import roots
 from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
 from course_pkg.checking.uses import breach
@@ -253,19 +254,20 @@ class Judging:
         self.notes[planned.name] = f"{self.notes.get(planned.name, '')} {text}".strip()
 
     def _broken(self, exercise: Exercise, sources: list[str], solutions: Solutions) -> list[str]:
-        """Name the exercises that a solution uses and whose checks fail."""
-        known = {other.name: other for other in CHECKS if other.module == exercise.module}
-        used = syntax.names_in(exercise.name, sources)
-        broken = []
-        for name, other in known.items():
-            if name in used and name != exercise.name:
-                try:
-                    passed = run(other, solutions.get(name), until_failure=True).passed
-                except Failure:
-                    continue
-                if not passed:
-                    broken.append(name)
-        return broken
+        """Name the exercises that a solution uses, at any depth, and whose checks fail."""
+
+        def parts(one: Exercise) -> list[Exercise]:
+            used = syntax.names_in(one.name, sources)
+            return [o for o in CHECKS if o.module == one.module and o.name in used and o != one]
+
+        def fails(one: Exercise) -> bool:
+            try:
+                passed = run(one, solutions.get(one.name), until_failure=True).passed
+            except Failure:
+                return False
+            return not passed and not solutions.is_over
+
+        return roots(exercise, parts, fails)
 
     def _timed(self, kind: str, action, *args):
         start = time.monotonic()

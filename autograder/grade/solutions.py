@@ -94,6 +94,11 @@ class Solutions:
             self._channel.until = self._until
 
     @property
+    def is_over(self) -> bool:
+        """Say whether the time for all calls together is over."""
+        return time.monotonic() > self._until
+
+    @property
     def was_given_up(self) -> bool:
         """Say whether a call ran out of the shorter time that there is after others did."""
         return self._channel is not None and self._channel.was_given_up
@@ -116,7 +121,7 @@ class Solutions:
             if not channel.ended or channel.was_given_up or self._starts > RESTARTS:
                 return channel
         started = time.monotonic()
-        if started > self._until:
+        if self.is_over:
             raise Failure("The time for this exercise is over.")
         if self._problem is not None and (self._patience.is_over or self._starts > RESTARTS):
             raise Failure(self._problem)

@@ -7,7 +7,7 @@ import sysconfig
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ PATIENCE = 4  # times its own time that a call may take, as others use the proce
 DEEPEST = 40  # levels of nested containers in a result
 LONGEST_TEXT = 400  # characters of an exception's message
 _SCALARS = (bool, int, float, complex, str, bytes)
+_NUMBERS_AND_TEXTS = {*_SCALARS, type(None)}  # a list of a million of these is soon looked through
 _PLAIN = (*_SCALARS, Tensor, np.ndarray, np.generic, torch.dtype)
 _LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
 _NOT_STUDENT = (
@@ -290,7 +291,9 @@ def _from_numpy(value: object, depth: int = 0) -> object:
     if isinstance(value, np.ndarray):
         with contextlib.suppress(TypeError):  # strings, say
             return torch.from_numpy(np.array(value))  # a copy: torch lacks negative strides
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple) and depth <= DEEPEST:
+    if not isinstance(value, (list, tuple)) or type(value) not in (list, tuple):
+        return value
+    if depth <= DEEPEST and not _has_numbers_and_texts(value):
         items = [_from_numpy(item, depth + 1) for item in value]
         if any(new is not old for new, old in zip(items, value, strict=True)):
             return items if isinstance(value, list) else tuple(items)
@@ -304,9 +307,13 @@ def _is_plain(value: object, depth: int = 0) -> bool:
         return True
     if isinstance(value, dict):
         value = list(value.values())
-    return isinstance(value, (list, tuple, set, range)) and all(
-        _is_plain(item, depth + 1) for item in value
+    return isinstance(value, (list, tuple, set, range)) and (
+        _has_numbers_and_texts(value) or all(_is_plain(item, depth + 1) for item in value)
     )
+
+
+def _has_numbers_and_texts(value: Iterable) -> bool:
+    return set(map(type, value)) <= _NUMBERS_AND_TEXTS
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

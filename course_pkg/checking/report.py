@@ -16,10 +16,11 @@ class CheckFailed(AssertionError):
     def __init__(self, report: "Report"):
         super().__init__(report.text)
         self.report = report
+        self.is_shown = False  # the notebook shows the report as HTML already
 
     def _render_traceback_(self) -> list[str]:
         # IPython shows this in place of a stack trace.
-        return self.report.text.splitlines()
+        return [self.report.summary] if self.is_shown else self.report.text.splitlines()
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Report:
     def __init__(self, exercise: Exercise, outcomes: list[Outcome]):
         self.exercise = exercise
         self.outcomes = outcomes
-        self.broken_parts: list[str] = []  # exercises that the solution uses and that fail
+        self.broken_parts: list[str] = []  # exercises below it that fail, though their parts pass
         self.breach: str | None = None  # what the solution uses although a rule forbids it
 
     @property
@@ -64,6 +65,18 @@ class Report:
         return sum(o.check.weight for o in ran if o.failure is None) / total if ran else 0.0
 
     @property
+    def summary(self) -> str:
+        """Say in one line how many checks fail."""
+        failed = sum(outcome.failure is not None for outcome in self.outcomes)
+        return f"{failed} of {len(self.outcomes)} checks of {self.exercise.name} fail."
+
+    @property
+    def is_stub(self) -> bool:
+        """Whether all that was found is that something is not implemented yet."""
+        failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
+        return bool(failures) and all(isinstance(f, NotImplementedYet) for f in failures)
+
+    @property
     def text(self) -> str:
         return "\n".join([self._found, *([_wrap(f"! {self.breach}", 2)] if self.breach else [])])
 
@@ -73,7 +86,7 @@ class Report:
             text = f"○ {self.exercise.name} is not checked, and not counted: {self.why_not}."
             return _wrap(text, indent=2)
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
-        if failures and all(isinstance(failure, NotImplementedYet) for failure in failures):
+        if self.is_stub:
             return _wrap(f"✗ {failures[0].message}", indent=2)
         lines: list[str] = []
         explained: set[str] = set()
@@ -81,9 +94,12 @@ class Report:
             lines.append(_wrap(self._headline(outcome), indent=2))
             lines += [_wrap("  " + line, indent=2) for line in _lines(outcome, explained)]
         if failures and self.broken_parts:
-            names = " and ".join(self.broken_parts)
-            lines.append(_wrap(f"It uses your {names}, whose checks fail: begin there.", indent=2))
+            lines.append(_wrap(self._begin, indent=2))
         return "\n".join(lines)
+
+    @property
+    def _begin(self) -> str:
+        return f"It uses your {' and '.join(self.broken_parts)}, whose checks fail: begin there."
 
     def _headline(self, outcome: Outcome) -> str:
         name = f"{self.exercise.name} · {outcome.check.name}"
@@ -93,19 +109,40 @@ class Report:
         return f"{mark} {name}: {outcome.check.title}"
 
     def _repr_html_(self) -> str:
-        if self.why_not:
+        """What passed, then the first failure in full, then the others, folded."""
+        if self.why_not or self.is_stub:
             return f"<div>{html.escape(self.text)}</div>"
-        # Nearer to the text's colour than JupyterLab's green, which is too pale on white.
-        green = "color-mix(in srgb, var(--jp-success-color1, green) 75%, currentColor)"
-        items = "".join(
-            f"<div><span style='color: {green}'>✓</span> "
-            f"<b>{html.escape(outcome.check.name)}</b> {html.escape(outcome.check.title)}</div>"
-            if outcome.why_not is None
-            else f"<div>{html.escape(self._headline(outcome))}</div>"
-            for outcome in self.outcomes
+        failed = [outcome for outcome in self.outcomes if outcome.failure is not None]
+        explained: set[str] = set()
+        items = [self._item(outcome) for outcome in self.outcomes if outcome.failure is None]
+        items += [self._item(outcome, explained) for outcome in failed[:1]]
+        if others := failed[1:]:
+            names = ", ".join(html.escape(outcome.check.name) for outcome in others)
+            rest = "".join(self._item(outcome, explained) for outcome in others)
+            more = f"{len(others)} more of its checks {'fails' if len(others) == 1 else 'fail'}"
+            items.append(f"<details><summary>{more}: {names}</summary>{rest}</details>")
+        notes = [self._begin] if failed and self.broken_parts else []
+        notes += [f"! {self.breach}"] if self.breach else []
+        items += [f"<div>{html.escape(note)}</div>" for note in notes]
+        return f"<div><code>{html.escape(self.exercise.name)}</code></div>{''.join(items)}"
+
+    def _item(self, outcome: Outcome, explained: set[str] | None = None) -> str:
+        if outcome.why_not:
+            return f"<div>{html.escape(self._headline(outcome))}</div>"
+        mark, colour = ("✓", "success") if outcome.failure is None else ("✗", "error")
+        # Nearer to the text's colour than JupyterLab's own, which are too pale on white.
+        style = f"color: color-mix(in srgb, var(--jp-{colour}-color1, gray) 75%, currentColor)"
+        name, title = html.escape(outcome.check.name), html.escape(outcome.check.title)
+        head = f"<div><span style='{style}'>{mark}</span> <b>{name}</b> {title}</div>"
+        lines = [
+            _wrap(line, indent=0)
+            for line in _lines(outcome, set() if explained is None else explained)
+        ]
+        if not lines:
+            return head
+        return (
+            f"{head}<pre style='margin: 0 0 0.3em 1.5em'>{html.escape(chr(10).join(lines))}</pre>"
         )
-        breach = f"<div>! {html.escape(self.breach)}</div>" if self.breach else ""
-        return f"<div><code>{html.escape(self.exercise.name)}</code></div>{items}{breach}"
 
     def __repr__(self) -> str:
         return self.text

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import os
 import sys
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from course_pkg.checking.failure import CheckingError, Failure, describe
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Check, Exercise, find
 from course_pkg.checking.report import CheckFailed, Outcome, Report
+from course_pkg.checking.roots import roots
 from course_pkg.checking.rules import rule_of
 from course_pkg.checking.uses import breach
 from course_pkg.tools.threads import one_thread
@@ -43,12 +45,17 @@ def check(solution: object) -> None:
     exercise = find(solution.__name__)
     place = device()
     report = run_here(exercise, solution, place=place if place.type == "cuda" else None)
-    if not report.passed:
-        raise CheckFailed(report) from None
-    if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+    failed = None if report.passed else CheckFailed(report)
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    # Who validates a notebook reads the error alone.
+    if shell is not None and not report.is_stub and "NBGRADER_EXECUTION" not in os.environ:
         shell.display_pub.publish({"text/plain": report.text, "text/html": report._repr_html_()})
-    else:
+        if failed is not None:
+            failed.is_shown = True
+    elif failed is None:
         print(report.text)
+    if failed is not None:
+        raise failed from None
 
 
 def run_here(
@@ -60,7 +67,8 @@ def run_here(
 ) -> Report:
     """Run all checks of a solution in this process; look into other exercises that it uses.
 
-    A wrong step makes the loop around it wrong as well: the report of the loop then says so.
+    A wrong step makes the loop around it wrong as well, and whatever uses the loop: their reports
+    then name the step.
 
     Args:
         exercise: the exercise.
@@ -72,12 +80,18 @@ def run_here(
     report = run(exercise, guarded, hidden=hidden)
     report.breach = breach(exercise, _sources(solution))
     if not report.passed:
-        parts = _exercises_used(exercise, solution)
-        report.broken_parts = [
-            part.name
-            for part, own in parts.items()
-            if not run(part, Guarded(own, part.name, place=place), until_failure=True).passed
-        ]
+        own = {exercise: solution}
+
+        def parts(one: Exercise) -> dict[Exercise, object]:
+            found = _exercises_used(one, own[one])
+            own.update(found)
+            return found
+
+        def fails(one: Exercise) -> bool:
+            part = Guarded(own[one], one.name, place=place)
+            return not run(one, part, until_failure=True).passed
+
+        report.broken_parts = roots(exercise, parts, fails)
     return report
 
 
@@ -153,7 +167,7 @@ def run(
 
 
 def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
-    torch.manual_seed(inputs)
+    _seed(inputs)
     where = ""
     try:
         _demand_kind(check.exercise, student)
@@ -168,10 +182,17 @@ def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
     except CheckingError:
         raise
     except Exception as error:  # the reference passes, so it is the student's result that is odd
-        odd = Failure(f"The result cannot be checked: {type(error).__name__}: {error}")
+        odd = Failure(f"{where}The result cannot be checked: {type(error).__name__}: {error}")
         odd.__cause__ = error
         return odd
     return None
+
+
+def _seed(number: int) -> None:
+    """Seed what draws, as torch.manual_seed does, which looks for all devices: it takes a ms."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
 
 
 def _demand_kind(exercise: Exercise, student: Student) -> None:

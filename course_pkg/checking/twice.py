@@ -8,6 +8,7 @@ import contextlib
 import copy
 import inspect
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
@@ -83,8 +84,25 @@ def deepcopy_of_tensors(function: Callable[[Tensor, dict], Tensor]) -> Iterator[
     """Let `copy.deepcopy` call a function wherever it finds a tensor."""
     in_tensor = patch.object(Tensor, "__deepcopy__", function)
     in_parameter = patch.object(nn.Parameter, "__deepcopy__", function)
-    with in_tensor, in_parameter:
+    in_module = patch.object(nn.Module, "__deepcopy__", _copy_of_module, create=True)
+    with in_tensor, in_parameter, in_module:
         yield
+
+
+def _copy_of_module(module: nn.Module, memo: dict) -> nn.Module:
+    """Copy a module as `copy.deepcopy` would, but not one by one its dozen empty dicts of hooks."""
+    new = memo[id(module)] = type(module).__new__(type(module))
+    new.__setstate__(
+        {
+            name: value.copy() if _is_empty(value) else copy.deepcopy(value, memo)
+            for name, value in module.__getstate__().items()
+        }
+    )
+    return new
+
+
+def _is_empty(value: object) -> bool:
+    return type(value) in (dict, OrderedDict) and not value
 
 
 def exact() -> contextlib.AbstractContextManager:

@@ -195,8 +195,9 @@ def test_tables_of_pandas_stay_tables():
     assert "vertical-align" not in page.text
 
 
-def test_reports_of_checks_stay_as_they_are():
-    made = run_here(find("lstm_step"), lstm.lstm_step)._repr_html_()
+@pytest.mark.parametrize("solution", [lstm.lstm_step, lambda *args: (0, 0)])
+def test_reports_of_checks_stay_as_they_are(solution):
+    made = run_here(find("lstm_step"), solution)._repr_html_()
     before, after = parsed(made), parsed(clean_html(made))
     assert after.text == before.text and [t.name for t in after()] == [t.name for t in before()]
     assert "color-mix" in after.span["style"]

@@ -8,10 +8,12 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from bs4 import BeautifulSoup
 from torch.utils._pytree import tree_map
 
 from autograder.assignment import ROOT, assignments
@@ -25,6 +27,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Exercise, find
+from course_pkg.checking.roots import roots
 from course_pkg.checking.runner import run
 from course_pkg.lstm import LSTM, additive_cell_step, cell_gradient, init_forget_bias, lstm_step
 from tests import course as toolbox
@@ -37,6 +40,7 @@ for exercise in list(CHECKS):
 
 EXERCISES = sorted(CHECKS, key=lambda exercise: (exercise.module, exercise.name))
 LSTM_STEP = Exercise.of(lstm_step)
+RIGHT_STEP = lstm_step
 
 
 def name(exercise: Exercise) -> str:
@@ -256,6 +260,69 @@ def test_check_raises_one_exception_with_the_report():
     assert str(caught.value) == "\n".join(caught.value._render_traceback_())
 
 
+def notebook(monkeypatch) -> list[dict]:
+    """Let checks believe that they run in a notebook; collect what they display there."""
+    shown: list[dict] = []
+    shell = SimpleNamespace(
+        display_pub=SimpleNamespace(publish=shown.append),
+        history_manager=SimpleNamespace(input_hist_raw=[]),
+    )
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.delenv("NBGRADER_EXECUTION", raising=False)
+    return shown
+
+
+def test_a_notebook_shows_the_first_failure_and_folds_the_others(monkeypatch):
+    def lstm_step(x, h, c, W, b):
+        return h, c + 1
+
+    shown = notebook(monkeypatch)
+    with pytest.raises(CheckFailed) as caught:
+        check(lstm_step)
+    assert caught.value._render_traceback_() == ["3 of 3 checks of lstm_step fail."]
+    assert shown[0]["text/plain"] == str(caught.value) == caught.value.report.text
+    page = BeautifulSoup(shown[0]["text/html"], "html.parser")
+    folded = page.details.extract()
+    assert "✗ values" in page.text and "should be" in page.pre.text
+    names = [check.name for check in CHECKS[LSTM_STEP].values() if not check.hidden]
+    assert folded.summary.text == f"2 more of its checks fail: {', '.join(names[1:])}"
+    assert f"✗ {names[1]}" in folded.text and "should be" in folded.pre.text
+
+
+def test_what_passes_comes_first_in_a_notebook(monkeypatch):
+    def lstm_step(x, h, c, W, b):
+        i, f, g, o = W.chunk(4)
+        return RIGHT_STEP(x, h, c, torch.cat([i, f, o, g]), b)
+
+    shown = notebook(monkeypatch)
+    with pytest.raises(CheckFailed):
+        check(lstm_step)
+    text = BeautifulSoup(shown[0]["text/html"], "html.parser").text
+    assert text.index("✓ remembers") < text.index("✗ values") and "more" not in text
+
+
+def test_a_notebook_shows_a_stub_as_one_line(monkeypatch):
+    def lstm_step(x, h, c, W, b):
+        raise NotImplementedError()
+
+    shown = notebook(monkeypatch)
+    with pytest.raises(CheckFailed) as caught:
+        check(lstm_step)
+    assert not shown
+    assert caught.value._render_traceback_() == ["✗ lstm_step is not implemented yet."]
+
+
+def test_a_notebook_that_is_validated_shows_the_whole_text_in_its_error(monkeypatch):
+    def lstm_step(x, h, c, W, b):
+        return h, c + 1
+
+    shown = notebook(monkeypatch)
+    monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
+    with pytest.raises(CheckFailed) as caught:
+        check(lstm_step)
+    assert not shown and caught.value._render_traceback_() == str(caught.value).splitlines()
+
+
 def test_the_readme_shows_what_a_check_says():
     def lstm_step(x, h, c, W, b):
         i, f, g, o = (torch.cat([h, x], dim=1) @ W.T + b).chunk(4, dim=1)
@@ -340,6 +407,33 @@ def test_a_broken_part_is_named(monkeypatch):
         check(LSTM)
     monkeypatch.undo()
     check(LSTM)
+
+
+def test_a_part_of_a_part_is_named_and_not_what_stands_between(monkeypatch):
+    def allocate(self):
+        return 0
+
+    module = importlib.import_module("course_pkg.paged_attention")
+    monkeypatch.setattr(module.BlockAllocator, "allocate", allocate)
+    with pytest.raises(CheckFailed) as failed:
+        check(module.Scheduler)
+    assert failed.value.report.broken_parts == ["BlockAllocator"]
+
+
+def test_roots_are_found_at_any_depth_and_in_circles():
+    top, left, right, deep = (
+        Exercise("lstm", name, False) for name in ("top", "left", "right", "deep")
+    )
+    uses = {top: [left, right], left: [deep, top], right: [deep], deep: [left]}
+    tried = []
+
+    def fails_if(*broken):
+        return lambda one: tried.append(one) or one in broken
+
+    assert roots(top, uses.get, fails_if(left, deep)) == ["deep"]
+    assert tried.count(deep) == 1 and left not in tried and top not in tried
+    assert roots(top, uses.get, fails_if(right)) == ["right"]
+    assert roots(top, uses.get, fails_if()) == []
 
 
 def test_a_broken_base_is_named():
