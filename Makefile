@@ -27,7 +27,8 @@ help:
 	@echo "make lock    choose the versions of all packages anew, for pyproject.toml"
 	@echo "make build   make the notebooks from their masters"
 	@echo "make score   test the graders against known mistakes"
-	@echo "make thorough  the same with other inputs, and for names of mistakes that nobody made"
+	@echo "make thorough  the same with other inputs, and for names of mistakes that nobody made;"
+	@echo "             and whole notebooks with other correct solutions"
 	@echo "make seeds   run the solved notebooks at other seeds (SEEDS=\"0 1 2\")"
 	@echo "make anywhere  run everything as if on other machines, and tell what differs"
 	@echo "make env     make the environment in .venv, which the others do too (PYTHON=python3)"
@@ -84,6 +85,7 @@ score: env
 
 thorough: env
 	@$(RUN) autograder score --thorough --jobs 2
+	@$(RUN) tests.alternatives.notebooks
 
 seeds: env
 	@$(RUN) autograder seeds --seeds $(SEEDS)
