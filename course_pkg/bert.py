@@ -391,6 +391,62 @@ class SentenceClassifier(nn.Module):
         ### END SOLUTION
 
 
+def span_head(
+    X: Float[Tensor, "B T D"],
+    S: Float[Tensor, "D"],
+    E: Float[Tensor, "D"],
+    allowed: Bool[Tensor, "B T"] | None = None,
+) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """Score every token as the first and as the last one of an answer.
+
+    start_t = S · x_t,   end_t = E · x_t; -∞ for both where no answer may begin or end
+    (Devlin et al. 2019, §4.2; a softmax over t makes each of the two a distribution)
+
+    Args:
+        X: the encoder's vectors.
+        S, E: what is learned, a vector for the start and one for the end.
+        allowed: the tokens that may be part of an answer, boolean; all when None.
+    Returns:
+        start and end, the scores.
+    """
+    start, end = X @ S, X @ E  # (B, T) each
+    if allowed is None:
+        return start, end
+    return start.masked_fill(~allowed, -torch.inf), end.masked_fill(~allowed, -torch.inf)
+
+
+def best_span(
+    start: Float[Tensor, "B T"],
+    end: Float[Tensor, "B T"],
+    longest: int,
+    margin: float = 0.0,
+) -> tuple[Int[Tensor, "B"], Int[Tensor, "B"]]:
+    """Find the span with the best score, or answer that there is none.
+
+    score(i, j) = start_i + end_j   for 1 ≤ i ≤ j < i + longest,   score(0, 0) for "no answer",
+    which is chosen unless a span scores more than that by over `margin`
+    (Devlin et al. 2019, §4.2 and §4.3, where the margin is τ)
+
+    Args:
+        start, end: the scores of `span_head`; token 0 is [CLS], which is in no answer.
+        longest: how many tokens an answer may have.
+        margin: by how much an answer must beat "no answer"; it may be negative.
+    Returns:
+        The first and the last token of each text's answer, whole numbers; 0 and 0 for no answer.
+    Raises:
+        ValueError: longest is less than 1.
+    """
+    if longest < 1:
+        raise ValueError(f"an answer has at least one token, but longest is {longest}")
+    T = start.shape[1]
+    is_span = torch.ones(T, T, dtype=torch.bool, device=start.device).triu().tril(longest - 1)
+    is_span[0] = False
+    scores = start[:, :, None] + end[:, None]  # (B, T, T)
+    best, place = scores.masked_fill(~is_span, -torch.inf).flatten(1).max(dim=1)
+    is_answer = best > start[:, 0] + end[:, 0] + margin
+    return torch.where(is_answer, place // T, 0), torch.where(is_answer, place % T, 0)
+
+
 def load_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Turn the weights of a published BERT into those of our `BertPretraining`.
 

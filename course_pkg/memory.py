@@ -264,6 +264,47 @@ def dnc_allocation(usage: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
     return torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)
 
 
+def dnc_links(
+    links: Float[Tensor, "B N N"], precedence: Float[Tensor, "B N"], w_write: Float[Tensor, "B N"]
+) -> tuple[Float[Tensor, "B N N"], Float[Tensor, "B N"]]:
+    """Note which row is written after which.
+
+    L_t(i, j) = (1 - w(i) - w(j)) L(i, j) + w(i) p(j)   for i ≠ j,   L_t(i, i) = 0
+    p_t = (1 - Σ_i w(i)) p + w
+    (Graves et al. 2016, Methods, "Temporal memory linkage")
+
+    L(i, j) says how far row i was written right after row j, and p how far each row is the one
+    written last. A write to a row cuts the links that the row had.
+
+    Args:
+        links: L_{t-1}; zero before the first write.
+        precedence: p_{t-1}; zero before the first write.
+        w_write: w, the write head's weights; their sum is at most one.
+    Returns:
+        L_t and p_t.
+    """
+    into, out_of = w_write[:, :, None], w_write[:, None]
+    links = (1 - into - out_of) * links + into * precedence[:, None]  # (B, N, N)
+    others = 1 - torch.eye(w_write.shape[1]).to(links)
+    return links * others, (1 - w_write.sum(dim=1, keepdim=True)) * precedence + w_write
+
+
+def dnc_follow(
+    links: Float[Tensor, "B N N"], w_read: Float[Tensor, "B R N"]
+) -> tuple[Float[Tensor, "B R N"], Float[Tensor, "B R N"]]:
+    """Move read heads to the rows written just after, and just before, those they are on.
+
+    f = L w,   b = Lᵀ w      (Graves et al. 2016, Methods, "Temporal memory linkage")
+
+    Args:
+        links: L, from `dnc_links`.
+        w_read: w, the weights of the R read heads at the previous step.
+    Returns:
+        f, one row of weights for each head, and b; their sums are at most one.
+    """
+    return w_read @ links.mT, w_read @ links
+
+
 def gaussian_filterbank(
     centre: Float[Tensor, "B"],
     stride: Float[Tensor, "B"],
@@ -329,3 +370,161 @@ def draw_write(
         The canvas, Y rows of X pixels.
     """
     return (F_Y.mT @ patch @ F_X) / gamma[:, None, None]
+
+
+def reparameterise(
+    mu: Float[Tensor, "*shape"], log_sigma: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"]
+) -> Float[Tensor, "*shape"]:
+    """Turn noise into a sample of a Gaussian, so that its mean and width get gradients.
+
+    z = μ + σ ⊙ ε,   ε ~ N(0, 1)      (Kingma and Welling 2014, §2.4)
+
+    Args:
+        mu: μ, the means.
+        log_sigma: log σ, the logarithms of the standard deviations.
+        noise: ε, drawn from the standard Gaussian.
+    Returns:
+        z, a sample of N(μ, σ²).
+    """
+    return mu + log_sigma.exp() * noise
+
+
+def draw_kl(
+    mu: Float[Tensor, "B T D_Z"], log_sigma: Float[Tensor, "B T D_Z"]
+) -> Float[Tensor, "B"]:
+    """Compute what the codes of all glimpses cost: their divergence from the prior.
+
+    KL = Σ_t Σ_d KL(N(μ, σ²) ‖ N(0, 1)) = ½ Σ_t Σ_d (μ² + σ² - log σ² - 1)
+    (Gregor et al. 2015, §2.2)
+
+    Args:
+        mu: μ, the means of the D_Z numbers of each of T codes.
+        log_sigma: log σ, the logarithms of the standard deviations.
+    Returns:
+        The divergence of each picture, in nats.
+    """
+    return (mu**2 + (2 * log_sigma).exp() - 2 * log_sigma - 1).sum(dim=(1, 2)) / 2
+
+
+class DRAW(nn.Module):
+    """Draws pictures glimpse by glimpse: an autoencoder with two LSTMs and a canvas.
+
+    With σ the logistic function, c the canvas in logits and h the decoder's hidden state,
+    a glimpse t of a picture x is (Gregor et al. 2015, §2.1):
+
+    error = x - σ(c_{t-1})
+    r = `read`(x, error, h_{t-1})
+    h_enc = encoder([r; h_{t-1}]);   μ, log σ = code(h_enc)
+    z = `reparameterise`(μ, log σ, ε_t)
+    h_t = decoder(z)
+    c_t = c_{t-1} + `write`(h_t)
+
+    Args:
+        A: the pictures' side, in pixels.
+        N: the side of a glimpse and of a patch.
+        D_Z: how many numbers a code has.
+        H: hidden features of each LSTM.
+    """
+
+    def __init__(self, A: int, N: int, D_Z: int, H: int):
+        super().__init__()
+        self.A, self.N, self.H = A, N, H
+        self.encoder = nn.LSTMCell(2 * N**2 + H, H)
+        self.decoder = nn.LSTMCell(D_Z, H)
+        self.code = nn.Linear(H, 2 * D_Z)
+        self.read_aim, self.write_aim = nn.Linear(H, 5), nn.Linear(H, 5)
+        self.patch = nn.Linear(H, N**2)
+        self.blank = nn.Parameter(torch.zeros(()))
+
+    def start(self, B: int) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Make a blank canvas, with the same logit everywhere, and both LSTMs' first states."""
+        zeros = self.blank.new_zeros(B, self.H)
+        return self.blank.expand(B, self.A, self.A), (zeros, zeros), (zeros, zeros)
+
+    def aim(
+        self, raw: Float[Tensor, "B 5"]
+    ) -> tuple[Float[Tensor, "B N A"], Float[Tensor, "B N A"], Float[Tensor, "B"]]:
+        """Turn five numbers into filters (§3.2, with pixels counted from 0).
+
+        Args:
+            raw: for each picture g̃_X, g̃_Y, log σ², log δ̃ and log γ. The centre is
+                (A + 1) / 2 · (g̃ + 1) - 1, the stride (A - 1) / (N - 1) · δ̃.
+        Returns:
+            F_Y, F_X and γ.
+        """
+        ### BEGIN SOLUTION
+        x, y, log_variance, log_stride, log_gamma = raw.unbind(dim=1)
+        stride = (self.A - 1) / (self.N - 1) * log_stride.exp()
+        sigma = (log_variance / 2).exp()
+        F_Y, F_X = (
+            gaussian_filterbank((self.A + 1) / 2 * (g + 1) - 1, stride, sigma, self.N, self.A)
+            for g in (y, x)
+        )
+        return F_Y, F_X, log_gamma.exp()
+        ### END SOLUTION
+
+    def read(
+        self, x: Float[Tensor, "B A A"], error: Float[Tensor, "B A A"], h: Float[Tensor, "B H"]
+    ) -> Float[Tensor, "B 2*N*N"]:
+        """Take the same glimpse, where `read_aim` says, of the picture and of the error.
+
+        Returns:
+            The pixels of both glimpses, those of the picture first.
+        """
+        ### BEGIN SOLUTION
+        where = self.aim(self.read_aim(h))
+        return torch.cat([draw_read(seen, *where).flatten(1) for seen in (x, error)], dim=1)
+        ### END SOLUTION
+
+    def write(self, h: Float[Tensor, "B H"]) -> Float[Tensor, "B A A"]:
+        """Paint the patch of N × N numbers that `patch` gives, where `write_aim` says."""
+        ### BEGIN SOLUTION
+        patch = self.patch(h).view(-1, self.N, self.N)
+        return draw_write(patch, *self.aim(self.write_aim(h)))
+        ### END SOLUTION
+
+    def forward(
+        self, x: Float[Tensor, "B A A"], noise: Float[Tensor, "B T D_Z"]
+    ) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+        """Draw pictures with T glimpses at them, and say what that costs (§2.2).
+
+        Args:
+            x: the pictures, each pixel 0 or 1.
+            noise: ε, from the standard Gaussian, for each glimpse.
+        Returns:
+            The two parts of each picture's loss, in nats: its reconstruction, the cross-entropy
+            of all pixels under σ(c_T), and `draw_kl`.
+        """
+        ### BEGIN SOLUTION
+        canvas, encoder, decoder = self.start(len(x))
+        codes = []
+        for epsilon in noise.unbind(dim=1):
+            h = decoder[0]
+            r = self.read(x, x - torch.sigmoid(canvas), h)
+            encoder = self.encoder(torch.cat([r, h], dim=1), encoder)
+            mu, log_sigma = self.code(encoder[0]).chunk(2, dim=1)
+            codes.append((mu, log_sigma))
+            decoder = self.decoder(reparameterise(mu, log_sigma, epsilon), decoder)
+            canvas = canvas + self.write(decoder[0])
+        pixels = functional.binary_cross_entropy_with_logits(canvas, x, reduction="none")
+        mu, log_sigma = (torch.stack(parts, dim=1) for parts in zip(*codes, strict=True))
+        return pixels.sum(dim=(1, 2)), draw_kl(mu, log_sigma)
+        ### END SOLUTION
+
+    def generate(self, z: Float[Tensor, "B T D_Z"]) -> Float[Tensor, "B T A A"]:
+        """Draw new pictures from codes alone: no picture is read, and no encoder is used (§2.3).
+
+        Args:
+            z: the codes; new pictures come from standard Gaussian ones, the prior.
+        Returns:
+            σ(c_1) … σ(c_T), the pictures after each step.
+        """
+        ### BEGIN SOLUTION
+        canvas, _, decoder = self.start(len(z))
+        pictures = []
+        for code in z.unbind(dim=1):
+            decoder = self.decoder(code, decoder)
+            canvas = canvas + self.write(decoder[0])
+            pictures.append(torch.sigmoid(canvas))
+        return torch.stack(pictures, dim=1)
+        ### END SOLUTION

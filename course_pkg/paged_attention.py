@@ -372,7 +372,9 @@ class PrefixCache(BlockAllocator):
         return len(self.unused) + len(self.idle)
 
     def allocate(self) -> int:
-        """Hand out a block that nobody uses and that has no name; it then has one user.
+        """Hand out a block that nobody uses; it then has one user, and no name.
+
+        One without a name, if there is one; else that which has been idle for longest.
 
         Raises:
             OutOfBlocks: all are in use.

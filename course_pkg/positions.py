@@ -127,7 +127,8 @@ def rope_rotate(
 
     Features i and i + D_h/2 are the two coordinates of pair i, which turns by t ω_i at position t:
     x' = x cos(t ω_i) - y sin(t ω_i),   y' = x sin(t ω_i) + y cos(t ω_i),   ω_i = base^(-2i/D_h)
-    (Su et al. 2021, §3.2; pairs laid out as in Llama)
+    (Su et al. 2021, §3.2; pairs laid out as in GPT-NeoX and Hugging Face's library, not as in the
+    paper and in Meta's Llama, which pair neighbours)
 
     Args:
         X: queries or keys; axes before the last two are a batch.

@@ -1,15 +1,17 @@
-"""ViLBERT: two streams, one for words and one for regions of a picture, that ask each other.
+"""ViLBERT: two streams that ask each other; and what attention became in other fields.
 
 Shapes: B pairs of a caption and a picture; captions of T tokens with D_t features, pictures of R
 regions with F given features and D_v computed ones; H heads. Masks are boolean: True = real.
 """
+
+import math
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from course_pkg.attention import MultiHeadAttention
+from course_pkg.attention import MultiHeadAttention, masked_softmax
 from course_pkg.bert import BertEmbeddings, BertLayer
 
 
@@ -280,3 +282,187 @@ def retrieve(scores: Float[Tensor, "N N"], k: int) -> float:
     own = scores.diagonal()[:, None]
     before = (scores >= own).sum(dim=1) - 1  # without the picture itself
     return (before < k).double().mean().item()
+
+
+def lay_out_path(
+    features: Float[Tensor, "B P R F"],
+    boxes: Float[Tensor, "B P R 4"],
+    regions: Bool[Tensor, "B P R"],
+) -> tuple[Float[Tensor, "B P*R F"], Float[Tensor, "B P*R 4"], Bool[Tensor, "B P*R"]]:
+    """Lay the views of each path side by side, the first on the left, as one wide picture.
+
+    left ← (p + left) / P,   right ← (p + right) / P   for the regions of view p = 0 … P-1;
+    top and bottom stay
+
+    Args:
+        features: what is seen in each region of each view.
+        boxes: top, left, bottom and right, as shares of the view; they are not changed in place.
+        regions: which regions are real.
+    Returns:
+        All three for the wide picture, the regions of the first view first. The boxes of regions
+        that are not real may be anything.
+    """
+    P = boxes.shape[1]
+    step = torch.arange(P, device=boxes.device)[:, None]  # (P, 1)
+    top, left, bottom, right = boxes.unbind(dim=3)  # (B, P, R) each
+    boxes = torch.stack([top, (step + left) / P, bottom, (step + right) / P], dim=3)
+    return features.flatten(1, 2), boxes.flatten(1, 2), regions.flatten(1, 2)
+
+
+def path_selection_loss(
+    scores: Float[Tensor, "B K"],
+    right: Int[Tensor, "B"],
+    paths: Bool[Tensor, "B K"] | None = None,
+) -> Float[Tensor, ""]:
+    """Ask of every instruction: which of the candidate paths does it describe?
+
+    L = mean over the instructions of -log softmax(scores)[right], the softmax over the paths that
+    are there      (Majumdar et al. 2020, "Vision-and-Language Navigation as Path Selection")
+
+    Args:
+        scores: how well each path fits its instruction.
+        right: the number of the right path.
+        paths: which candidates are there, where instructions have fewer than K; all when None.
+    Returns:
+        The loss in nats.
+    Raises:
+        ValueError: the right path of an instruction is not among those that are there.
+    """
+    if paths is not None:
+        if not paths.gather(1, right[:, None]).all():
+            raise ValueError("the right path must be among the paths that are there")
+        scores = scores.masked_fill(~paths, -torch.inf)
+    return functional.cross_entropy(scores, right)
+
+
+def agent_aware_attention(
+    X: Float[Tensor, "... N D_X"],
+    agents: Int[Tensor, "... N"],
+    W_Q_self: Float[Tensor, "D_X D_Q"],
+    W_K_self: Float[Tensor, "D_X D_Q"],
+    W_Q_other: Float[Tensor, "D_X D_Q"],
+    W_K_other: Float[Tensor, "D_X D_Q"],
+    W_V: Float[Tensor, "D_X D_V"],
+    mask: Bool[Tensor, "... N N"] | None = None,
+) -> tuple[Float[Tensor, "... N D_V"], Float[Tensor, "... N N"]]:
+    """Let every vector ask its own agent's vectors in one way, and all others' in another.
+
+    E = (M ⊙ (Q_self K_selfᵀ) + (1 - M) ⊙ (Q_other K_otherᵀ)) / √D_Q,   A = softmax(E),   Y = A V,
+    with Q_self = X W_Q_self and so on, V = X W_V, and M_ij = 1 where i and j belong to the same
+    agent, else 0      (Yuan et al. 2021, §3.1, "Agent-Aware Attention")
+
+    Args:
+        X: the vectors of all agents at all times, in any order.
+        agents: the number of each vector's agent; only which numbers are equal matters.
+        W_Q_self, W_K_self: how a vector asks, and is found, within its agent.
+        W_Q_other, W_K_other: the same between agents.
+        W_V: the values, the same for both.
+        mask: what may be attended to, boolean; everything when None.
+    Returns:
+        Y and the weights A. A row of A sums to one over the agent's own vectors and the others'
+        together.
+    Raises:
+        ValueError: there is not one agent's number for each vector.
+    """
+    if agents.shape[-1] != X.shape[-2]:
+        raise ValueError(f"{X.shape[-2]} vectors need as many agents, got {agents.shape[-1]}")
+    own = (X @ W_Q_self) @ (X @ W_K_self).mT  # (..., N, N)
+    others = (X @ W_Q_other) @ (X @ W_K_other).mT
+    same = agents.unsqueeze(-1) == agents.unsqueeze(-2)
+    A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)
+    return A @ (X @ W_V), A
+
+
+class TriangleUpdate(nn.Module):
+    """Compute what every pair of residues learns from the triangles that it is a side of.
+
+    Parts: norm (layer norm, D_z); a, b, gate_a and gate_b (nn.Linear, D_z → D); norm_out (layer
+    norm, D) and out (nn.Linear, D → D_z); gate (nn.Linear, D_z → D_z).
+
+    Args:
+        D_z: size of the pairs' vectors.
+        D: size of what is multiplied.
+        outgoing: whether the other two sides start from i and j, or end there.
+    """
+
+    def __init__(self, D_z: int, D: int, outgoing: bool = True):
+        super().__init__()
+        self.outgoing = outgoing
+        self.norm, self.norm_out = nn.LayerNorm(D_z), nn.LayerNorm(D)
+        self.a, self.b = nn.Linear(D_z, D), nn.Linear(D_z, D)
+        self.gate_a, self.gate_b = nn.Linear(D_z, D), nn.Linear(D_z, D)
+        self.out, self.gate = nn.Linear(D, D_z), nn.Linear(D_z, D_z)
+
+    def forward(self, z: Float[Tensor, "B N N D_z"]) -> Float[Tensor, "B N N D_z"]:
+        """Compute the update, which the caller adds to z.
+
+        z ← norm(z),   a_ij = σ(gate_a(z_ij)) ⊙ a(z_ij),   b_ij = σ(gate_b(z_ij)) ⊙ b(z_ij)
+        update_ij = σ(gate(z_ij)) ⊙ out(norm_out(Σ_k a_ik ⊙ b_jk))
+        Incoming edges: Σ_k a_ki ⊙ b_kj.      (Jumper et al. 2021, suppl. algorithms 11 and 12)
+
+        Args:
+            z: a vector for each ordered pair of residues; it is not changed in place.
+        Returns:
+            The update.
+        """
+        ### BEGIN SOLUTION
+        z = self.norm(z)
+        a = torch.sigmoid(self.gate_a(z)) * self.a(z)  # (B, N, N, D)
+        b = torch.sigmoid(self.gate_b(z)) * self.b(z)
+        sides = "bikd,bjkd->bijd" if self.outgoing else "bkid,bkjd->bijd"
+        triangles = torch.einsum(sides, a, b)
+        return torch.sigmoid(self.gate(z)) * self.out(self.norm_out(triangles))
+        ### END SOLUTION
+
+
+class RowAttentionWithPairBias(nn.Module):
+    """Let the residues of each sequence attend to one another, steered by what pairs know.
+
+    Parts: norm_m and norm_z (layer norms, D_m and D_z); query, key and value (nn.Linear, D_m → D,
+    without bias); pair (nn.Linear, D_z → H, without bias); gate (nn.Linear, D_m → D); out
+    (nn.Linear, D → D_m). Head h has features h D_h to (h+1) D_h - 1, with D_h = D / H.
+
+    Args:
+        D_m: size of the residues' vectors.
+        D_z: size of the pairs' vectors.
+        D: size of queries, keys and values, of all heads together.
+        H: how many heads; divides D.
+    """
+
+    def __init__(self, D_m: int, D_z: int, D: int, H: int):
+        super().__init__()
+        self.H = H
+        self.norm_m, self.norm_z = nn.LayerNorm(D_m), nn.LayerNorm(D_z)
+        self.query, self.key = nn.Linear(D_m, D, bias=False), nn.Linear(D_m, D, bias=False)
+        self.value = nn.Linear(D_m, D, bias=False)
+        self.pair = nn.Linear(D_z, H, bias=False)
+        self.gate, self.out = nn.Linear(D_m, D), nn.Linear(D, D_m)
+
+    def forward(
+        self, m: Float[Tensor, "B S N D_m"], z: Float[Tensor, "B N N D_z"]
+    ) -> tuple[Float[Tensor, "B S N D_m"], Float[Tensor, "B S H N N"]]:
+        """Compute the update, which the caller adds to m, row by row.
+
+        m ← norm_m(m),   q, k, v = query(m), key(m), value(m) cut into heads,   g = σ(gate(m))
+        a_sij = softmax over j of (q_si · k_sj / √D_h + pair(norm_z(z_ij))), for each head
+        update_si = out(g_si ⊙ Σ_j a_sij v_sj, heads joined)
+        (Jumper et al. 2021, suppl. algorithm 7)
+
+        Args:
+            m: a vector for each residue of each of the S aligned sequences.
+            z: a vector for each ordered pair of residues, shared by all sequences.
+        Returns:
+            The update, and the weights a.
+        """
+        ### BEGIN SOLUTION
+        m = self.norm_m(m)
+        q, k, v = (
+            part(m).unflatten(3, (self.H, -1))  # (B, S, N, H, D_h)
+            for part in (self.query, self.key, self.value)
+        )
+        bias = self.pair(self.norm_z(z)).movedim(3, 1)[:, None]  # (B, 1, H, N, N)
+        E = torch.einsum("bsihd,bsjhd->bshij", q, k) / math.sqrt(q.shape[-1]) + bias
+        A = torch.softmax(E, dim=-1)
+        found = torch.einsum("bshij,bsjhd->bsihd", A, v).flatten(3)  # (B, S, N, D)
+        return self.out(torch.sigmoid(self.gate(m)) * found), A
+        ### END SOLUTION

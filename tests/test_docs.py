@@ -76,3 +76,18 @@ def test_there_is_something_to_test():
 
 def test_readme_is_short():
     assert len(text_of(ROOT / "README.md").splitlines()) <= README_LINES
+
+
+def test_every_formal_algorithm_is_something_of_ours():
+    rows = re.findall(r"^\| (\d+) .*$", text_of(ROOT / "docs" / "formal_algorithms.md"), re.M)
+    assert [int(number) for number in rows] == list(range(1, 16))
+
+
+@pages
+def test_dotted_names_can_be_imported(page):
+    for name in re.findall(r"`(course_pkg(?:\.\w+)+)`", text_of(page)):
+        module, _, attribute = name.rpartition(".")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            assert hasattr(importlib.import_module(module), attribute), name

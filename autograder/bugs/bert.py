@@ -12,12 +12,14 @@ from course_pkg.bert import (
     BertModel,
     BertPretraining,
     SentenceClassifier,
+    best_span,
     load_bert,
     mask_tokens,
     mlm_head,
     next_sentence_pairs,
     nsp_head,
     pretraining_loss,
+    span_head,
     tf_idf,
 )
 
@@ -709,7 +711,7 @@ def larger_eps(*parts):
     return scores(*parts, eps=1e-5)
 
 
-@bug(mlm_head, "no gradient reaches the embedding", told_by="yours stops before it")
+@bug(mlm_head, "no gradient reaches the embedding", told_by="No gradient goes back")
 def detached(X, W, b, gain, shift, token, bias):
     return mlm_head(X, W, b, gain, shift, token.detach(), bias)
 
@@ -1034,6 +1036,206 @@ class OldHead(SentenceClassifier):
             )
 
 
+# Spans
+
+
+def hidden_at(allowed, *scores, fill=-torch.inf):
+    """Fill scores where no answer may be."""
+    if allowed is None:
+        return scores
+    return tuple(torch.where(allowed, score, fill) for score in scores)
+
+
+@bug(span_head, "S and E are exchanged")
+def ends_first(X, S, E, allowed=None):
+    return span_head(X, E, S, allowed)
+
+
+@bug(span_head, "`allowed` is not used: every token may begin and end an answer", classic=True)
+def all_allowed(X, S, E, allowed=None):
+    return X @ S, X @ E
+
+
+@bug(span_head, "where no answer may be, the score is 0, not −∞", classic=True)
+def zero_scores(X, S, E, allowed=None):
+    return hidden_at(allowed, X @ S, X @ E, fill=0.0)
+
+
+@bug(span_head, "`allowed` is inverted")
+def inverted(X, S, E, allowed=None):
+    return span_head(X, S, E, None if allowed is None else ~allowed)
+
+
+@bug(span_head, "only the starts are masked, not the ends")
+def starts_masked(X, S, E, allowed=None):
+    return *hidden_at(allowed, X @ S), X @ E
+
+
+@bug(span_head, "a softmax is applied, though the loss expects scores")
+def span_probabilities(X, S, E, allowed=None):
+    return tuple(scores.softmax(dim=1) for scores in span_head(X, S, E, allowed))
+
+
+@bug(span_head, "a softmax over the batch is applied, not over the tokens of a text")
+def softmax_over_batch(X, S, E, allowed=None):
+    return tuple(scores.softmax(dim=0) for scores in span_head(X, S, E, allowed))
+
+
+@bug(span_head, "the scores are divided by √D, as in attention")
+def divided_scores(X, S, E, allowed=None):
+    return hidden_at(allowed, *(X @ v / len(v) ** 0.5 for v in (S, E)))
+
+
+@bug(span_head, "S scores both the starts and the ends")
+def one_vector(X, S, E, allowed=None):
+    return span_head(X, S, S, allowed)
+
+
+@bug(span_head, "the scores are cosines: vectors are scaled to length 1 first")
+def cosines(X, S, E, allowed=None):
+    return span_head(F.normalize(X, dim=-1), F.normalize(S, dim=0), F.normalize(E, dim=0), allowed)
+
+
+@bug(span_head, "the vectors go through a tanh first, as in the head for whole texts")
+def with_tanh_first(X, S, E, allowed=None):
+    return span_head(torch.tanh(X), S, E, allowed)
+
+
+@bug(span_head, "no gradient reaches the encoder", told_by="No gradient reaches X")
+def encoder_detached(X, S, E, allowed=None):
+    return span_head(X.detach(), S, E, allowed)
+
+
+def searched_among(is_span, combine=torch.add, null=lambda s, e: s[:, 0] + e[:, 0]):
+    """Make a search: `is_span` says of places i, j and of `longest` which pairs are spans."""
+
+    def search(start, end, longest, margin=0.0):
+        if longest < 1:
+            raise ValueError("longest")
+        T = start.shape[1]
+        i, j = torch.meshgrid(torch.arange(T), torch.arange(T), indexing="ij")
+        scores = combine(start[:, :, None], end[:, None])
+        hidden = ~is_span(i, j, longest).broadcast_to(T, T)
+        best, place = scores.masked_fill(hidden, -torch.inf).flatten(1).max(dim=1)
+        found = best > null(start, end) + margin
+        return torch.where(found, place // T, 0), torch.where(found, place % T, 0)
+
+    return search
+
+
+def right_spans(i, j, longest):
+    return (i > 0) & (i <= j) & (j < i + longest)
+
+
+@bug(
+    best_span,
+    "the best start and the best end are chosen separately",
+    classic=True,
+    told_by="should end before it begins",
+)
+def separately(start, end, longest, margin=0.0):
+    if longest < 1:
+        raise ValueError("longest")
+    return start.argmax(dim=1), end.argmax(dim=1)
+
+
+@bug(best_span, "a span may end before it begins", told_by="should end before it begins")
+def backwards_too(*scores):
+    return searched_among(lambda i, j, n: (i > 0) & (j > 0) & (abs(j - i) < n))(*scores)
+
+
+@bug(best_span, "an answer may begin at [CLS] and end in the text", classic=True)
+def from_cls(*scores):
+    return searched_among(lambda i, j, n: (i <= j) & (j < i + n))(*scores)
+
+
+@bug(best_span, "`longest` is not used", told_by="A span should have at most 4 words")
+def any_length(*scores):
+    return searched_among(lambda i, j, n: (i > 0) & (i <= j))(*scores)
+
+
+@bug(best_span, "an answer may have one word more than `longest`", told_by="at most 4 words")
+def one_too_long(*scores):
+    return searched_among(lambda i, j, n: (i > 0) & (i <= j) & (j <= i + n))(*scores)
+
+
+@bug(best_span, "an answer has one word less than `longest` at most")
+def one_too_short(*scores):
+    return searched_among(lambda i, j, n: (i > 0) & (i <= j) & (j < i + max(n - 1, 1)))(*scores)
+
+
+@bug(best_span, "an answer of a single word is not allowed")
+def two_words(*scores):
+    return searched_among(lambda i, j, n: (i > 0) & (i < j) & (j < i + n))(*scores)
+
+
+@bug(best_span, "the last token of a text is never in an answer")
+def last_left_out(*scores):
+    rule = lambda i, j, n: right_spans(i, j, n) & (j < len(j) - 1)  # noqa: E731
+    return searched_among(rule)(*scores)
+
+
+@bug(best_span, "there is always an answer")
+def always(start, end, longest, margin=0.0):
+    return searched_among(right_spans)(start, end, longest, -torch.inf)
+
+
+@bug(best_span, "the margin is not used")
+def no_margin(start, end, longest, margin=0.0):
+    return best_span(start, end, longest)
+
+
+@bug(best_span, "the margin is subtracted from the score of no answer, not added")
+def other_margin(start, end, longest, margin=0.0):
+    return best_span(start, end, longest, -margin)
+
+
+@bug(best_span, "the margin alone decides: an answer's score is not compared with [CLS]")
+def margin_alone(*scores):
+    return searched_among(right_spans, null=lambda s, e: 0 * s[:, 0])(*scores)
+
+
+@bug(best_span, "an answer is compared with the start's score of [CLS] alone")
+def half_of_cls(*scores):
+    return searched_among(right_spans, null=lambda s, e: s[:, 0])(*scores)
+
+
+@bug(best_span, "start and end are multiplied, not added")
+def multiplied(*scores):
+    return searched_among(right_spans, combine=torch.mul)(*scores)
+
+
+@bug(best_span, "the best start is chosen first, and then the best end after it")
+def greedy_start(start, end, longest, margin=0.0):
+    if longest < 1:
+        raise ValueError("longest")
+    first, last = [], []
+    for s, e in zip(start, end, strict=True):
+        i = 1 + int(s[1:].argmax())
+        j = i + int(e[i : i + longest].argmax())
+        found = s[i] + e[j] > s[0] + e[0] + margin
+        first.append(i if found else 0)
+        last.append(j if found else 0)
+    return torch.tensor(first), torch.tensor(last)
+
+
+@bug(best_span, "last is the place after the answer")
+def after_the_end(*scores):
+    first, last = best_span(*scores)
+    return first, torch.where(first > 0, last + 1, last)
+
+
+@bug(best_span, "the places are counted from the first word, not from [CLS]")
+def from_first_word(*scores):
+    first, last = best_span(*scores)
+    return (first - 1).clamp(min=0), (last - 1).clamp(min=0)
+
+
+@bug(best_span, "an answer that scores as much as no answer is taken")
+def ties_taken(start, end, longest, margin=0.0):
+    return best_span(start, end, longest, margin - 1e-9)
+
+
 # The published weights
 
 
@@ -1206,6 +1408,12 @@ equivalent(
     next_sentence_pairs,
     "pairs, targets = ([], []) → targets, pairs = ([], [])",
     "both are empty lists",
+)
+equivalent(
+    best_span,
+    "is_span = torch.ones(T, T, dtype=torch.bool, device=start.device).triu().tril(longest - 1) → "
+    "is_span = torch.ones(T, T, dtype=torch.bool).triu().tril(longest - 1)",
+    "checks run on a CPU, which is torch's default device",
 )
 equivalent(
     load_bert,

@@ -357,7 +357,7 @@ class LayerLeftOut(VariedEncoder):
         return X
 
 
-@bug(MAEEncoder, "the encoder learns nothing", told_by="should carry gradients")
+@bug(MAEEncoder, "the encoder learns nothing", told_by="No gradient goes back")
 class WithoutGradient(VariedEncoder):
     def finish(self, X):
         return self.norm(X).detach()
@@ -639,7 +639,7 @@ def outside_the_root(predicted, patches, masked, normalise=True):
     return masked_error(predicted, patches, masked)
 
 
-@bug(mae_loss, "no gradient passes", told_by="should carry a gradient")
+@bug(mae_loss, "no gradient passes", told_by="No gradient goes back")
 def no_gradient(predicted, patches, masked, normalise=True):
     return mae_loss(predicted.detach(), patches, masked, normalise)
 

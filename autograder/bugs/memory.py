@@ -5,17 +5,22 @@ from torch.nn import functional
 
 from autograder.bugs import bug, equivalent
 from course_pkg.memory import (
+    DRAW,
     NTM,
     circular_shift,
     content_addressing,
     dnc_allocation,
+    dnc_follow,
+    dnc_links,
     dnc_usage,
+    draw_kl,
     draw_read,
     draw_write,
     gaussian_filterbank,
     interpolate,
     ntm_read,
     ntm_write,
+    reparameterise,
     sharpen,
 )
 
@@ -837,9 +842,173 @@ def over_the_batch(usage):
     return dnc_allocation(usage.T).T
 
 
-@bug(dnc_allocation, "no gradient passes to the usage", told_by="Gradients should flow back")
+@bug(dnc_allocation, "no gradient passes to the usage", told_by="No gradient goes back")
 def detached(usage):
     return dnc_allocation(usage.detach())
+
+
+def without_self(links):
+    return links * (1 - torch.eye(links.shape[1]).to(links))
+
+
+def kept_links(links, w):
+    return (1 - w[:, :, None] - w[:, None]) * links
+
+
+def moved_precedence(precedence, w):
+    return (1 - w.sum(dim=1, keepdim=True)) * precedence + w
+
+
+@bug(
+    dnc_links,
+    "the precedence is updated first: the links get p_t in place of p_{t-1}",
+    classic=True,
+)
+def precedence_first(links, precedence, w):
+    precedence = moved_precedence(precedence, w)
+    return without_self(kept_links(links, w) + w[:, :, None] * precedence[:, None]), precedence
+
+
+@bug(dnc_links, "the links run backwards: w(j) p(i) is added in place of w(i) p(j)", classic=True)
+def backwards(links, precedence, w):
+    new = kept_links(links, w) + w[:, None] * precedence[:, :, None]
+    return without_self(new), moved_precedence(precedence, w)
+
+
+@bug(dnc_links, "the diagonal is not set to zero: a row links to itself")
+def links_to_itself(links, precedence, w):
+    new = kept_links(links, w) + w[:, :, None] * precedence[:, None]
+    return new, moved_precedence(precedence, w)
+
+
+@bug(dnc_links, "old links are never cut")
+def never_cut(links, precedence, w):
+    return without_self(links + w[:, :, None] * precedence[:, None]), moved_precedence(
+        precedence, w
+    )
+
+
+@bug(dnc_links, "only the links into a row that is written are cut, not those out of it")
+def cut_into(links, precedence, w):
+    new = (1 - w[:, :, None]) * links + w[:, :, None] * precedence[:, None]
+    return without_self(new), moved_precedence(precedence, w)
+
+
+@bug(dnc_links, "only the links out of a row that is written are cut, not those into it")
+def cut_out_of(links, precedence, w):
+    new = (1 - w[:, None]) * links + w[:, :, None] * precedence[:, None]
+    return without_self(new), moved_precedence(precedence, w)
+
+
+@bug(dnc_links, "old links are multiplied by (1 - w(i)) (1 - w(j)), not by 1 - w(i) - w(j)")
+def cut_by_product(links, precedence, w):
+    new = (1 - w[:, :, None]) * (1 - w[:, None]) * links + w[:, :, None] * precedence[:, None]
+    return without_self(new), moved_precedence(precedence, w)
+
+
+@bug(dnc_links, "the links are those of the last write alone: L_{t-1} is not used")
+def forgets_the_links(links, precedence, w):
+    return without_self(w[:, :, None] * precedence[:, None]), moved_precedence(precedence, w)
+
+
+@bug(dnc_links, "p fades by 1 - w(i) in each row, not by 1 - Σ w in all of them")
+def fades_row_by_row(links, precedence, w):
+    return dnc_links(links, precedence, w)[0], (1 - w) * precedence + w
+
+
+@bug(dnc_links, "p is the last write's weights: what was last stays so if little is written")
+def last_write_alone(links, precedence, w):
+    return dnc_links(links, precedence, w)[0], w
+
+
+@bug(dnc_links, "p never fades: w is added to all of it")
+def never_fades(links, precedence, w):
+    return dnc_links(links, precedence, w)[0], precedence + w
+
+
+@bug(dnc_links, "the sum of w runs over the batch as well")
+def summed_over_the_batch(links, precedence, w):
+    return dnc_links(links, precedence, w)[0], (1 - w.sum()) * precedence + w
+
+
+@bug(dnc_links, "p is made to sum to one")
+def normalised(links, precedence, w):
+    links, precedence = dnc_links(links, precedence, w)
+    return links, precedence / precedence.sum(dim=1, keepdim=True)
+
+
+@bug(dnc_links, "the precedence comes first in the result", told_by="links should have shape")
+def exchanged(links, precedence, w):
+    return dnc_links(links, precedence, w)[::-1]
+
+
+@bug(dnc_links, "the links are changed in place")
+def in_place(links, precedence, w):
+    with torch.no_grad():
+        new, precedence = dnc_links(links, precedence, w)
+        return links.copy_(new), precedence
+
+
+@bug(dnc_links, "no gradient passes to the precedence", told_by="No gradient reaches precedence:")
+def detached(links, precedence, w):
+    return dnc_links(links, precedence.detach(), w)
+
+
+@bug(dnc_follow, "forward and backward are exchanged: L is transposed", classic=True)
+def exchanged(links, w):
+    return dnc_follow(links, w)[::-1]
+
+
+@bug(dnc_follow, "both go forward")
+def both_forward(links, w):
+    return (w @ links.mT,) * 2
+
+
+@bug(dnc_follow, "both go backward")
+def both_backward(links, w):
+    return (w @ links,) * 2
+
+
+@bug(dnc_follow, "the results are made to sum to one")
+def normalised(links, w):
+    return tuple(part / part.sum(dim=2, keepdim=True) for part in dnc_follow(links, w))
+
+
+@bug(dnc_follow, "the results go through softmax")
+def softmax_again(links, w):
+    return tuple(part.softmax(dim=2) for part in dnc_follow(links, w))
+
+
+@bug(dnc_follow, "each head goes to one row: the likeliest")
+def hard(links, w):
+    N = links.shape[1]
+    return tuple(functional.one_hot(part.argmax(2), N).to(w) for part in dnc_follow(links, w))
+
+
+@bug(dnc_follow, "every head moves by the first head's weights")
+def first_head(links, w):
+    return dnc_follow(links, w[:, :1].expand_as(w))
+
+
+@bug(dnc_follow, "every sequence moves along the first one's links")
+def first_links(links, w):
+    return dnc_follow(links[:1].expand_as(links), w)
+
+
+@bug(dnc_follow, "some weight stays: w is added to the result")
+def stays(links, w):
+    return tuple(w + part for part in dnc_follow(links, w))
+
+
+@bug(dnc_follow, "it goes back from where it went forward: b = Lᵀ f")
+def back_from_forward(links, w):
+    forward = w @ links.mT
+    return forward, forward @ links
+
+
+@bug(dnc_follow, "no gradient passes to the links", told_by="No gradient reaches links:")
+def detached(links, w):
+    return dnc_follow(links.detach(), w)
 
 
 def filters(mu, sigma, size):
@@ -1043,6 +1212,383 @@ def detached(patch, F_Y, F_X, gamma):
     return draw_write(patch.detach(), F_Y, F_X, gamma)
 
 
+@bug(reparameterise, "log σ is taken for log σ²: its half goes into exp", classic=True)
+def log_of_the_variance(mu, log_sigma, noise):
+    return mu + (log_sigma / 2).exp() * noise
+
+
+@bug(reparameterise, "the variance multiplies the noise: σ is squared")
+def variance(mu, log_sigma, noise):
+    return mu + (2 * log_sigma).exp() * noise
+
+
+@bug(reparameterise, "log σ multiplies the noise, without exp")
+def no_exp(mu, log_sigma, noise):
+    return mu + log_sigma * noise
+
+
+@bug(reparameterise, "softplus is used for exp")
+def by_softplus(mu, log_sigma, noise):
+    return mu + softplus(log_sigma) * noise
+
+
+@bug(reparameterise, "the noise is not stretched: σ is left out")
+def unstretched(mu, log_sigma, noise):
+    return mu + noise
+
+
+@bug(reparameterise, "the noise is left out: z is the mean")
+def mean(mu, log_sigma, noise):
+    return mu + 0 * log_sigma.exp() * noise
+
+
+@bug(reparameterise, "μ is left out")
+def around_zero(mu, log_sigma, noise):
+    return log_sigma.exp() * noise
+
+
+@bug(reparameterise, "μ is stretched as well: σ multiplies the sum")
+def stretches_the_mean(mu, log_sigma, noise):
+    return log_sigma.exp() * (mu + noise)
+
+
+@bug(reparameterise, "the noise is divided by σ")
+def divided(mu, log_sigma, noise):
+    return mu + noise / log_sigma.exp()
+
+
+@bug(
+    reparameterise,
+    "new noise is drawn, and the given one is not used",
+    told_by="gradient of log_sigma at [0, 0, 0] should be",
+    classic=True,
+)
+def own_noise(mu, log_sigma, noise):
+    own = torch.Generator().manual_seed(0)  # the same each time, for the files of known mistakes
+    return mu + log_sigma.exp() * torch.randn(mu.shape, generator=own)
+
+
+@bug(
+    reparameterise,
+    "σ is detached, so that it cannot learn",
+    told_by="No gradient reaches log_sigma:",
+)
+def detached(mu, log_sigma, noise):
+    return mu + log_sigma.exp().detach() * noise
+
+
+def nats(mu, log_sigma):
+    return (mu**2 + (2 * log_sigma).exp() - 2 * log_sigma - 1) / 2
+
+
+@bug(draw_kl, "the mean over glimpses and numbers is taken instead of the sum", classic=True)
+def mean_of_all(mu, log_sigma):
+    return nats(mu, log_sigma).mean(dim=(1, 2))
+
+
+@bug(draw_kl, "the mean over glimpses is taken instead of the sum")
+def mean_over_glimpses(mu, log_sigma):
+    return nats(mu, log_sigma).sum(dim=2).mean(dim=1)
+
+
+@bug(draw_kl, "the paper's T/2 is subtracted where T D_Z/2 is right")
+def constant_of_one_number(mu, log_sigma):
+    D_Z = mu.shape[2]
+    return (nats(mu, log_sigma) + (1 - 1 / D_Z) / 2).sum(dim=(1, 2))
+
+
+@bug(draw_kl, "the 1 is left out: the constant is missing")
+def no_constant(mu, log_sigma):
+    return (nats(mu, log_sigma) + 0.5).sum(dim=(1, 2))
+
+
+@bug(draw_kl, "the factor ½ is left out")
+def no_half(mu, log_sigma):
+    return 2 * nats(mu, log_sigma).sum(dim=(1, 2))
+
+
+@bug(draw_kl, "σ stands where σ² should")
+def width_for_variance(mu, log_sigma):
+    return (mu**2 + log_sigma.exp() - 2 * log_sigma - 1).sum(dim=(1, 2)) / 2
+
+
+@bug(draw_kl, "log σ is subtracted once, not twice: log σ² = 2 log σ")
+def once(mu, log_sigma):
+    return (mu**2 + (2 * log_sigma).exp() - log_sigma - 1).sum(dim=(1, 2)) / 2
+
+
+@bug(draw_kl, "log σ is taken for log σ²")
+def log_of_the_variance(mu, log_sigma):
+    return nats(mu, log_sigma / 2).sum(dim=(1, 2))
+
+
+@bug(draw_kl, "the sign is wrong")
+def negative(mu, log_sigma):
+    return -nats(mu, log_sigma).sum(dim=(1, 2))
+
+
+@bug(draw_kl, "μ is not squared")
+def not_squared(mu, log_sigma):
+    return nats(mu, log_sigma).sum(dim=(1, 2)) + (mu - mu**2).sum(dim=(1, 2)) / 2
+
+
+@bug(draw_kl, "the divergence is the other way round: of the prior from the codes")
+def other_way_round(mu, log_sigma):
+    spread = (-2 * log_sigma).exp()
+    return ((mu**2 + 1) * spread + 2 * log_sigma - 1).sum(dim=(1, 2)) / 2
+
+
+@bug(draw_kl, "only the last glimpse is paid for")
+def last_glimpse(mu, log_sigma):
+    return nats(mu, log_sigma)[:, -1].sum(dim=1)
+
+
+@bug(draw_kl, "the glimpses are not summed", told_by="KL should have shape")
+def by_glimpse(mu, log_sigma):
+    return nats(mu, log_sigma).sum(dim=2)
+
+
+@bug(draw_kl, "the mean over the batch is taken", told_by="KL should have shape")
+def over_the_batch(mu, log_sigma):
+    return nats(mu, log_sigma).sum(dim=(1, 2)).mean()
+
+
+class Drawer(DRAW):
+    """A DRAW in parts that the bugs below vary."""
+
+    def error(self, x, canvas):
+        return x - sigmoid(canvas)
+
+    def seen(self, r, h):
+        return torch.cat([r, h], dim=1)
+
+    def gaussian(self, encoder):
+        return self.code(encoder[0]).chunk(2, dim=1)
+
+    def step(self, canvas, decoder, z):
+        decoder = self.decoder(z, decoder)
+        return canvas + self.write(decoder[0]), decoder
+
+    def cost(self, canvas, x, mu, log_sigma):
+        pixels = functional.binary_cross_entropy_with_logits(canvas, x, reduction="none")
+        return pixels.sum(dim=(1, 2)), draw_kl(mu, log_sigma)
+
+    def forward(self, x, noise):
+        canvas, encoder, decoder = self.start(len(x))
+        sent = []
+        for epsilon in noise.unbind(dim=1):
+            h = decoder[0]
+            r = self.read(x, self.error(x, canvas), h)
+            encoder = self.encoder(self.seen(r, h), encoder)
+            sent.append(self.gaussian(encoder))
+            canvas, decoder = self.step(canvas, decoder, reparameterise(*sent[-1], epsilon))
+        mu, log_sigma = (torch.stack(parts, dim=1) for parts in zip(*sent, strict=True))
+        return self.cost(canvas, x, mu, log_sigma)
+
+
+@bug(DRAW, "the error is x - c: the canvas is not brought to probabilities", classic=True)
+class ErrorOfLogits(Drawer):
+    def error(self, x, canvas):
+        return x - canvas
+
+
+@bug(DRAW, "the paper's centre is used though pixels are counted from 0", classic=True)
+class PixelsFromOne(Drawer):
+    def aim(self, raw):
+        step = torch.zeros_like(raw)
+        step[:, :2] = 2 / (self.A + 1)
+        return super().aim(raw + step)
+
+
+@bug(DRAW, "the reconstruction is the mean over the pixels instead of the sum", classic=True)
+class MeanOverPixels(Drawer):
+    def cost(self, canvas, x, mu, log_sigma):
+        pixels, kl = super().cost(canvas, x, mu, log_sigma)
+        return pixels / x[0].numel(), kl
+
+
+@bug(DRAW, "g̃_Y is read before g̃_X: the axes are exchanged")
+class AxesExchanged(Drawer):
+    def aim(self, raw):
+        return super().aim(raw[:, [1, 0, 2, 3, 4]])
+
+
+@bug(DRAW, "the stride is read before σ²")
+class StrideFirst(Drawer):
+    def aim(self, raw):
+        return super().aim(raw[:, [0, 1, 3, 2, 4]])
+
+
+@bug(DRAW, "σ² is used as σ")
+class VarianceAsWidth(Drawer):
+    def aim(self, raw):
+        return super().aim(raw * raw.new_tensor([1, 1, 2, 1, 1]))
+
+
+@bug(DRAW, "γ is used as it comes, without exp")
+class BareGamma(Drawer):
+    def aim(self, raw):
+        F_Y, F_X, _ = super().aim(raw)
+        return F_Y, F_X, raw[:, 4]
+
+
+@bug(DRAW, "the stride is δ̃ pixels: (A - 1) / (N - 1) is left out")
+class BareStride(Drawer):
+    def aim(self, raw):
+        whole = (self.A - 1) / (self.N - 1)
+        shift = torch.zeros_like(raw)
+        shift[:, 3] = torch.tensor(1 / whole).log()
+        return super().aim(raw + shift)
+
+
+@bug(DRAW, "the glimpse of the error comes before that of the picture")
+class ErrorFirst(Drawer):
+    def read(self, x, error, h):
+        return super().read(error, x, h)
+
+
+@bug(DRAW, "both glimpses are of the picture")
+class NoError(Drawer):
+    def read(self, x, error, h):
+        return super().read(x, x, h)
+
+
+@bug(DRAW, "reading is aimed by the numbers for writing")
+class ReadsWhereItWrites(Drawer):
+    def read(self, x, error, h):
+        where = self.aim(self.write_aim(h))
+        return torch.cat([draw_read(seen, *where).flatten(1) for seen in (x, error)], dim=1)
+
+
+@bug(DRAW, "writing is aimed by the numbers for reading")
+class WritesWhereItReads(Drawer):
+    def write(self, h):
+        patch = self.patch(h).view(-1, self.N, self.N)
+        return draw_write(patch, *self.aim(self.read_aim(h)))
+
+
+@bug(DRAW, "the patch goes through the logistic function before it is painted")
+class SquashedPatch(Drawer):
+    def write(self, h):
+        patch = sigmoid(self.patch(h)).view(-1, self.N, self.N)
+        return draw_write(patch, *self.aim(self.write_aim(h)))
+
+
+@bug(DRAW, "the canvas is what the last step painted: c_{t-1} is not kept")
+class FreshCanvas(Drawer):
+    def step(self, canvas, decoder, z):
+        decoder = self.decoder(z, decoder)
+        return self.write(decoder[0]), decoder
+
+    def generate(self, z):
+        canvas, _, decoder = self.start(len(z))
+        found = []
+        for code in z.unbind(dim=1):
+            canvas, decoder = self.step(canvas, decoder, code)
+            found.append(sigmoid(canvas))
+        return torch.stack(found, dim=1)
+
+
+@bug(DRAW, "the first canvas is zero: `blank` is not used")
+class ZeroCanvas(Drawer):
+    def start(self, B):
+        canvas, *states = super().start(B)
+        return 0 * canvas, *states
+
+
+@bug(DRAW, "the encoder's input has h before r")
+class StateFirst(Drawer):
+    def seen(self, r, h):
+        return torch.cat([h, r], dim=1)
+
+
+@bug(DRAW, "the encoder does not see the decoder's state: zeros take its place")
+class StateUnseen(Drawer):
+    def seen(self, r, h):
+        return torch.cat([r, 0 * h], dim=1)
+
+
+@bug(DRAW, "μ and log σ are exchanged")
+class GaussianExchanged(Drawer):
+    def gaussian(self, encoder):
+        return super().gaussian(encoder)[::-1]
+
+
+@bug(DRAW, "the code comes from the encoder's cell state instead of its hidden state")
+class FromTheCell(Drawer):
+    def gaussian(self, encoder):
+        return self.code(encoder[1]).chunk(2, dim=1)
+
+
+@bug(DRAW, "the noise is not used: the codes are the means")
+class WithoutNoise(Drawer):
+    def forward(self, x, noise):
+        return super().forward(x, 0 * noise)
+
+
+@bug(DRAW, "every step uses the noise of the first")
+class SameNoise(Drawer):
+    def forward(self, x, noise):
+        return super().forward(x, noise[:, :1].expand_as(noise))
+
+
+@bug(DRAW, "only the last glimpse's code is paid for")
+class LastCode(Drawer):
+    def cost(self, canvas, x, mu, log_sigma):
+        return super().cost(canvas, x, mu[:, -1:], log_sigma[:, -1:])
+
+
+@bug(DRAW, "the loss is averaged over the batch", told_by="reconstruction should have shape")
+class BatchMean(Drawer):
+    def cost(self, *given):
+        return tuple(part.mean() for part in super().cost(*given))
+
+
+@bug(
+    DRAW,
+    "the two parts of the loss come as their sum",
+    told_by="should return (reconstruction, KL)",
+)
+class OneSum(Drawer):
+    def cost(self, *given):
+        return sum(super().cost(*given))
+
+
+@bug(DRAW, "the pictures are logits, without the logistic function")
+class Logits(Drawer):
+    def generate(self, z):
+        return super().generate(z).logit()
+
+
+@bug(DRAW, "the decoder forgets its state between the steps of `generate`")
+class ForgetfulDecoder(Drawer):
+    def generate(self, z):
+        canvas, _, first = self.start(len(z))
+        found = []
+        for code in z.unbind(dim=1):
+            canvas = canvas + self.write(self.decoder(code, first)[0])
+            found.append(sigmoid(canvas))
+        return torch.stack(found, dim=1)
+
+
+@bug(DRAW, "every step of `generate` uses the first code")
+class FirstCode(Drawer):
+    def generate(self, z):
+        return super().generate(z[:, :1].expand_as(z))
+
+
+@bug(DRAW, "only the last picture is returned", told_by="pictures should have shape")
+class LastPicture(Drawer):
+    def generate(self, z):
+        return super().generate(z)[:, -1]
+
+
+@bug(DRAW, "the codes are detached from the encoder", told_by="gradient of code.weight at")
+class Detached(Drawer):
+    def step(self, canvas, decoder, z):
+        return super().step(canvas, decoder, z.detach())
+
+
 similarity = "similarity = functional.cosine_similarity"
 equivalent(
     content_addressing,
@@ -1065,4 +1611,34 @@ equivalent(
     "power = (w / w.amax(dim=1, keepdim=True).detach()) ** gamma[:, None] → "
     "power = (w / (lambda same: same)(w.amax(dim=1, keepdim=True))) ** gamma[:, None]",
     "the largest weight cancels, and so does its gradient",
+)
+divergence = "return (mu ** 2 + (2 * log_sigma).exp() - 2 * log_sigma - 1)"
+equivalent(
+    draw_kl,
+    f"{divergence}.sum(dim=(1, 2)) / 2 → {divergence}.sum(dim=(2, 1)) / 2",
+    "a sum over two axes has no order",
+)
+equivalent(
+    DRAW,
+    "canvas, encoder, decoder = self.start(len(x)) → canvas, decoder, encoder = self.start(len(x))",
+    "both states are the same zeros",
+)
+equivalent(
+    DRAW,
+    "canvas, _, decoder = self.start(len(z)) → canvas, decoder, _ = self.start(len(z))",
+    "both states are the same zeros",
+)
+gaussians = "mu, log_sigma = (torch.stack(parts, dim={}) for parts in zip(*codes{}))"
+for axis, strict, why in (
+    (2, ", strict=True", "the divergence is summed over both axes"),
+    (1, "", "every code has two parts"),
+    (1, ", strict=False", "every code has two parts"),
+):
+    original = gaussians.format(1, ", strict=True")
+    equivalent(DRAW, f"{original} → {gaussians.format(axis, strict)}", why)
+equivalent(
+    DRAW,
+    "return (pixels.sum(dim=(1, 2)), draw_kl(mu, log_sigma)) → "
+    "return (pixels.sum(dim=(2, 1)), draw_kl(mu, log_sigma))",
+    "a sum over two axes has no order",
 )

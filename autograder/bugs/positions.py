@@ -287,7 +287,7 @@ class Unchecked(LearnedPositions):
         return X + self.P[: X.shape[1]]
 
 
-@bug(LearnedPositions, "the table gets no gradient", told_by="should flow to P, yours stop.")
+@bug(LearnedPositions, "the table gets no gradient", told_by="No gradient goes back")
 class Detached(LearnedPositions):
     def forward(self, X):
         return super().forward(X).detach()
@@ -787,7 +787,7 @@ def first_axis_only(P, size):
     )
 
 
-@bug(interpolate_positions, "the table gets no gradient", told_by="should flow to P, yours stop.")
+@bug(interpolate_positions, "the table gets no gradient", told_by="No gradient goes back")
 def detached(P, size):
     return interpolate_positions(P.detach(), size)
 

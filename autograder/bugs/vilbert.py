@@ -1,16 +1,24 @@
 """Known wrong solutions of vilbert."""
 
+import math
+
 import torch
 from torch.nn import functional as F
 
 from autograder.bugs import bug
+from course_pkg.attention import masked_softmax
 from course_pkg.vilbert import (
     CoAttentionBlock,
+    RowAttentionWithPairBias,
+    TriangleUpdate,
     ViLBERT,
     VisualEmbeddings,
+    agent_aware_attention,
     alignment_loss,
     alignment_score,
+    lay_out_path,
     masked_multimodal_loss,
+    path_selection_loss,
     retrieve,
 )
 
@@ -777,3 +785,587 @@ def reciprocal(scores, k):
 @bug(retrieve, "k is not checked", told_by="should raise ValueError when k is 0")
 def any_k(scores, k):
     return hits(scores, k, lambda s, own: (s >= own[:, None]).sum(dim=1) - 1)
+
+
+# Paths
+
+
+def strip(features, boxes, regions, across=lambda p, x, P: (p + x) / P):
+    P = boxes.shape[1]
+    p = torch.arange(P)[:, None]
+    top, left, bottom, right = boxes.unbind(dim=3)
+    boxes = torch.stack([top, across(p, left, P), bottom, across(p, right, P)], dim=3)
+    return features.flatten(1, 2), boxes.flatten(1, 2), regions.flatten(1, 2)
+
+
+@bug(lay_out_path, "the boxes stay as they were: all views lie on one another", classic=True)
+def on_one_another(features, boxes, regions):
+    return strip(features, boxes, regions, lambda p, x, P: x)
+
+
+@bug(lay_out_path, "the boxes are not divided by P, so that they go beyond 1")
+def too_wide(features, boxes, regions):
+    return strip(features, boxes, regions, lambda p, x, P: p + x)
+
+
+@bug(lay_out_path, "the boxes are moved, but keep their width")
+def as_wide(features, boxes, regions):
+    return strip(features, boxes, regions, lambda p, x, P: p / P + x)
+
+
+@bug(lay_out_path, "the boxes are made narrower, but not moved")
+def not_moved(features, boxes, regions):
+    return strip(features, boxes, regions, lambda p, x, P: x / P)
+
+
+@bug(lay_out_path, "the views are counted from 1")
+def from_one(features, boxes, regions):
+    return strip(features, boxes, regions, lambda p, x, P: (p + 1 + x) / P)
+
+
+@bug(lay_out_path, "the first view lies on the right")
+def from_the_right(features, boxes, regions):
+    return strip(features, boxes, regions, lambda p, x, P: (P - 1 - p + x) / P)
+
+
+@bug(lay_out_path, "the views lie below one another")
+def below_one_another(features, boxes, regions):
+    order = [1, 0, 3, 2]
+    features, boxes, regions = strip(features, boxes[..., order], regions)
+    return features, boxes[..., order], regions
+
+
+@bug(lay_out_path, "the boxes are returned as left, top, right, bottom")
+def columns_first(features, boxes, regions):
+    features, boxes, regions = strip(features, boxes, regions)
+    return features, boxes[..., [1, 0, 3, 2]], regions
+
+
+@bug(lay_out_path, "only the left edges are moved")
+def left_alone(features, boxes, regions):
+    _, moved, _ = strip(features, boxes, regions)
+    moved[..., 3] = boxes[..., 3].flatten(1, 2) / boxes.shape[1]
+    return features.flatten(1, 2), moved, regions.flatten(1, 2)
+
+
+@bug(lay_out_path, "the first regions of all views come first, then the second ones")
+def region_by_region(features, boxes, regions):
+    parts = strip(features, boxes, regions)
+    shape = regions.shape[1:]
+    return tuple(X.unflatten(1, shape).transpose(1, 2).flatten(1, 2) for X in parts)
+
+
+@bug(lay_out_path, "the features are in another order than the boxes")
+def features_apart(features, boxes, regions):
+    return features.transpose(1, 2).flatten(1, 2), *strip(features, boxes, regions)[1:]
+
+
+@bug(lay_out_path, "all regions count as real", told_by="should be False, yours is True")
+def all_real(features, boxes, regions):
+    return strip(features, boxes, torch.ones_like(regions))
+
+
+def there_at_all(scores, right, paths):
+    paths = torch.ones_like(scores, dtype=torch.bool) if paths is None else paths
+    if not paths.gather(1, right[:, None]).all():
+        raise ValueError("not there")
+    return paths
+
+
+@bug(path_selection_loss, "every pair is asked for a match of its own", classic=True)
+def pair_by_pair(scores, right, paths=None):
+    paths = there_at_all(scores, right, paths)
+    match = F.one_hot(right, scores.shape[1]).to(scores)
+    return F.binary_cross_entropy_with_logits(scores[paths], match[paths])
+
+
+@bug(path_selection_loss, "candidates that are not there count as well")
+def all_candidates(scores, right, paths=None):
+    there_at_all(scores, right, paths)
+    return F.cross_entropy(scores, right)
+
+
+@bug(path_selection_loss, "candidates that are not there have a score of 0", classic=True)
+def zero_scores(scores, right, paths=None):
+    return F.cross_entropy(scores * there_at_all(scores, right, paths), right)
+
+
+@bug(path_selection_loss, "the mask is inverted, but for the right path")
+def inverted(scores, right, paths=None):
+    paths = there_at_all(scores, right, paths)
+    if not paths.all():
+        paths = (~paths).scatter(1, right[:, None], True)
+    return F.cross_entropy(scores.masked_fill(~paths, -torch.inf), right)
+
+
+@bug(path_selection_loss, "the losses are summed, not averaged")
+def summed_losses(scores, right, paths=None):
+    return path_selection_loss(scores, right, paths) * len(scores)
+
+
+@bug(path_selection_loss, "the sum is divided by all B·K pairs")
+def over_all_pairs(scores, right, paths=None):
+    return path_selection_loss(scores, right, paths) / scores.shape[1]
+
+
+@bug(path_selection_loss, "the softmax is over the instructions, not over the paths")
+def over_instructions(scores, right, paths=None):
+    paths = there_at_all(scores, right, paths)
+    log_p = torch.log_softmax(scores.masked_fill(~paths, -torch.inf), dim=0)
+    return -log_p.gather(1, right[:, None]).mean()
+
+
+@bug(path_selection_loss, "the probability itself is averaged, without a logarithm")
+def probability(scores, right, paths=None):
+    paths = there_at_all(scores, right, paths)
+    p = torch.softmax(scores.masked_fill(~paths, -torch.inf), dim=1)
+    return -p.gather(1, right[:, None]).mean()
+
+
+@bug(
+    path_selection_loss,
+    "the logarithm is taken of a probability that has become zero",
+    told_by="yours is inf",
+)
+def log_of_zero(scores, right, paths=None):
+    paths = there_at_all(scores, right, paths)
+    p = torch.softmax(scores.masked_fill(~paths, -torch.inf), dim=1)
+    return -p.gather(1, right[:, None]).log().mean()
+
+
+@bug(path_selection_loss, "the sign is missing: a good choice is punished")
+def wrong_sign(scores, right, paths=None):
+    return -path_selection_loss(scores, right, paths)
+
+
+@bug(
+    path_selection_loss,
+    "a right path that is not there is accepted",
+    told_by="when a right path is not there",
+)
+def unchecked(scores, right, paths=None):
+    if paths is not None:
+        scores = scores.masked_fill(~paths.scatter(1, right[:, None], True), -torch.inf)
+    return F.cross_entropy(scores, right)
+
+
+# Agents
+
+
+def alike(X, agents):
+    if agents.shape[-1] != X.shape[-2]:
+        raise ValueError("one agent for each vector")
+    return agents[..., :, None] == agents[..., None, :]
+
+
+def both_scores(X, Q_self, K_self, Q_other, K_other):
+    scale = math.sqrt(Q_self.shape[1])
+    return X @ Q_self @ (X @ K_self).mT / scale, X @ Q_other @ (X @ K_other).mT / scale
+
+
+def attended(X, E, V, mask):
+    A = masked_softmax(E, mask)
+    return A @ (X @ V), A
+
+
+@bug(
+    agent_aware_attention,
+    "each kind has a softmax of its own, and the two are added",
+    classic=True,
+)
+def two_softmaxes(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    same = alike(X, agents)
+    allowed = torch.ones_like(same) if mask is None else mask
+    own, others = both_scores(X, Q_self, K_self, Q_other, K_other)
+    A = masked_softmax(own, allowed & same) + masked_softmax(others, allowed & ~same)
+    return A @ (X @ V), A
+
+
+@bug(agent_aware_attention, "the two softmaxes, over everything, are mixed by M", classic=True)
+def mixed_after_softmax(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    own, others = both_scores(X, Q_self, K_self, Q_other, K_other)
+    A = torch.where(alike(X, agents), masked_softmax(own, mask), masked_softmax(others, mask))
+    return A @ (X @ V), A
+
+
+@bug(agent_aware_attention, "the matrices for the agent itself and for others are exchanged")
+def kinds_exchanged(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    return agent_aware_attention(X, agents, Q_other, K_other, Q_self, K_self, V, mask)
+
+
+@bug(agent_aware_attention, "queries and keys are exchanged")
+def asked_backwards(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    return agent_aware_attention(X, agents, K_self, Q_self, K_other, Q_other, V, mask)
+
+
+@bug(agent_aware_attention, "the keys of the two kinds are exchanged")
+def keys_exchanged(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    return agent_aware_attention(X, agents, Q_self, K_other, Q_other, K_self, V, mask)
+
+
+@bug(agent_aware_attention, "all pairs are scored as if they belonged to one agent")
+def all_own(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    return agent_aware_attention(X, agents, Q_self, K_self, Q_self, K_self, V, mask)
+
+
+@bug(agent_aware_attention, "all pairs are scored as if they belonged to different agents")
+def all_others(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    return agent_aware_attention(X, agents, Q_other, K_other, Q_other, K_other, V, mask)
+
+
+@bug(agent_aware_attention, "M is the identity: only a vector itself counts as its own agent")
+def itself_alone(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    alike(X, agents)
+    own, others = both_scores(X, Q_self, K_self, Q_other, K_other)
+    return attended(X, torch.where(torch.eye(X.shape[-2]) > 0, own, others), V, mask)
+
+
+@bug(agent_aware_attention, "both scores are added for every pair, without M")
+def without_m(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    alike(X, agents)
+    return attended(X, sum(both_scores(X, Q_self, K_self, Q_other, K_other)), V, mask)
+
+
+@bug(agent_aware_attention, "the scores between agents are left at zero")
+def zeros_between(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    own, _ = both_scores(X, Q_self, K_self, Q_other, K_other)
+    return attended(X, own * alike(X, agents), V, mask)
+
+
+@bug(agent_aware_attention, "other agents are masked out")
+def own_alone(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    own, _ = both_scores(X, Q_self, K_self, Q_other, K_other)
+    same = alike(X, agents)
+    return attended(X, own, V, same if mask is None else same & mask)
+
+
+@bug(agent_aware_attention, "the scores are not divided by √D_Q")
+def unscaled(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    scale = Q_self.shape[1] ** 0.25
+    four = [W * scale for W in (Q_self, K_self, Q_other, K_other)]
+    return agent_aware_attention(X, agents, *four, V, mask)
+
+
+@bug(agent_aware_attention, "the scores are divided by √D_X, not √D_Q")
+def scaled_by_input(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    scale = (Q_self.shape[1] / Q_self.shape[0]) ** 0.25
+    four = [W * scale for W in (Q_self, K_self, Q_other, K_other)]
+    return agent_aware_attention(X, agents, *four, V, mask)
+
+
+@bug(agent_aware_attention, "only the scores between agents are divided by √D_Q")
+def half_scaled(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    scale = math.sqrt(Q_self.shape[1])
+    return agent_aware_attention(X, agents, Q_self * scale, K_self, Q_other, K_other, V, mask)
+
+
+@bug(agent_aware_attention, "the softmax is over the queries: columns sum to one")
+def over_queries(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    own, others = both_scores(X, Q_self, K_self, Q_other, K_other)
+    E = torch.where(alike(X, agents), own, others)
+    A = masked_softmax(E.mT, None if mask is None else mask.mT).mT
+    return A @ (X @ V), A
+
+
+@bug(agent_aware_attention, "the mask is not used")
+def mask_unused(X, agents, *weights_and_mask):
+    return agent_aware_attention(X, agents, *weights_and_mask[:5])
+
+
+@bug(agent_aware_attention, "the mask is inverted")
+def mask_inverted(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    mask = None if mask is None else ~mask
+    return agent_aware_attention(X, agents, Q_self, K_self, Q_other, K_other, V, mask)
+
+
+@bug(agent_aware_attention, "one agent for all vectors is accepted", told_by="agents has length 1")
+def any_agents(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    same = agents[..., :, None] == agents[..., None, :]
+    own, others = both_scores(X, Q_self, K_self, Q_other, K_other)
+    return attended(X, torch.where(same, own, others), V, mask)
+
+
+# Triangles
+
+
+class VariedTriangle(TriangleUpdate):
+    """An update whose steps the bugs below vary."""
+
+    def forward(self, z):
+        normed = self.first(z)
+        a, b = self.sides(normed)
+        return self.finish(z, normed, self.last(self.sum(a, b)))
+
+    def first(self, z):
+        return self.norm(z)
+
+    def sides(self, z):
+        a = torch.sigmoid(self.gate_a(z)) * self.a(z)
+        return a, torch.sigmoid(self.gate_b(z)) * self.b(z)
+
+    def sum(self, a, b):
+        return torch.einsum("bikd,bjkd->bijd" if self.outgoing else "bkid,bkjd->bijd", a, b)
+
+    def last(self, X):
+        return self.norm_out(X)
+
+    def finish(self, z, normed, X):
+        return torch.sigmoid(self.gate(normed)) * self.out(X)
+
+
+@bug(
+    TriangleUpdate,
+    "the sides are multiplied as matrices, Σ_k a_ik ⊙ b_kj: one goes out, one comes in",
+    classic=True,
+)
+class MatrixProduct(VariedTriangle):
+    def sum(self, a, b):
+        return torch.einsum("bikd,bkjd->bijd", a, b)
+
+
+@bug(TriangleUpdate, "the edges are outgoing in either case")
+class AlwaysOutgoing(VariedTriangle):
+    def sum(self, a, b):
+        return torch.einsum("bikd,bjkd->bijd", a, b)
+
+
+@bug(TriangleUpdate, "outgoing and incoming edges are exchanged")
+class Exchanged(VariedTriangle):
+    def sum(self, a, b):
+        return torch.einsum("bkid,bkjd->bijd" if self.outgoing else "bikd,bjkd->bijd", a, b)
+
+
+@bug(TriangleUpdate, "a and b are exchanged, so that each sum is that of the pair (j, i)")
+class SidesExchanged(VariedTriangle):
+    def sum(self, a, b):
+        return super().sum(b, a)
+
+
+@bug(TriangleUpdate, "a is used for both sides")
+class OneSide(VariedTriangle):
+    def sum(self, a, b):
+        return super().sum(a, a)
+
+
+@bug(TriangleUpdate, "each pair is multiplied with itself, without other residues")
+class NoTriangles(VariedTriangle):
+    def sum(self, a, b):
+        return a * b
+
+
+@bug(TriangleUpdate, "the third residue is never i or j")
+class ThreeDifferent(VariedTriangle):
+    def sum(self, a, b):
+        N = a.shape[1]
+        off = (1 - torch.eye(N)).to(a)[None, :, :, None]
+        return super().sum(a * off, b * off)
+
+
+@bug(TriangleUpdate, "z is not normalised first")
+class NoFirstNorm(VariedTriangle):
+    def first(self, z):
+        return z
+
+
+@bug(TriangleUpdate, "the sum over triangles is not normalised")
+class NoLastNorm(VariedTriangle):
+    def last(self, X):
+        return X
+
+
+@bug(TriangleUpdate, "the sides have no gates")
+class OpenSides(VariedTriangle):
+    def sides(self, z):
+        return self.a(z), self.b(z)
+
+
+@bug(TriangleUpdate, "the sides' gates have no σ")
+class LinearGates(VariedTriangle):
+    def sides(self, z):
+        return self.gate_a(z) * self.a(z), self.gate_b(z) * self.b(z)
+
+
+@bug(TriangleUpdate, "σ is applied to the sides, not to their gates")
+class WrongSigmoid(VariedTriangle):
+    def sides(self, z):
+        a = self.gate_a(z) * torch.sigmoid(self.a(z))
+        return a, self.gate_b(z) * torch.sigmoid(self.b(z))
+
+
+@bug(TriangleUpdate, "the gates of the two sides are exchanged")
+class GatesExchanged(VariedTriangle):
+    def sides(self, z):
+        a = torch.sigmoid(self.gate_b(z)) * self.a(z)
+        return a, torch.sigmoid(self.gate_a(z)) * self.b(z)
+
+
+@bug(TriangleUpdate, "the last gate is left out")
+class NoLastGate(VariedTriangle):
+    def finish(self, z, normed, X):
+        return self.out(X)
+
+
+@bug(TriangleUpdate, "the last gate reads z before the norm")
+class RawGate(VariedTriangle):
+    def finish(self, z, normed, X):
+        return super().finish(z, z, X)
+
+
+@bug(TriangleUpdate, "the last gate of the pair (j, i) is used for (i, j)")
+class TurnedGate(VariedTriangle):
+    def finish(self, z, normed, X):
+        return super().finish(z, normed.transpose(1, 2), X)
+
+
+@bug(TriangleUpdate, "z is added, though the caller does that", classic=True)
+class AddsItself(VariedTriangle):
+    def finish(self, z, normed, X):
+        return z + super().finish(z, normed, X)
+
+
+# Row attention
+
+
+class VariedRows(RowAttentionWithPairBias):
+    """A row attention whose steps the bugs below vary."""
+
+    def forward(self, m, z):
+        normed, pairs = self.first(m), self.first_pairs(z)
+        q, k, v = (self.cut(part(normed)) for part in (self.query, self.key, self.value))
+        gate = torch.sigmoid(self.gate(self.gated_by(m, normed)))
+        bias = self.pair(pairs).permute(0, 3, 1, 2)[:, None]
+        A = self.weigh(q @ k.mT, self.size(q, normed), bias)
+        return self.finish(m, gate, A, v), A
+
+    def first(self, m):
+        return self.norm_m(m)
+
+    def first_pairs(self, z):
+        return self.norm_z(z)
+
+    def cut(self, X):
+        return X.unflatten(3, (self.H, -1)).transpose(2, 3)
+
+    def gated_by(self, m, normed):
+        return normed
+
+    def size(self, q, normed):
+        return q.shape[-1]
+
+    def weigh(self, E, size, bias):
+        return torch.softmax(E / math.sqrt(size) + bias, dim=-1)
+
+    def finish(self, m, gate, A, v):
+        return self.out(gate * (A @ v).transpose(2, 3).flatten(3))
+
+
+@bug(RowAttentionWithPairBias, "the bias is divided by √D_h as well", classic=True)
+class BiasScaled(VariedRows):
+    def weigh(self, E, size, bias):
+        return torch.softmax((E + bias) / math.sqrt(size), dim=-1)
+
+
+@bug(RowAttentionWithPairBias, "the gates act on the values, before they are mixed", classic=True)
+class GatedValues(VariedRows):
+    def finish(self, m, gate, A, v):
+        return self.out((A @ (self.cut(gate) * v)).transpose(2, 3).flatten(3))
+
+
+@bug(RowAttentionWithPairBias, "the bias of the pair (j, i) is used for (i, j)")
+class BiasTurned(VariedRows):
+    def weigh(self, E, size, bias):
+        return super().weigh(E, size, bias.mT)
+
+
+@bug(RowAttentionWithPairBias, "the bias is left out")
+class NoBias(VariedRows):
+    def weigh(self, E, size, bias):
+        return super().weigh(E, size, 0 * bias)
+
+
+@bug(RowAttentionWithPairBias, "the bias is added after the softmax")
+class BiasAfter(VariedRows):
+    def weigh(self, E, size, bias):
+        return torch.softmax(E / math.sqrt(size), dim=-1) + bias
+
+
+@bug(RowAttentionWithPairBias, "the scores are multiplied by the bias")
+class BiasMultiplies(VariedRows):
+    def weigh(self, E, size, bias):
+        return torch.softmax(E / math.sqrt(size) * bias, dim=-1)
+
+
+@bug(RowAttentionWithPairBias, "the heads' biases come in reverse")
+class BiasOfOthers(VariedRows):
+    def weigh(self, E, size, bias):
+        return super().weigh(E, size, bias.flip(2))
+
+
+@bug(RowAttentionWithPairBias, "all heads share the mean of their biases")
+class OneBias(VariedRows):
+    def weigh(self, E, size, bias):
+        return super().weigh(E, size, bias.mean(dim=2, keepdim=True))
+
+
+@bug(RowAttentionWithPairBias, "the softmax is over the queries: columns sum to one")
+class OverQueries(VariedRows):
+    def weigh(self, E, size, bias):
+        return torch.softmax(E / math.sqrt(size) + bias, dim=-2)
+
+
+@bug(RowAttentionWithPairBias, "the products are not divided by √D_h")
+class Unscaled(VariedRows):
+    def size(self, q, normed):
+        return 1
+
+
+@bug(RowAttentionWithPairBias, "the products are divided by √D, that of all heads together")
+class ScaledByAll(VariedRows):
+    def size(self, q, normed):
+        return self.H * q.shape[-1]
+
+
+@bug(RowAttentionWithPairBias, "m is not normalised first")
+class RawRows(VariedRows):
+    def first(self, m):
+        return m
+
+
+@bug(RowAttentionWithPairBias, "z is not normalised first")
+class RawPairs(VariedRows):
+    def first_pairs(self, z):
+        return z
+
+
+@bug(RowAttentionWithPairBias, "the gate reads m before the norm")
+class RawRowGate(VariedRows):
+    def gated_by(self, m, normed):
+        return m
+
+
+@bug(RowAttentionWithPairBias, "the gate is left out")
+class NoGate(VariedRows):
+    def finish(self, m, gate, A, v):
+        return super().finish(m, torch.ones_like(gate), A, v)
+
+
+@bug(RowAttentionWithPairBias, "the heads take every H-th feature, not D_h in a row")
+class Interleaved(VariedRows):
+    def cut(self, X):
+        return X.unflatten(3, (-1, self.H)).movedim(4, 2)
+
+
+@bug(RowAttentionWithPairBias, "m is added, though the caller does that")
+class AddsRows(VariedRows):
+    def finish(self, m, gate, A, v):
+        return m + super().finish(m, gate, A, v)
+
+
+@bug(
+    RowAttentionWithPairBias,
+    "the weights are not returned",
+    told_by="should return (update, a)",
+)
+class WeightsKept(RowAttentionWithPairBias):
+    def forward(self, m, z):
+        return super().forward(m, z)[0]

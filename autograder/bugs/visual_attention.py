@@ -236,7 +236,7 @@ def bare_score(e, a, sample=True):
 @bug(
     hard_attention,
     "log p_s is detached, so that REINFORCE cannot learn",
-    told_by="log_p should carry a gradient to e",
+    told_by="No gradient goes back from log_p",
 )
 def detached(e, a, sample=True):
     z, p, log_p = pick(e, a, draw(e, sample))
@@ -374,7 +374,7 @@ def number_of_words(p, mask):
 @bug(
     doubly_stochastic_penalty,
     "the weights are detached, so that the penalty teaches nothing",
-    told_by="The penalty should carry a gradient",
+    told_by="No gradient goes back from the penalty",
 )
 def detached(p, mask):
     return doubly_stochastic_penalty(p.detach(), mask)

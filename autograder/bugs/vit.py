@@ -115,7 +115,7 @@ def rest_unchecked(images, P):
     return grid.flatten(3).flatten(1, 2)
 
 
-@bug(patchify, "no gradient comes back", told_by="should carry a gradient")
+@bug(patchify, "no gradient comes back", told_by="No gradient goes back")
 def cut_off(images, P):
     return patchify(images, P).detach()
 
@@ -301,7 +301,7 @@ class KernelFlipped(PatchEmbedding):
         return super().kernel().flip(2, 3)
 
 
-@bug(PatchEmbedding, "no gradient reaches W", told_by="should carry a gradient to W")
+@bug(PatchEmbedding, "no gradient reaches W", told_by="No gradient goes back")
 class Detached(PatchEmbedding):
     def forward(self, images):
         return super().forward(images).detach()
@@ -867,7 +867,7 @@ def unnoticed(positions, old, new):
     return resize_positions(F.pad(positions, (0, 0, 0, missing)), old, new)
 
 
-@bug(resize_positions, "no gradient passes", told_by="should carry a gradient")
+@bug(resize_positions, "no gradient passes", told_by="No gradient goes back")
 def detached(positions, old, new):
     return resize_positions(positions, old, new).detach()
 

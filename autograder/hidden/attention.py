@@ -45,7 +45,7 @@ from course_pkg.checks.attention import (
 def back(case: Case, y: Tensor, seen: Tensor, inputs: dict[str, Tensor], expected: Tensor) -> None:
     """Go back from the student's output, and compare the gradients with those of `expected`."""
     gradients = torch.autograd.grad(expected, list(inputs.values()), seen)
-    case.that(y.requires_grad, "The output should carry gradients, yours does not.")
+    case.trains(y, "the output")
     y.backward(seen)
     for (name, tensor), gradient in zip(inputs.items(), gradients, strict=True):
         case.gradient(tensor, gradient, name)
@@ -78,7 +78,7 @@ def gradient(lookup, case):
     covariance = torch.cov(X.T, aweights=a, correction=0)
     seen = case.randn(D)
     y, _ = both(case, lookup(q.requires_grad_(), X, 2.0), (D,), (N,))
-    case.that(y.requires_grad, "y should carry a gradient to q, yours does not.")
+    case.trains(y, "y")
     y.backward(seen)
     case.gradient(q, covariance @ seen / 2, "q")
 
@@ -199,7 +199,7 @@ def gradients(layer, case):
     seen, W = case.randn(1, N_Q, D_V), {n: w.requires_grad_() for n, w in W.items()}
     expected = torchs(Q, X @ W["W_K"], X @ W["W_V"])[0]
     gradients = torch.autograd.grad(expected, [Q, X, *W.values()], seen)
-    case.that(Y.requires_grad, "Y should carry gradients, yours does not.")
+    case.trains(Y, "Y")
     Y.backward(seen)
     tensors = {"Q": Q, "X": X, **own}
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
@@ -272,7 +272,7 @@ def gradients(layer, case):
     seen, W = case.randn(1, N, D_V), {n: w.requires_grad_() for n, w in W.items()}
     expected = torchs(X @ W["W_Q"], X @ W["W_K"], X @ W["W_V"])[0]
     gradients = torch.autograd.grad(expected, [X, *W.values()], seen)
-    case.that(Y.requires_grad, "Y should carry gradients, yours does not.")
+    case.trains(Y, "Y")
     Y.backward(seen)
     for (name, tensor), gradient in zip({"X": X, **own}.items(), gradients, strict=True):
         case.gradient(tensor, gradient, name)
@@ -324,7 +324,7 @@ def gradients(softmax, case):
     slope = expected * (seen - (expected * seen).sum(dim=-1, keepdim=True))
     A = softmax(E.requires_grad_(), mask)
     case.shape(A, tuple(E.shape), "A")
-    case.that(A.requires_grad, "A should carry a gradient to E, yours does not.")
+    case.trains(A, "A")
     A.backward(seen)
     case.gradient(E, slope, "E")
 
@@ -387,7 +387,7 @@ def gradient(split, case):
     X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
     heads = split(X, H)
     case.shape(heads, (B, H, T, D_h), "heads")
-    case.that(heads.requires_grad, "The heads should carry a gradient to X, yours do not.")
+    case.trains(heads, "the heads")
     heads.backward(torch.stack(seen.split(D_h, dim=2), dim=1))
     case.gradient(X, seen, "X")
 
@@ -407,7 +407,7 @@ def gradient(merge, case):
     X, seen = case.randn(B, H, T, D_h).requires_grad_(), case.randn(B, T, H * D_h)
     merged = merge(X)
     case.shape(merged, (B, T, H * D_h), "merged")
-    case.that(merged.requires_grad, "The result should carry a gradient to X, yours does not.")
+    case.trains(merged, "the result")
     merged.backward(seen)
     case.gradient(X, torch.stack(seen.split(D_h, dim=2), dim=1), "X")
 
@@ -448,7 +448,7 @@ def nothing_allowed(attention, case):
     case.equal(A[:, :, 1], torch.zeros(B, H, T), "A of that query")
     own = dict(ours.named_parameters())
     case.equal(Y[:, 1], own["b_O"].expand(B, -1), "Y of that query")
-    case.that(Y.requires_grad, "Y should carry gradients, yours does not.")
+    case.trains(Y, "Y")
     Y.sum().backward()
     case.that(X.grad is not None and X.grad.isfinite().all(), "The gradient should be finite.")
 
@@ -477,7 +477,7 @@ def gradients(attention, case):
     by_X, by_memory, in_proj, out_proj = torch.autograd.grad(expected, inputs, seen)
     Y = ours(X, memory)
     case.shape(Y, (B, N_Q, D), "Y")
-    case.that(Y.requires_grad, "Y should carry gradients, yours does not.")
+    case.trains(Y, "Y")
     Y.backward(seen)
     own = dict(ours.named_parameters())
     by_Q, by_K, by_V = in_proj.chunk(3)

@@ -12,12 +12,14 @@ from course_pkg.bert import (
     BertModel,
     BertPretraining,
     SentenceClassifier,
+    best_span,
     load_bert,
     mask_tokens,
     mlm_head,
     next_sentence_pairs,
     nsp_head,
     pretraining_loss,
+    span_head,
     tf_idf,
 )
 from course_pkg.checking.registry import check
@@ -30,6 +32,7 @@ from course_pkg.checks.bert import (
     class_scores,
     classified,
     classifier_shapes,
+    demand_spans,
     demand_state,
     draw_counts,
     drawn_pairs,
@@ -46,10 +49,14 @@ from course_pkg.checks.bert import (
     masked,
     mlm_weights,
     nsp_weights,
+    pointed,
     pretraining_pair,
     pretraining_shapes,
     published,
     scored,
+    searched,
+    span_inputs,
+    span_scores,
     summed,
     texts_to_mask,
     two_logits,
@@ -220,7 +227,7 @@ def gradients(embeddings, case):
     ours = made(embeddings, state, V, T, D)
     X = ours(tokens, kinds)
     case.shape(X, (B, T, D), "X")
-    case.that(X.requires_grad, "X should carry gradients to the tables, yours does not.")
+    case.trains(X, "X")
     X.backward(pull)
     mine = dict(ours.named_parameters())
     for name in ("token", "position", "segment"):
@@ -235,7 +242,7 @@ def gradients(layer, case):
     X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
     (expected,) = torch.autograd.grad(theirs(X), X, seen)
     Y, _ = layer_results(case, ours(X), X, H)
-    case.that(Y.requires_grad, "X should carry a gradient, yours does not.")
+    case.trains(Y, "X")
     Y.backward(seen)
     case.gradient(X, expected, "X")
 
@@ -292,7 +299,7 @@ def gradients(head, case):
     (expected,) = torch.autograd.grad(scored(X, weights), X, seen)
     logits = head(X, *weights)
     case.shape(logits, (B, T, V), "logits")
-    case.that(logits.requires_grad, "logits should carry a gradient to X, yours do not.")
+    case.trains(logits, "logits")
     logits.backward(seen)
     case.gradient(X, expected, "X")
 
@@ -323,7 +330,7 @@ def gradients(head, case):
     (expected,) = torch.autograd.grad(classified(X, weights), X, seen)
     logits = head(X, *weights)
     case.shape(logits, (B, 2), "logits")
-    case.that(logits.requires_grad, "logits should carry a gradient to X, yours do not.")
+    case.trains(logits, "logits")
     logits.backward(seen)
     case.gradient(X, expected, "X")
 
@@ -348,7 +355,7 @@ def gradients(loss, case):
     expected = torch.autograd.grad(summed(*given), places)
     value = loss(*given)
     case.shape(value, (), "loss")
-    case.that(value.requires_grad, "loss should carry a gradient, yours does not.")
+    case.trains(value, "loss")
     value.backward()
     for name, place, wanted in zip(("mlm_logits", "nsp_logits"), places, expected, strict=True):
         case.gradient(place, wanted, name)
@@ -401,6 +408,84 @@ def fresh_head(classifier, case):
     after = ours.state_dict()
     for name in ("classifier.weight", "classifier.bias"):
         case.equal(after.get(name), before[name], f"{name} after start_from")
+
+
+@check(span_head, see="Point at the answer")
+def gradients(head, case):
+    """sends the same gradients back as sums do, and none from where no answer may be"""
+    B, T, D = case.sizes(3, low=4)
+    leaves, places = span_inputs(case, B, T, D)
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    X, S, E = leaves
+    pulls = [case.randn(B, T) * places for _ in range(2)]
+    scores = [pointed(X, v, places) for v in (S, E)]
+    wanted = torch.autograd.grad(scores, leaves, pulls)
+    given = case.unpack(head(X, S, E, places), "start", "end")
+    for name, part in zip(("start", "end"), given, strict=True):
+        case.shape(part, (B, T), name)
+        case.trains(part, name)
+    torch.autograd.backward(given, pulls)
+    for name, leaf, expected in zip("XSE", leaves, wanted, strict=True):
+        case.gradient(leaf, expected, name)
+
+
+@check(span_head, see="Point at the answer")
+def one_token(head, case):
+    """scores texts of a single token"""
+    B, D = case.sizes(2, low=3)
+    (X, S, E), _ = span_inputs(case, B, 1, D)
+    places = torch.ones(B, 1, dtype=torch.bool)
+    start, end = case.unpack(head(X, S, E, places), "start", "end")
+    case.equal(start, pointed(X, S), "start")
+    case.equal(end, pointed(X, E), "end")
+
+
+@check(best_span, weight=2, see="The best span")
+def margin(best, case):
+    """demands that an answer beats no answer by more than the margin, which may be negative"""
+    start, end = span_scores(case, 40, 8)
+    for margin in (-1.5, 0.8, 2.5):
+        given = best(start, end, 3, margin)
+        demand_spans(case, given, searched(start, end, 3, margin))
+
+
+@check(best_span, see="The best span")
+def equal_scores(best, case):
+    """gives no answer where the best span scores as much as [CLS], or exactly the margin more"""
+    start, end = torch.full((2, 12, 6), -8.0, dtype=torch.float64)
+    start[:, 0], end[:, 0] = 1.5, 2.5
+    rows = torch.arange(12)
+    start[rows, 1 + rows % 2] = 2.0 + torch.tensor([0.25, 0.5, 0.0]).double().repeat(4)
+    end[rows, 3 + rows % 2] = 2.0
+    for margin in (0.0, 0.25):
+        given = best(start, end, 4, margin)
+        demand_spans(case, given, searched(start, end, 4, margin))
+
+
+@check(best_span, see="The best span")
+def single_words(best, case):
+    """finds answers of one word where no more are allowed"""
+    start, end = span_scores(case, 40, 9)
+    demand_spans(case, best(start, end, 1), searched(start, end, 1))
+
+
+@check(best_span, see="The best span")
+def whole_text(best, case):
+    """lets an answer be as long as the text, even where `longest` is larger"""
+    start, end = span_scores(case, 40, 6)
+    start[::2, 1] += 4
+    end[::2, -1] += 4
+    demand_spans(case, best(start, end, 9), searched(start, end, 9))
+
+
+@check(best_span, see="The best span")
+def not_allowed(best, case):
+    """passes over what scores −∞, and gives no answer where nothing else is left"""
+    start, end = span_scores(case, 40, 9)
+    places = case.rand(40, 9) < 0.6
+    places[:, 0], places[::7, 1:] = True, False
+    start, end = (scores.masked_fill(~places, -math.inf) for scores in (start, end))
+    demand_spans(case, best(start, end, 3), searched(start, end, 3))
 
 
 @check(load_bert, see="The published weights")

@@ -103,7 +103,7 @@ def gradients(block, case):
     X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
     (expected,) = torch.autograd.grad(theirs(X), X, seen)
     given, _ = vectors(case, ours(X), tuple(X.shape), H)
-    case.that(given.requires_grad, "X should carry a gradient to its input, yours does not.")
+    case.trains(given, "X")
     given.backward(seen)
     case.gradient(X, expected, "X")
 
@@ -134,7 +134,7 @@ def tied(gpt, case):
     ours, _ = gpt_pair(case, gpt, V + 2, T, H, D_h, 1)
     tokens = case.integers(0, V, B, T)
     logits = ours(tokens)
-    case.that(logits.requires_grad, "The logits should carry gradients, yours do not.")
+    case.trains(logits, "the logits")
     logits.logsumexp(dim=-1).sum().backward()
     gradient = dict(ours.named_parameters())["token.weight"].grad
     case.that(gradient is not None, "A gradient should reach token.weight, none does.")
@@ -177,7 +177,7 @@ def gradient(loss, case):
     lengths = case.lengths(B, T)
     value = loss(logits, tokens, lengths)
     case.shape(value, (), "loss")
-    case.that(value.requires_grad, "The loss should carry a gradient, yours does not.")
+    case.trains(value, "the loss")
     value.backward()
     slope = logits.detach().softmax(dim=-1) - F.one_hot(tokens.roll(-1, 1), V)
     real = torch.arange(1, T + 1) < lengths[:, None]

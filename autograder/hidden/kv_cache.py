@@ -149,7 +149,7 @@ def gradient(attention, case):
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
     grouped(leaves, H, H, X).backward(seen)
     Y = ours(X)
-    case.that(Y.requires_grad, "Y should carry a gradient, yours does not.")
+    case.trains(Y, "Y")
     Y.backward(seen)
     parameters = dict(ours.named_parameters())
     for name in ("W_Q", "W_K", "W_V", "W_O", "b_V"):
@@ -215,7 +215,7 @@ def gradient(model, case):
     ours, _, tokens = model_pair(case, model)
     T = tokens.shape[1] - 1
     logits = ours(tokens[:, :T])
-    case.that(logits.requires_grad, "The logits should carry a gradient, yours do not.")
+    case.trains(logits, "the logits")
     logits.logsumexp(dim=-1).sum().backward()
     parameters = dict(ours.named_parameters())
     for name in ("position.weight", "blocks.0.attention.W_K", "blocks.1.norm_1.bias"):
@@ -330,7 +330,7 @@ def gradient(attention, case):
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
     grouped(leaves, 6, 3, X).backward(seen)
     Y = ours(X)
-    case.that(Y.requires_grad, "Y should carry a gradient, yours does not.")
+    case.trains(Y, "Y")
     Y.backward(seen)
     parameters = dict(ours.named_parameters())
     for name in ("W_K", "W_V", "b_V"):

@@ -102,7 +102,7 @@ def gradients(encoder, case):
     expected = dict(zip(leaves, torch.autograd.grad(X, leaves.values(), seen), strict=True))
     given = ours(images, keep)
     case.shape(given, tuple(X.shape), "X")
-    case.that(given.requires_grad, "X should carry gradients to the weights, yours does not.")
+    case.trains(given, "X")
     given.backward(seen)
     parameters = dict(ours.named_parameters())
     for name, gradient in expected.items():
@@ -130,7 +130,7 @@ def gradients(decoder, case):
     X.requires_grad_()
     given = ours(X, restore)
     case.shape(given, tuple(patches.shape), "patches")
-    case.that(given.requires_grad, "patches should carry gradients, yours do not.")
+    case.trains(given, "patches")
     given.backward(seen)
     case.gradient(dict(ours.named_parameters())["mask_token"], expected[0], "mask_token")
     case.gradient(X, expected[1], "X")
@@ -165,7 +165,7 @@ def gradients(loss, case):
     predicted.requires_grad_()
     value = loss(predicted, patches, masked)
     case.shape(value, (), "loss")
-    case.that(value.requires_grad, "loss should carry a gradient to predicted, yours does not.")
+    case.trains(value, "loss")
     value.backward()
     case.equal(predicted.grad, expected, "gradient of predicted", rtol=1e-4, atol=1e-6)
 

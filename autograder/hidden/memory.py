@@ -1,5 +1,6 @@
 """Hidden checks of memory: gradients, limiting cases, symmetries, numbers that overflow."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -8,12 +9,20 @@ from torch import Tensor
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checks.memory import (
+    LINKS,
+    LOSSES,
     all_steps,
     bank,
     bank_inputs,
+    codes,
     compare,
+    cost,
+    drawer,
+    drawn,
     focus,
     glimpse_inputs,
+    link_inputs,
+    linked,
     machine,
     machine_state,
     on_one_row,
@@ -22,17 +31,22 @@ from course_pkg.checks.memory import (
     write_inputs,
 )
 from course_pkg.memory import (
+    DRAW,
     NTM,
     circular_shift,
     content_addressing,
     dnc_allocation,
+    dnc_follow,
+    dnc_links,
     dnc_usage,
+    draw_kl,
     draw_read,
     draw_write,
     gaussian_filterbank,
     interpolate,
     ntm_read,
     ntm_write,
+    reparameterise,
     sharpen,
 )
 
@@ -45,7 +59,7 @@ def flow(case: Case, call: Callable, oracle: Callable, inputs: list[Tensor], nam
     gradients = torch.autograd.grad(expected, inputs, seen)
     result = call(*inputs)
     case.shape(result, tuple(expected.shape), "the result")
-    case.that(result.requires_grad, "Gradients should flow back, yours stop.")
+    case.trains(result, "result")
     result.backward(seen.to(result))
     for name, tensor, gradient in zip(names.split(), inputs, gradients, strict=True):
         case.gradient(tensor, gradient, name)
@@ -231,7 +245,7 @@ def gradients(student, case):
     mine = X.clone().requires_grad_()
     outputs, _ = case.unpack(ours(mine, state), "outputs", "state")
     case.shape(outputs, (B, T, D_Y), "outputs")
-    case.that(outputs.requires_grad, "Gradients should flow back, yours stop.")
+    case.trains(outputs, "outputs")
     outputs.backward(seen)
     leaves = {"X": X, **weights}
     for tensor in leaves.values():
@@ -332,6 +346,98 @@ def total(allocate, case):
     case.equal(a.sum(dim=1), 1 - usage[:, 0] ** N, "sum of a")
 
 
+@check(dnc_links, see="In what order")
+def gradients(update, case):
+    """passes gradients of both results to everything that they depend on"""
+    B, N = case.sizes(2, low=3)
+    others = 1 - torch.eye(N, dtype=torch.float64)
+
+    def oracle(links, precedence, w):
+        cut = torch.einsum("bi,bij->bij", w, links) + torch.einsum("bj,bij->bij", w, links)
+        links = (links - cut + torch.einsum("bi,bj->bij", w, precedence)) * others
+        left = precedence - torch.einsum("bi,bj->bj", w, precedence)
+        return torch.cat([links, (left + w)[:, None]], dim=1)
+
+    def call(links, precedence, w):
+        links, precedence = case.unpack(update(links, precedence, w), *LINKS)
+        case.shape(links, (B, N, N), "links")
+        case.shape(precedence, (B, N), "precedence")
+        return torch.cat([links, precedence[:, None]], dim=1)
+
+    flow(case, call, oracle, link_inputs(case, B, N), "links precedence w_write")
+
+
+@check(dnc_links, weight=2, see="In what order")
+def history(update, case):
+    """gives after five soft writes what the sum over all pairs of writes gives"""
+    B, N, T = 2, 4, 5
+    w = torch.stack([focus(case, B, N + 1)[:, :N] for _ in range(T)], dim=1)
+    links, precedence = torch.zeros(B, N, N).double(), torch.zeros(B, N).double()
+    for t in range(T):
+        links, precedence = case.unpack(update(links, precedence, w[:, t]), *LINKS)
+    expected = linked(w)
+    case.equal(links, expected[0], "links after five writes")
+    case.equal(precedence, expected[1], "precedence after five writes")
+
+
+@check(dnc_links, see="In what order")
+def overwritten(update, case):
+    """cuts the old links of a row that is written again, and leaves the others"""
+    B, N = case.sizes(2, low=4)
+    L, p, _ = link_inputs(case, B, N)
+    rows = case.integers(0, N, B)
+    expected = L.clone()
+    for n, row in enumerate(rows.tolist()):
+        expected[n, :, row] = 0
+        expected[n, row] = p[n]
+        expected[n, row, row] = 0
+    links, _ = case.unpack(update(L, p, on_one_row(rows, N)), *LINKS)
+    case.equal(links, expected, "links")
+
+
+@check(dnc_links, see="In what order")
+def square(update, case):
+    """treats each sequence on its own when B = N"""
+    (B,) = case.sizes(1, low=3)
+    L, p, w = link_inputs(case, B, B)
+    links, precedence = case.unpack(update(L, p, w), *LINKS)
+    case.shape(links, (B, B, B), "links")
+    case.shape(precedence, (B, B), "precedence")
+    alone = case.unpack(update(L[1:2], p[1:2], w[1:2]), *LINKS)
+    case.equal(alone[0], links[1:2], "links of a single sequence")
+    case.equal(alone[1], precedence[1:2], "precedence of a single sequence")
+
+
+@check(dnc_follow, see="There and back")
+def gradients(follow, case):
+    """passes gradients of both results to the links and to the weights"""
+    B, R, N = case.sizes(3)
+    links, _, _ = link_inputs(case, B, N)
+
+    def oracle(links, w):
+        after = (links[:, None] * w[:, :, None]).sum(dim=3)
+        return torch.stack([after, (links[:, None] * w[:, :, :, None]).sum(dim=2)])
+
+    def call(links, w):
+        forward, backward = case.unpack(follow(links, w), "forward", "backward")
+        case.shape(forward, (B, R, N), "forward")
+        case.shape(backward, (B, R, N), "backward")
+        return torch.stack([forward, backward])
+
+    flow(case, call, oracle, [links, torch.softmax(case.randn(B, R, N), dim=2)], "links w_read")
+
+
+@check(dnc_follow, see="There and back")
+def square(follow, case):
+    """keeps heads and rows apart when R = N"""
+    B, N = case.sizes(2, low=3)
+    links, _, _ = link_inputs(case, B, N)
+    w = torch.softmax(case.randn(B, N, N), dim=2)
+    forward, backward = case.unpack(follow(links, w), "forward", "backward")
+    case.equal(forward, torch.einsum("bij,brj->bri", links, w), "forward")
+    case.equal(backward, torch.einsum("bij,bri->brj", links, w), "backward")
+
+
 @check(gaussian_filterbank, see="A row of Gaussian filters")
 def gradients(make, case):
     """passes gradients to centre, stride and σ"""
@@ -410,3 +516,132 @@ def square(paint, case):
     patch = case.randn(B, N, N)
     expected = torch.stack([F_Y[n].T @ patch[n] @ F_X[n] / gamma[n] for n in range(B)])
     case.equal(paint(patch, F_Y, F_X, gamma), expected, "canvas")
+
+
+@check(reparameterise, see="Pictures from noise")
+def gradients(sample, case):
+    """passes gradients to μ, to log σ and to the noise"""
+    B, T, D_Z = case.sizes(3)
+
+    def oracle(mu, log_sigma, noise):
+        return mu + torch.einsum("btd,btd->btd", log_sigma.exp(), noise)
+
+    inputs = [case.randn(B, T, D_Z), case.randn(B, T, D_Z), case.randn(B, T, D_Z)]
+    flow(case, sample, oracle, inputs, "mu log_sigma noise")
+
+
+@check(reparameterise, see="Pictures from noise")
+def one_vector(sample, case):
+    """works for numbers of any shape"""
+    (D_Z,) = case.sizes(1)
+    mu, log_sigma, noise = (case.randn(D_Z) for _ in range(3))
+    z = torch.distributions.Normal(mu, log_sigma.exp()).icdf(
+        torch.distributions.Normal(0, 1).cdf(noise)
+    )
+    case.equal(sample(mu, log_sigma, noise), z, "z")
+
+
+@check(draw_kl, see="What a code costs")
+def gradients(kl, case):
+    """passes gradients to μ and to log σ"""
+    B, T, D_Z = case.sizes(3)
+
+    def oracle(mu, log_sigma):
+        spread = torch.exp(2 * log_sigma)
+        return torch.einsum("btd->b", (mu.square() + spread - 1) / 2 - log_sigma)
+
+    flow(case, kl, oracle, codes(case, B, T, D_Z), "mu log_sigma")
+
+
+@check(draw_kl, see="What a code costs")
+def one_number(kl, case):
+    """follows the closed form for each of μ and σ alone"""
+    (B,) = case.sizes(1, low=3)
+    some, zero = case.randn(B, 1, 1), torch.zeros(B, 1, 1, dtype=torch.float64)
+    case.equal(kl(some, zero), some[:, 0, 0] ** 2 / 2, "KL for σ = 1")
+    log_sigma = some[:, 0, 0]
+    expected = torch.expm1(2 * log_sigma) / 2 - log_sigma
+    case.equal(kl(zero, some), expected, "KL for μ = 0")
+
+
+@check(DRAW, weight=2, see="A machine that draws")
+def gradients(student, case):
+    """passes the same gradients back to every weight as the loops"""
+    D_Z, H = case.sizes(2)
+    A, N, B, T = 6, 3, 2, 3
+    ours, weights = drawer(case, student, A, N, D_Z, H)
+    x, noise, seen = case.rand(B, A, A).round(), case.randn(B, T, D_Z), case.randn(2, B)
+    given = case.unpack(ours(x, noise), *LOSSES)
+    for part, name in zip(given, LOSSES, strict=True):
+        case.shape(part, (B,), name)
+        case.trains(part, name)
+    (given[0] * seen[0] + given[1] * seen[1]).sum().backward()
+    for tensor in weights.values():
+        tensor.requires_grad_()
+    total = 0
+    for n in range(B):
+        reconstruction, kl = cost(weights, x[n], noise[n], N)
+        total = total + reconstruction * seen[0, n] + kl * seen[1, n]
+    found = torch.autograd.grad(total, list(weights.values()))
+    parameters = dict(ours.named_parameters())
+    for name, gradient in zip(weights, found, strict=True):
+        case.gradient(parameters[name], gradient, name)
+
+
+@check(DRAW, see="A machine that draws")
+def in_the_middle(student, case):
+    """spans the picture from its first pixel to its last when all five numbers are zero"""
+    A, N = 9, 5
+    ours, _ = drawer(case, student, A, N, 2, 2)
+    raw = torch.zeros(2, 5, dtype=torch.float64)
+    raw[:, 2] = -9  # narrow: each filter is on one pixel
+    F_Y, F_X, gamma = case.unpack(ours.aim(raw), "F_Y", "F_X", "gamma")
+    expected = torch.eye(A, dtype=torch.float64)[::2].expand(2, N, A)
+    case.equal(F_Y, expected, "F_Y")
+    case.equal(F_X, expected, "F_X")
+    case.equal(gamma, torch.ones(2, dtype=torch.float64), "gamma")
+
+
+@check(DRAW, see="A machine that draws")
+def right_of_the_middle(student, case):
+    """moves to the right by the first number and up by the second, if that is negative"""
+    A, N = 9, 3
+    ours, _ = drawer(case, student, A, N, 2, 2)
+    raw = torch.zeros(1, 5, dtype=torch.float64)
+    raw[0, 0], raw[0, 1] = 2 * 2 / (A + 1), -1 * 2 / (A + 1)  # two pixels, and one
+    raw[0, 2], raw[0, 3] = -9, -math.log((A - 1) / (N - 1))  # narrow, one pixel apart
+    F_Y, F_X, _ = case.unpack(ours.aim(raw), "F_Y", "F_X", "gamma")
+    pixels = torch.eye(A, dtype=torch.float64)
+    case.equal(F_X, pixels[None, [5, 6, 7]], "F_X")
+    case.equal(F_Y, pixels[None, [2, 3, 4]], "F_Y")
+
+
+@check(DRAW, see="A machine that draws")
+def same_pictures(student, case):
+    """draws alone what it draws with an encoder that sends the same codes"""
+    T, D_Z, H = case.sizes(3)
+    A, N, B = 6, 3, 3
+    ours, weights = drawer(case, student, A, N, D_Z, H)
+    weights["code.weight"] *= 0  # so that all codes have one Gaussian, that of the bias
+    ours.load_state_dict(weights)
+    mu, log_sigma = weights["code.bias"].chunk(2)
+    x, noise = case.rand(B, A, A).round(), case.randn(B, T, D_Z)
+    reconstruction, _ = case.unpack(ours(x, noise), *LOSSES)
+    last = torch.stack([drawn(weights, mu + log_sigma.exp() * row, N, A)[-1] for row in noise])
+    expected = torch.nn.functional.binary_cross_entropy(last.sigmoid(), x, reduction="none")
+    case.equal(reconstruction, expected.sum(dim=(1, 2)), "reconstruction")
+
+
+@check(DRAW, see="A machine that draws")
+def alone(student, case):
+    """gives each picture the same losses in a batch and on its own, twice"""
+    T, D_Z, H = case.sizes(3)
+    A, N = 5, 2
+    ours, _ = drawer(case, student, A, N, D_Z, H)
+    x, noise = case.rand(3, A, A).round(), case.randn(3, T, D_Z)
+    whole = case.unpack(ours(x, noise), *LOSSES)
+    for rows in (slice(1, 2), slice(0, 3)):
+        given = case.unpack(ours(x[rows], noise[rows]), *LOSSES)
+        for part, other, name in zip(given, whole, LOSSES, strict=True):
+            case.shape(other, (3,), name)
+            case.equal(part, other[rows], f"{name} of pictures {rows.start} to {rows.stop - 1}")

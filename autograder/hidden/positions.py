@@ -56,7 +56,7 @@ def gradients(learned, case):
     module, P = learned_pair(case, learned, T + 2, D)
     grad_Y = case.randn(B, T, D)
     Y = module(torch.zeros(B, T, D, dtype=P.dtype))
-    case.that(Y.requires_grad, "Gradients should flow to P, yours stop.")
+    case.trains(Y, "Y")
     Y.backward(grad_Y)
     expected = torch.cat([grad_Y.sum(dim=0), torch.zeros(2, D)])
     case.gradient(dict(module.named_parameters())["P"], expected, "P")
@@ -71,7 +71,7 @@ def gradients(attend, case):
     for tensor in (*ours, *theirs):
         tensor.requires_grad_()
     Y, _ = case.unpack(attend(*ours), "Y", "A")
-    case.that(Y.requires_grad, "Gradients should flow, yours stop.")
+    case.trains(Y, "Y")
     seen = case.randn(*theirs[2].shape)
     expected, _ = shaw_loop(*theirs)
     case.shape(Y, tuple(expected.shape), "Y")
@@ -122,7 +122,7 @@ def gradients(rotate, case):
     (expected,) = torch.autograd.grad(rotated(X), X, seen)
     turned = rotate(X)
     case.shape(turned, tuple(X.shape), "turned X")
-    case.that(turned.requires_grad, "Gradients should flow, yours stop.")
+    case.trains(turned, "turned X")
     turned.backward(seen.to(turned.dtype))
     case.gradient(X, expected, "X")
 
@@ -144,7 +144,7 @@ def gradients(rotary, case):
     X, seen = case.randn(B, T, D).requires_grad_(), case.randn(B, T, D)
     Y = module(X)
     case.shape(Y, tuple(X.shape), "Y")
-    case.that(Y.requires_grad, "Gradients should flow, yours stop.")
+    case.trains(Y, "Y")
     inputs = {"X": X, **{name: weights[name].requires_grad_() for name in ("W_Q", "W_V")}}
     expected = torch.autograd.grad(rotary_oracle(X, weights, H), list(inputs.values()), seen)
     Y.backward(seen)
@@ -191,7 +191,7 @@ def gradients(interpolate, case):
     (expected,) = torch.autograd.grad(torchs, P, seen)
     stretched = interpolate(P, (2 * T,))
     case.shape(stretched, (2 * T, D), "P")
-    case.that(stretched.requires_grad, "Gradients should flow to P, yours stop.")
+    case.trains(stretched, "the result")
     stretched.backward(seen)
     case.gradient(P, expected, "P")
 

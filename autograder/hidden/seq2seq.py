@@ -73,7 +73,7 @@ def gradients(encoder, case):
     X, seen = case.integers(0, V, B, N), case.randn(B, N, 2 * H)
     one_by_one(torchs, X, lengths).backward(seen)
     h, _ = case.unpack(ours(X, lengths), "h", "mask")
-    case.that(h.requires_grad, "h should carry gradients, yours does not.")
+    case.trains(h, "h")
     h.backward(seen)
     given = dict(ours.named_parameters())["embedding.weight"]
     case.gradient(given, torchs["embedding"].weight.grad, "the embedding")
@@ -105,7 +105,7 @@ def gradients(decoder, case):
     s, memory = case.unpack(ours.start(h, mask), "s_0", "c")
     _, s, _ = case.unpack(ours.step(y[0], s, memory), "logits", "s_t", "None")
     logits, _, _ = case.unpack(ours.step(y[1], s, memory), "logits", "s_t", "None")
-    case.that(logits.requires_grad, "logits should carry gradients, yours do not.")
+    case.trains(logits, "logits")
     logits.backward(seen)
     case.gradient(h, expected, "h")
 
@@ -119,7 +119,7 @@ def gradients(loss, case):
     (expected,) = torch.autograd.grad(-torch.cat(log_p).mean(), h)
     given = loss(decoder, h, mask, Y)
     case.shape(given, (), "loss")
-    case.that(given.requires_grad, "loss should carry a gradient, yours does not.")
+    case.trains(given, "loss")
     given.backward()
     case.gradient(h, expected, "h")
 
@@ -234,7 +234,7 @@ def gradients(scores, case):
     expected = torch.autograd.grad(torch.einsum("bna,a->bn", fits, v), inputs, seen)
     e = scores(*inputs)
     case.shape(e, (B, N), "e")
-    case.that(e.requires_grad, "e should carry gradients, yours does not.")
+    case.trains(e, "e")
     e.backward(seen)
     for name, tensor, gradient in zip(shapes, inputs, expected, strict=True):
         case.gradient(tensor, gradient, name)
@@ -272,7 +272,7 @@ def gradients(attend, case):
     expected = torch.autograd.grad(context, [e, h], seen)
     c, _ = case.unpack(attend(e, h, torch.ones(B, N) > 0), "c", "a")
     case.shape(c, (B, C), "c")
-    case.that(c.requires_grad, "c should carry gradients, yours does not.")
+    case.trains(c, "c")
     c.backward(seen)
     case.gradient(e, expected[0], "e")
     case.gradient(h, expected[1], "h")
@@ -285,18 +285,6 @@ def padding(decoder, case):
     c, expected_a = attended(given, s, h, mask)
     expected, _ = given.write(y, s, c)
     _, memory = case.unpack(ours.start(h + 100 * ~mask[:, :, None], mask), "s_0", "memory")
-    logits, _, a = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
-    case.equal(a, expected_a, "a_t")
-    case.equal(logits, expected, "logits")
-
-
-@check(AttentionDecoder, see="The decoder with attention")
-def one_sentence(decoder, case):
-    """agrees with the loops for a batch of one"""
-    ours, given, y, s, h, mask = attention_case(case, decoder, batch=1)
-    c, expected_a = attended(given, s, h, mask)
-    expected, _ = given.write(y, s, c)
-    _, memory = case.unpack(ours.start(h, mask), "s_0", "memory")
     logits, _, a = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
     case.equal(a, expected_a, "a_t")
     case.equal(logits, expected, "logits")
@@ -316,7 +304,7 @@ def gradients(decoder, case):
     (gradient,) = torch.autograd.grad(expected, h, seen)
     s, memory = case.unpack(ours.start(h, mask), "s_0", "memory")
     logits, _, _ = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
-    case.that(logits.requires_grad, "logits should carry gradients, yours do not.")
+    case.trains(logits, "logits")
     logits.backward(seen)
     case.gradient(h, gradient, "h")
 

@@ -45,7 +45,7 @@ def same_gradient(case: Case, given: object, expected: Tensor, X: Tensor, what: 
     case.shape(given, tuple(expected.shape), what)
     seen = case.randn(*expected.shape)
     (wanted,) = torch.autograd.grad(expected, X, seen)
-    case.that(given.requires_grad, f"{what} should carry a gradient to the input, yours does not.")
+    case.trains(given, what)
     given.backward(seen)
     case.gradient(X, wanted, "the input")
 
@@ -115,7 +115,7 @@ def gradients(attention, case):
     wanted = torch.autograd.grad(expected, [windows, state["bias_table"]], seen)
     Y = ours(windows, mask)
     case.shape(Y, tuple(expected.shape), "Y")
-    case.that(Y.requires_grad, "Y should carry gradients, yours does not.")
+    case.trains(Y, "Y")
     Y.backward(seen)
     case.gradient(windows, wanted[0], "windows")
     case.gradient(dict(ours.named_parameters())["bias_table"], wanted[1], "bias_table")
@@ -229,7 +229,7 @@ def gradient(swin, case):
     case.shape(last, tuple(expected.shape), "map of the last stage")
     seen = case.randn(*expected.shape)
     (wanted,) = torch.autograd.grad(expected, state["patches.weight"], seen)
-    case.that(last.requires_grad, "The last map should carry a gradient, yours does not.")
+    case.trains(last, "the last map")
     last.backward(seen)
     weight = dict(ours.named_parameters())["patches.weight"]
     case.that(weight.grad is not None, "No gradient reaches the patches: is the graph cut?")

@@ -46,7 +46,7 @@ def back(case: Case, given: Tensor, expected: Tensor, inputs: dict[str, Tensor])
     seen = case.randn(*expected.shape)
     case.shape(given, tuple(expected.shape), "output")
     gradients = torch.autograd.grad(expected, list(inputs.values()), seen)
-    case.that(given.requires_grad, "The output should carry gradients, yours does not.")
+    case.trains(given, "the output")
     given.backward(seen)
     for (name, tensor), gradient in zip(inputs.items(), gradients, strict=True):
         case.gradient(tensor, gradient, name)
@@ -208,7 +208,7 @@ def gradients(transformer, case):
         wanted = torch.autograd.grad(expected, [theirs.state[name] for name in names], seen)
         logits = ours(X, lengths, Y)
         case.shape(logits, tuple(expected.shape), "logits")
-        case.that(logits.requires_grad, "The logits should carry gradients, yours do not.")
+        case.trains(logits, "the logits")
         logits.backward(seen)
         own = dict(ours.named_parameters())
         for name, gradient in zip(names, wanted, strict=True):

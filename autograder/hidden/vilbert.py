@@ -6,11 +6,18 @@ from torch.nn import functional as F
 from course_pkg.checking.registry import check
 from course_pkg.checks.vilbert import (
     STREAMS,
+    agents_case,
     asked,
+    asked_by_agent,
     block_case,
     both_kinds,
+    by_agent,
+    choice_case,
+    chosen,
     co_attended,
+    demand_attended,
     demand_streams,
+    demand_strip,
     fits,
     found,
     four,
@@ -18,22 +25,33 @@ from course_pkg.checks.vilbert import (
     masked_case,
     masked_sizes,
     model_case,
+    path_case,
     real_ones,
+    row_by_row,
+    row_case,
     score_case,
     seen,
     streams,
     table,
+    triangle_case,
+    triangle_made,
+    triangles,
     understood,
     visual_case,
     with_img,
 )
 from course_pkg.vilbert import (
     CoAttentionBlock,
+    RowAttentionWithPairBias,
+    TriangleUpdate,
     ViLBERT,
     VisualEmbeddings,
+    agent_aware_attention,
     alignment_loss,
     alignment_score,
+    lay_out_path,
     masked_multimodal_loss,
+    path_selection_loss,
     retrieve,
 )
 
@@ -80,7 +98,7 @@ def gradients(embeddings, case):
     features.requires_grad_()
     given = ours(features, boxes, regions)
     case.shape(given, (B, R + 1, D), "v")
-    case.that(given.requires_grad, "v should carry gradients, yours does not.")
+    case.trains(given, "v")
     given.backward(pull)
     case.gradient(features, wanted.grad, "the features")
     mine = dict(ours.named_parameters())
@@ -98,7 +116,8 @@ def gradients(block, case):
     wanted = torch.autograd.grad(expected, leaves, pulls)
     t.requires_grad_(), v.requires_grad_()
     given = four(case, ours(t, v, words, regions), t, v, H)[:2]
-    case.that(all(X.requires_grad for X in given), "t and v should carry gradients, yours stop.")
+    for X, name in zip(given, ("t", "v"), strict=True):
+        case.trains(X, name)
     torch.autograd.backward(given, pulls)
     for name, X, gradient in zip(STREAMS, (t, v), wanted, strict=True):
         case.gradient(X, gradient, name)
@@ -145,7 +164,8 @@ def gradients(model, case):
     pulls = [case.randn(*X[:, 0].shape) for X in (t, v)]
     torch.autograd.backward([t[:, 0], v[:, 0]], pulls)
     given = streams(case, ours(*batch), state, batch)
-    case.that(all(X.requires_grad for X in given), "t and v should carry gradients, yours stop.")
+    for X, name in zip(given, ("t", "v"), strict=True):
+        case.trains(X, name)
     torch.autograd.backward([X[:, 0] for X in given], pulls)
     mine = dict(ours.named_parameters())
     for name in ("visual.content.weight", "text.token.weight"):
@@ -162,7 +182,7 @@ def gradients(score, case):
     t.requires_grad_(), v.requires_grad_()
     given = score(t, v, *weights)
     case.shape(given, (len(t),), "scores")
-    case.that(given.requires_grad, "scores should carry gradients, yours do not.")
+    case.trains(given, "scores")
     given.backward(pull)
     case.gradient(t, wanted[0].grad, "t")
     case.gradient(v, wanted[1].grad, "v")
@@ -175,7 +195,7 @@ def gradients(loss, case):
     scores, match = (3 * case.randn(B)).requires_grad_(), both_kinds(case, B)
     value = loss(scores, match)
     case.shape(value, (), "loss")
-    case.that(value.requires_grad, "loss should carry a gradient, yours does not.")
+    case.trains(value, "loss")
     value.backward()
     case.gradient(scores, (torch.sigmoid(scores) - match.double()) / B, "the scores")
 
@@ -235,7 +255,7 @@ def gradients(loss, case):
     given[0].requires_grad_(), given[2].requires_grad_()
     value = loss(*given)
     case.shape(value, (), "loss")
-    case.that(value.requires_grad, "loss should carry a gradient, yours does not.")
+    case.trains(value, "loss")
     value.backward()
     case.gradient(given[0], wanted[0].grad, "word_logits")
     case.gradient(given[2], wanted[1].grad, "region_logits")
@@ -256,3 +276,157 @@ def many(recall, case):
     scores = table(case, 31).round(decimals=1)
     for k in range(1, 31, 4):
         case.equal(recall(scores, k), torch.tensor(found(scores, k)), f"recall@{k} of 31")
+
+
+@check(lay_out_path, see="Choose among paths")
+def gaps(lay_out, case):
+    """keeps regions where they are in the list, real or not"""
+    features, boxes, regions = path_case(case, case.sizes(4, low=3))
+    regions = case.rand(*regions.shape) < 0.5
+    given = features, boxes, regions
+    demand_strip(case, lay_out(*given), given, " with gaps")
+
+
+@check(lay_out_path, see="Choose among paths")
+def one_region(lay_out, case):
+    """accepts views of one region"""
+    B, P, F_ = case.sizes(3, low=3)
+    given = path_case(case, [B, P, 1, F_])
+    demand_strip(case, lay_out(*given), given, " of one region")
+
+
+@check(path_selection_loss, see="Score, and choose")
+def far_out(loss, case):
+    """stays finite where scores are large"""
+    scores = torch.tensor([[900.0, -800.0, 0.0], [-900.0, 100.0, 700.0]], dtype=torch.float64)
+    right, paths = torch.tensor([1, 2]), torch.tensor([[True, True, True], [True, False, True]])
+    case.equal(loss(scores, right), 850.0, "loss of large scores")
+    case.equal(loss(scores, right, paths), 850.0, "loss of large scores and fewer paths")
+
+
+@check(path_selection_loss, see="Score, and choose")
+def gradients(loss, case):
+    """sends the right gradients to the scores, and none to paths that are not there"""
+    scores, right, paths = choice_case(case, *case.sizes(2, low=4))
+    wanted = scores.clone().requires_grad_()
+    chosen(wanted, right, paths).backward()
+    value = loss(scores.requires_grad_(), right, paths)
+    case.shape(value, (), "loss")
+    case.trains(value, "loss")
+    value.backward()
+    case.gradient(scores, wanted.grad, "scores")
+
+
+@check(path_selection_loss, see="Score, and choose")
+def alone(loss, case):
+    """is zero where the right path is the only one"""
+    scores, right, paths = choice_case(case, *case.sizes(2, low=4))
+    paths = torch.zeros_like(paths).scatter(1, right[:, None], True)
+    case.equal(loss(scores, right, paths), 0.0, "loss of one path")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def agents_of_each(attend, case):
+    """accepts other agents in each sequence"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    every = torch.stack([agents.roll(n) for n in range(len(X))])
+    parts = [asked_by_agent(x, own, weights) for x, own in zip(X, every, strict=True)]
+    expected = tuple(torch.stack(part) for part in zip(*parts, strict=True))
+    demand_attended(case, attend(X, every, *weights), expected, " of other agents")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def alone(attend, case):
+    """uses one kind of matrices alone when there is one agent, or as many as vectors"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    for numbers, note in (
+        (torch.zeros_like(agents), " of one agent"),
+        (torch.arange(len(agents)), " of as many agents as vectors"),
+    ):
+        expected = by_agent(X, numbers, weights)
+        demand_attended(case, attend(X, numbers, *weights), expected, note)
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def nothing_allowed(attend, case):
+    """gives zeros where the mask allows nothing"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    mask = case.rand(X.shape[1], X.shape[1]) < 0.6
+    mask[1] = False
+    expected = by_agent(X, agents, weights, mask)
+    demand_attended(case, attend(X, agents, *weights, mask), expected, " with an empty row")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def gradients(attend, case):
+    """sends the right gradients to X and to all five matrices"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    wanted = [part.clone().requires_grad_() for part in (X, *weights)]
+    Y, _ = by_agent(wanted[0], agents, wanted[1:])
+    pull = case.randn(*Y.shape)
+    Y.backward(pull)
+    given = [part.requires_grad_() for part in (X, *weights)]
+    Y, _ = case.unpack(attend(X, agents, *weights), "Y", "A")
+    case.shape(Y, tuple(pull.shape), "Y")
+    case.trains(Y, "Y")
+    Y.backward(pull)
+    names = "X", "W_Q_self", "W_K_self", "W_Q_other", "W_K_other", "W_V"
+    for part, right, name in zip(given, wanted, names, strict=True):
+        case.gradient(part, right.grad, name)
+
+
+@check(TriangleUpdate, see="The third side")
+def gradients(update, case):
+    """sends the right gradients to the pairs and to the parameters"""
+    state, z = triangle_case(case, case.sizes(4, low=3))
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    wanted, pull = z.clone().requires_grad_(), case.randn(*z.shape)
+    triangles(leaves, wanted).backward(pull)
+    ours = triangle_made(update, state)
+    given = ours(z.requires_grad_())
+    case.shape(given, tuple(z.shape), "update")
+    case.trains(given, "update")
+    given.backward(pull)
+    case.gradient(z, wanted.grad, "z")
+    mine = dict(ours.named_parameters())
+    for name in ("a.weight", "gate_b.bias", "gate.weight"):
+        case.gradient(mine[name], leaves[name].grad, name)
+
+
+@check(TriangleUpdate, see="The third side")
+def one_residue(update, case):
+    """accepts a chain of one residue, and one of two"""
+    B, D_z, D = case.sizes(3, low=3)
+    for N in (1, 2):
+        state, z = triangle_case(case, [B, N, D_z, D])
+        case.equal(triangle_made(update, state)(z), triangles(state, z), f"update of N = {N}")
+
+
+@check(RowAttentionWithPairBias, see="What pairs know steers the rows")
+def gradients(attention, case):
+    """sends the right gradients to the sequences, to the pairs and to the gate"""
+    ours, state, H, m, z = row_case(case, attention, case.sizes(6, low=3))
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    wanted = [X.clone().requires_grad_() for X in (m, z)]
+    pull = case.randn(*m.shape)
+    row_by_row(leaves, H, *wanted)[0].backward(pull)
+    update, _ = case.unpack(ours(m.requires_grad_(), z.requires_grad_()), "update", "a")
+    case.shape(update, tuple(m.shape), "update")
+    case.trains(update, "update")
+    update.backward(pull)
+    case.gradient(m, wanted[0].grad, "m")
+    case.gradient(z, wanted[1].grad, "z")
+    case.gradient(ours.gate.weight, leaves["gate.weight"].grad, "gate.weight")
+
+
+@check(RowAttentionWithPairBias, see="What pairs know steers the rows")
+def one_of_each(attention, case):
+    """accepts one sequence, and chains of one residue"""
+    B, S, N, D_m, D_z, size = case.sizes(6, low=3)
+    for shape in ([B, 1, N], [B, S, 1]):
+        ours, state, H, m, z = row_case(case, attention, [*shape, D_m, D_z, size])
+        update, a = case.unpack(ours(m, z), "update", "a")
+        note = "one sequence" if shape[1] == 1 else "one residue"
+        expected = row_by_row(state, H, m, z)
+        case.equal(update, expected[0], f"update of {note}")
+        case.equal(a, expected[1], f"a of {note}")

@@ -30,7 +30,7 @@ def gradients(grid, case):
     maps, seen = case.randn(B, D, R, C).requires_grad_(), case.randn(B, R * C, D)
     a = grid(maps)
     case.shape(a, (B, R * C, D), "a")
-    case.that(a.requires_grad, "a should carry a gradient to the maps, yours does not.")
+    case.trains(a, "a")
     a.backward(seen)
     case.gradient(maps, seen.view(B, R, C, D).permute(0, 3, 1, 2), "maps")
 
@@ -42,7 +42,7 @@ def gradients(attend, case):
     e, a = case.randn(B, L).requires_grad_(), case.randn(B, L, D).requires_grad_()
     seen = case.randn(B, D)
     z, _ = looked(case, attend(e, a), B, L, D)
-    case.that(z.requires_grad, "z should carry a gradient to e and a, yours does not.")
+    case.trains(z, "z")
     z.backward(seen)
     p = torch.softmax(e, dim=1).detach()
     mean = (p[:, :, None] * a.detach()).sum(dim=1, keepdim=True)
@@ -58,7 +58,7 @@ def gradient_of_z(attend, case):
     e, a = case.randn(B, L).requires_grad_(), case.randn(B, L, D).requires_grad_()
     seen = case.randn(B, D)
     z, _, _, s = chosen(case, attend(e, a), B, L, a)
-    case.that(z.requires_grad, "z should carry a gradient to a, yours does not.")
+    case.trains(z, "z")
     z.backward(seen)
     expected = torch.zeros(B, L, D, dtype=torch.float64)
     expected[torch.arange(B), s] = seen
@@ -98,7 +98,7 @@ def gradients(penalty, case):
     looks.requires_grad_()
     given = penalty(looks, mask)
     case.shape(given, (), "penalty")
-    case.that(given.requires_grad, "The penalty should carry a gradient, yours does not.")
+    case.trains(given, "the penalty")
     given.backward()
     case.gradient(looks, expected * mask[:, :, None], "p")
 
@@ -175,7 +175,7 @@ def gradients(student, case):
     wanted = torch.autograd.grad(expected, [a, leaves["W_h.weight"]], seen)
     scores, _, _ = case.unpack(ours(a, captions), "scores", "p", "log_p")
     case.shape(scores, (B, T, words), "scores")
-    case.that(scores.requires_grad, "scores should carry gradients, yours do not.")
+    case.trains(scores, "scores")
     scores[:, -1].backward(seen)
     case.gradient(a, wanted[0], "a")
     case.gradient(dict(ours.named_parameters())["W_h.weight"], wanted[1], "W_h")
@@ -213,7 +213,7 @@ def exact_on_average(loss, case):
         choice = torch.stack([log_p[0, i], log_p[1, j]])[None]
         value, _ = case.unpack(loss(log_y[i, j][None], choice, mask, -0.7), "loss", "R")
         case.shape(value, (), "loss")
-        case.that(value.requires_grad, "loss should carry gradients, yours does not.")
+        case.trains(value, "loss")
         share = weight[number].detach()
         parts = torch.autograd.grad(value, [e, log_y], retain_graph=True, allow_unused=True)
         for n, part in enumerate(parts):

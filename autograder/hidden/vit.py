@@ -40,7 +40,7 @@ def gradient(patch, case):
     (expected,) = torch.autograd.grad(pixel_by_pixel(images, P), images, seen)
     patches = patch(images, P)
     case.shape(patches, (B, h * w, P * P * C), "patches")
-    case.that(patches.requires_grad, "patches should carry a gradient to the images, yours do not.")
+    case.trains(patches, "patches")
     patches.backward(seen)
     case.gradient(images, expected, "images")
 
@@ -73,7 +73,7 @@ def gradient(join, case):
     seen = case.randn(B, C, h * P, w * P)
     images = join(patches, P, (h * P, w * P))
     case.shape(images, (B, C, h * P, w * P), "images")
-    case.that(images.requires_grad, "images should carry a gradient to the patches, yours do not.")
+    case.trains(images, "images")
     images.backward(seen)
     case.gradient(patches, pixel_by_pixel(seen, P), "patches")
 
@@ -117,7 +117,7 @@ def gradients(embedding, case):
     convolved(images, weights, shift).backward(seen)
     X = ours(images)
     case.shape(X, (B, h * w, 7), "X")
-    case.that(X.requires_grad, "X should carry a gradient to W, yours does not.")
+    case.trains(X, "X")
     X.backward(seen)
     parameters = dict(ours.named_parameters())
     case.gradient(parameters["W"], weights.grad.permute(2, 3, 1, 0).flatten(0, 2), "W")
@@ -143,7 +143,7 @@ def gradients(layer, case):
     X, seen = (3 * case.randn(B, T, D)).requires_grad_(), case.randn(B, T, D)
     (expected,) = torch.autograd.grad(torchs(X), X, seen)
     Y, _ = layer_results(case, ours(X), X, H)
-    case.that(Y.requires_grad, "X should carry a gradient, yours does not.")
+    case.trains(Y, "X")
     Y.backward(seen)
     case.gradient(X, expected, "X")
 
@@ -169,7 +169,7 @@ def gradients(vit, case):
     expected.backward(seen)
     logits = ours(images)
     case.shape(logits, tuple(expected.shape), "logits")
-    case.that(logits.requires_grad, "logits should carry gradients, yours do not.")
+    case.trains(logits, "logits")
     logits.backward(seen)
     parameters = dict(ours.named_parameters())
     for name in ("cls", "positions"):
@@ -253,7 +253,7 @@ def gradient(resize, case):
     case.that(
         given.dtype == torch.float64, f"The result should stay float64, yours is {given.dtype}."
     )
-    case.that(given.requires_grad, "The result should carry a gradient, yours does not.")
+    case.trains(given, "the result")
     given.backward(seen)
     case.gradient(positions, expected, "positions")
 

@@ -12,12 +12,14 @@ from course_pkg.bert import (
     BertModel,
     BertPretraining,
     SentenceClassifier,
+    best_span,
     load_bert,
     mask_tokens,
     mlm_head,
     next_sentence_pairs,
     nsp_head,
     pretraining_loss,
+    span_head,
     tf_idf,
 )
 from course_pkg.checking.case import Case
@@ -542,7 +544,7 @@ def tied(head, case):
     (expected,) = torch.autograd.grad(scored(X, weights), token, seen)
     logits = head(X, *weights)
     case.shape(logits, (B, T, V), "logits")
-    case.that(logits.requires_grad, "A gradient should reach the embedding, yours stops before it.")
+    case.trains(logits, "logits")
     logits.backward(seen)
     case.gradient(token, expected, "the embedding")
 
@@ -610,7 +612,7 @@ def one_table(model, case):
     sizes = case.sizes(5, low=3)
     ours, _, (tokens, segments, lengths) = pretraining_pair(case, model, sizes)
     words, _ = two_logits(case, ours(tokens % 2, segments, lengths), *sizes[:3])
-    case.that(words.requires_grad, "mlm_logits should carry a gradient, yours do not.")
+    case.trains(words, "mlm_logits")
     words.square().sum().backward()
     table = dict(ours.named_parameters())["bert.embeddings.token.weight"]
     reached = table.grad is not None and bool((table.grad[2:].abs().sum(dim=1) > 0).all())
@@ -680,6 +682,116 @@ def starts(classifier, case):
     for name in classifier_shapes(V, T, D, 2, C):
         if not name.startswith("classifier"):
             case.equal(state.get(name), pretrained[name], f"{name} after start_from")
+
+
+# Spans
+
+
+def pointed(X: Tensor, v: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """Compute the scores of one of the two vectors token by token."""
+    rows = [[sum(x * w for x, w in zip(t, v, strict=True)) for t in text] for text in X]
+    scores = torch.stack([torch.stack(row) for row in rows])
+    return scores if allowed is None else torch.where(allowed, scores, -math.inf)
+
+
+def span_inputs(case: Case, B: int, T: int, D: int) -> tuple[list[Tensor], Tensor]:
+    """Draw vectors, S, E, and where an answer may be: [CLS] and some others."""
+    allowed = case.rand(B, T) < 0.6
+    allowed[:, 0], allowed[:, -1] = True, False
+    return [case.randn(B, T, D), case.randn(D), case.randn(D)], allowed
+
+
+@check(span_head, weight=2, see="Point at the answer", single="B")
+def values(head, case):
+    """multiplies every vector by S and by E"""
+    B, T, D = case.sizes(3, low=3)
+    (X, S, E), _ = span_inputs(case, B, T, D)
+    start, end = case.unpack(head(X, S, E), "start", "end")
+    case.equal(start, pointed(X, S), "start")
+    case.equal(end, pointed(X, E), "end")
+
+
+@check(span_head, weight=2, see="Point at the answer")
+def allowed(head, case):
+    """gives −∞ where no answer may begin or end"""
+    B, T, D = case.sizes(3, low=4)
+    (X, S, E), places = span_inputs(case, B, T, D)
+    start, end = case.unpack(head(X, S, E, places), "start", "end")
+    case.equal(start, pointed(X, S, places), "start")
+    case.equal(end, pointed(X, E, places), "end")
+
+
+def searched(
+    start: Tensor, end: Tensor, longest: int, margin: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Find the best spans by trying all of them."""
+    found = []
+    for s, e in zip(start.tolist(), end.tolist(), strict=True):
+        best, answer = s[0] + e[0] + margin, (0, 0)
+        for i in range(1, len(s)):
+            for j in range(i, min(i + longest, len(s))):
+                if s[i] + e[j] > best:
+                    best, answer = s[i] + e[j], (i, j)
+        found.append(answer)
+    first, last = zip(*found, strict=True)
+    return torch.tensor(first), torch.tensor(last)
+
+
+def span_scores(case: Case, B: int, T: int) -> tuple[Tensor, Tensor]:
+    """Draw scores of start and end, higher for [CLS], so that some texts have no answer."""
+    start, end = case.randn(B, T), case.randn(B, T)
+    start[:, 0] += 1.2
+    end[:, 0] += 1.2
+    return start, end
+
+
+def spans(case: Case, result: object, B: int) -> tuple[Tensor, Tensor]:
+    """Split what a best_span returns, and demand the shapes."""
+    first, last = case.unpack(result, "first", "last")
+    case.shape(first, (B,), "first")
+    case.shape(last, (B,), "last")
+    return first, last
+
+
+def demand_spans(case: Case, result: object, expected: tuple[Tensor, Tensor]) -> None:
+    """Demand that a best_span has found these."""
+    first, last = spans(case, result, len(expected[0]))
+    case.equal(first, expected[0], "first")
+    case.equal(last, expected[1], "last")
+
+
+@check(best_span, weight=3, see="The best span", single="B")
+def values(best, case):
+    """finds the best of all spans"""
+    (B,) = case.narrowed([40])
+    start, end = span_scores(case, B, 9)
+    demand_spans(case, best(start, end, 3), searched(start, end, 3))
+
+
+@check(best_span, weight=2, see="The best span")
+def possible(best, case):
+    """never ends before it begins, and takes no more than `longest` words"""
+    start, end = span_scores(case, 60, 11)
+    first, last = spans(case, best(start, end, 4), 60)
+    wrong = int((last < first).sum())
+    case.that(wrong == 0, f"No span should end before it begins, {wrong} of yours do.", first)
+    words = int((last - first + 1).max())
+    case.that(words <= 4, f"A span should have at most 4 words, one of yours has {words}.", last)
+
+
+@check(best_span, see="The best span")
+def no_answer(best, case):
+    """answers with 0 and 0 where [CLS] scores more than every span"""
+    start, end = span_scores(case, 30, 7)
+    start[::2, 0] += 9
+    demand_spans(case, best(start, end, 7), searched(start, end, 7))
+
+
+@check(best_span, see="The best span")
+def refuses(best, case):
+    """raises ValueError when no word may be taken"""
+    start, end = span_scores(case, 4, 6)
+    case.raises(ValueError, lambda: best(start, end, 0), "longest is 0")
 
 
 # The published weights

@@ -7,20 +7,28 @@ from torch import Tensor
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.rules import Rule, forbid
 from course_pkg.memory import (
+    DRAW,
     NTM,
     circular_shift,
     content_addressing,
     dnc_allocation,
+    dnc_follow,
+    dnc_links,
     dnc_usage,
+    draw_kl,
     draw_read,
     draw_write,
     gaussian_filterbank,
     interpolate,
     ntm_read,
     ntm_write,
+    reparameterise,
     sharpen,
 )
+
+forbid(draw_kl, Rule(("torch.distributions.kl_divergence", "torch.distributions.kl.kl_divergence")))
 
 
 def focus(case: Case, B: int, N: int) -> Tensor:
@@ -448,6 +456,136 @@ def none_free(allocate, case):
     case.equal(allocate(torch.ones(B, N, dtype=torch.float64)), torch.zeros(B, N), "a")
 
 
+def linked(history: Tensor) -> tuple[Tensor, Tensor]:
+    """Add up, over all pairs of writes, what is left of their links and of the precedence.
+
+    Args:
+        history: the weights of all writes so far, (B, T, N).
+    """
+    B, T, N = history.shape
+    links, precedence = history.new_zeros(B, N, N), history.new_zeros(B, N)
+    for n in range(B):
+        w = history[n]
+        for before in range(T):
+            last = w[before]
+            for t in range(before + 1, T):
+                for i in range(N):
+                    for j in range(N):
+                        kept = 1 - w[t + 1 :, i] - w[t + 1 :, j]
+                        links[n, i, j] += (i != j) * w[t, i] * last[j] * kept.prod()
+                last = last * (1 - w[t].sum())
+            precedence[n] += last
+    return links, precedence
+
+
+def link_inputs(case: Case, B: int, N: int, T: int = 3) -> list[Tensor]:
+    """Draw the links and the precedence that some writes left behind, and a write's weights."""
+    w = torch.stack([focus(case, B, N + 1)[:, :N] for _ in range(T + 1)], dim=1)
+    return [*linked(w[:, :T]), w[:, T]]
+
+
+LINKS = ("links", "precedence")
+
+
+@check(dnc_links, weight=3, see="In what order", single="B")
+def values(update, case):
+    """links every pair of rows as the formula says, number by number"""
+    B, N = case.sizes(2, low=3)
+    L, p, w = link_inputs(case, B, N)
+    expected = torch.zeros(B, N, N, dtype=torch.float64)
+    for n in range(B):
+        for i in range(N):
+            for j in range(N):
+                if i != j:
+                    cut = (w[n, i] + w[n, j]) * L[n, i, j]
+                    expected[n, i, j] = L[n, i, j] - cut + w[n, i] * p[n, j]
+    links, _ = case.unpack(update(L, p, w), *LINKS)
+    case.equal(links, expected, "links")
+
+
+@check(dnc_links, weight=2, see="In what order", single="B")
+def last(update, case):
+    """moves as much of the precedence as is written"""
+    B, N = case.sizes(2, low=3)
+    L, p, w = link_inputs(case, B, N)
+    left = [1 - sum(row) for row in w.tolist()]
+    expected = torch.stack([left[n] * p[n] + w[n] for n in range(B)])
+    case.equal(case.unpack(update(L, p, w), *LINKS)[1], expected, "precedence")
+
+
+@check(dnc_links, weight=2, see="In what order")
+def replay(update, case):
+    """links each row to the row written before it, when each is written once"""
+    B, N = case.sizes(2, low=4)
+    order = torch.stack([torch.randperm(N, generator=case.generator) for _ in range(B)])
+    links, precedence = torch.zeros(B, N, N).double(), torch.zeros(B, N).double()
+    expected = torch.zeros(B, N, N, dtype=torch.float64)
+    for t in range(N):
+        w = on_one_row(order[:, t], N)
+        links, precedence = case.unpack(update(links, precedence, w), *LINKS)
+        for n in range(B):
+            if t > 0:
+                expected[n, order[n, t], order[n, t - 1]] = 1
+        case.equal(links, expected, f"links after {t + 1} writes")
+        case.equal(precedence, w, f"precedence after {t + 1} writes")
+
+
+@check(dnc_links, see="In what order")
+def twice(update, case):
+    """has no link from a row to itself, even if it is written twice in a row"""
+    B, N = case.sizes(2, low=3)
+    L, p, _ = link_inputs(case, B, N)
+    w = on_one_row(case.integers(0, N, B), N)
+    for _ in range(2):
+        L, p = case.unpack(update(L, p, w), *LINKS)
+    case.shape(L, (B, N, N), "links")
+    case.equal(torch.diagonal(L, dim1=1, dim2=2), torch.zeros(B, N), "diagonal of the links")
+
+
+@check(dnc_links, see="In what order")
+def rests(update, case):
+    """changes nothing when nothing is written"""
+    B, N = case.sizes(2, low=3)
+    L, p, w = link_inputs(case, B, N)
+    links, precedence = case.unpack(update(L, p, 0 * w), *LINKS)
+    case.equal(links, L, "links")
+    case.equal(precedence, p, "precedence")
+
+
+@check(dnc_follow, weight=3, see="There and back", single={"B": 0, "R": 1})
+def values(follow, case):
+    """adds up the links out of each row and into it, each head with its own weights"""
+    B, R, N = case.sizes(3)
+    links, _, _ = link_inputs(case, B, N)
+    w = torch.softmax(case.randn(B, R, N), dim=2)
+    after, before = torch.zeros(2, B, R, N, dtype=torch.float64)
+    for n in range(B):
+        for head in range(R):
+            for i in range(N):
+                for j in range(N):
+                    after[n, head, i] += links[n, i, j] * w[n, head, j]
+                    before[n, head, j] += links[n, i, j] * w[n, head, i]
+    forward, backward = case.unpack(follow(links, w), "forward", "backward")
+    case.equal(forward, after, "forward")
+    case.equal(backward, before, "backward")
+
+
+@check(dnc_follow, weight=2, see="There and back")
+def replay(follow, case):
+    """goes from the k-th row written to the next, and to the one before"""
+    B, N = case.sizes(2, low=5)
+    order = torch.stack([torch.randperm(N, generator=case.generator) for _ in range(B)])
+    links = torch.zeros(B, N, N, dtype=torch.float64)
+    for t in range(1, N):
+        links[torch.arange(B), order[:, t], order[:, t - 1]] = 1
+    on = [on_one_row(order[:, t], N) for t in range(N)]
+    nowhere = torch.zeros(B, N, dtype=torch.float64)
+    heads = torch.stack(on, dim=1)
+    forward, backward = case.unpack(follow(links, heads), "forward", "backward")
+    case.equal(forward, torch.stack([*on[1:], nowhere], dim=1), "forward")
+    case.equal(backward, torch.stack([nowhere, *on[:-1]], dim=1), "backward")
+
+
 def bank_inputs(case: Case, B: int, size: int) -> list[Tensor]:
     """Draw centres inside an axis, strides and widths."""
     centre = (size - 1) * case.rand(B)
@@ -559,3 +697,219 @@ def paste(paint, case):
     canvas = torch.zeros(B, 7, 8, dtype=torch.float64)
     canvas[:, 2:5, 4:7] = patch
     case.equal(paint(patch, F_Y, F_X, torch.ones(B, dtype=torch.float64)), canvas, "canvas")
+
+
+@check(reparameterise, weight=2, see="Pictures from noise", single="B")
+def values(sample, case):
+    """stretches the noise by σ and moves it by μ, number by number"""
+    B, T, D_Z = case.sizes(3)
+    mu, log_sigma, noise = (case.randn(B, T, D_Z) for _ in range(3))
+    numbers = zip(*(part.flatten().tolist() for part in (mu, log_sigma, noise)), strict=True)
+    expected = torch.tensor([m + math.exp(s) * e for m, s, e in numbers], dtype=torch.float64)
+    case.equal(sample(mu, log_sigma, noise), expected.view(B, T, D_Z), "z")
+
+
+@check(reparameterise, see="Pictures from noise")
+def standard(sample, case):
+    """returns the noise itself for μ = 0 and σ = 1, and μ where there is no noise"""
+    B, D_Z = case.sizes(2)
+    mu, noise = case.randn(B, D_Z), case.randn(B, D_Z)
+    zero = torch.zeros(B, D_Z, dtype=torch.float64)
+    case.equal(sample(zero, zero, noise), noise, "z for μ = 0 and σ = 1")
+    case.equal(sample(mu, noise, zero), mu, "z without noise")
+
+
+def codes(case: Case, B: int, T: int, D_Z: int) -> list[Tensor]:
+    """Draw the means and the logarithms of the widths of codes."""
+    return [case.randn(B, T, D_Z), 0.7 * case.randn(B, T, D_Z)]
+
+
+@check(draw_kl, weight=3, see="What a code costs", single={"B": 0, "T": 1, "D_Z": 2})
+def values(kl, case):
+    """agrees with torch.distributions, summed over glimpses and numbers"""
+    B, T, D_Z = case.sizes(3)
+    mu, log_sigma = codes(case, B, T, D_Z)
+    given, prior = (
+        torch.distributions.Normal(mean, width)
+        for mean, width in ((mu, log_sigma.exp()), (0 * mu, torch.ones_like(mu)))
+    )
+    expected = torch.distributions.kl_divergence(given, prior).sum(dim=(1, 2))
+    case.equal(kl(mu, log_sigma), expected, "KL")
+
+
+@check(draw_kl, see="What a code costs")
+def nothing_said(kl, case):
+    """is zero when every Gaussian is the prior"""
+    B, T, D_Z = case.sizes(3)
+    zero = torch.zeros(B, T, D_Z, dtype=torch.float64)
+    case.equal(kl(zero, zero), torch.zeros(B), "KL")
+
+
+@check(draw_kl, see="What a code costs")
+def adds_up(kl, case):
+    """is the sum of what each glimpse costs alone"""
+    B, T, D_Z = case.sizes(3)
+    mu, log_sigma = codes(case, B, T, D_Z)
+    case.shape(whole := kl(mu, log_sigma), (B,), "KL")
+    parts = [kl(mu[:, t : t + 1], log_sigma[:, t : t + 1]) for t in range(T)]
+    for part in parts:
+        case.shape(part, (B,), "KL of one glimpse")
+    case.equal(whole, sum(parts), "KL")
+
+
+def drawer(case: Case, student, A: int, N: int, D_Z: int, H: int) -> tuple:
+    """Make a student's DRAW in float64 with known random weights; return both."""
+    shapes = {"code": (2 * D_Z, H), "read_aim": (5, H), "write_aim": (5, H), "patch": (N**2, H)}
+    weights = {"blank": case.randn()}
+    for name, (rows, columns) in shapes.items():
+        weights[f"{name}.weight"] = case.randn(rows, columns) / columns**0.5
+        weights[f"{name}.bias"] = 0.3 * case.randn(rows)
+    for name, columns in (("encoder", 2 * N**2 + H), ("decoder", D_Z)):
+        for kind, width in (("ih", columns), ("hh", H)):
+            weights[f"{name}.weight_{kind}"] = 2 * case.randn(4 * H, width) / width**0.5
+            weights[f"{name}.bias_{kind}"] = case.randn(4 * H)
+    ours = student(A, N, D_Z, H).double()
+    ours.load_state_dict(weights)
+    return ours, weights
+
+
+def linear(weights: Weights, name: str, vector: Tensor) -> Tensor:
+    """Apply a linear layer to one vector."""
+    return weights[f"{name}.weight"] @ vector + weights[f"{name}.bias"]
+
+
+def lstm(weights: Weights, name: str, x: Tensor, state: tuple) -> tuple[Tensor, Tensor]:
+    """Take an LSTM's step for one vector, with torch's order of the gates."""
+    h, c = state
+    gates = weights[f"{name}.weight_ih"] @ x + weights[f"{name}.bias_ih"]
+    gates = gates + weights[f"{name}.weight_hh"] @ h + weights[f"{name}.bias_hh"]
+    i, f, g, o = gates.chunk(4)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def aimed(raw: Tensor, N: int, A: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Make the filters of one picture, pixels counted from 1 as in the paper; and γ."""
+    pixels = torch.arange(1, A + 1, dtype=torch.float64)
+    filters = []
+    for g in (raw[1], raw[0]):  # y, then x
+        rows = []
+        for i in range(1, N + 1):
+            centre = (A + 1) / 2 * (g + 1)
+            mu = centre + (i - N / 2 - 0.5) * (A - 1) / (N - 1) * raw[3].exp()
+            heat = torch.exp(-((pixels - mu) ** 2) / (2 * raw[2].exp()))
+            rows.append(heat / heat.sum())
+        filters.append(torch.stack(rows))
+    return filters[0], filters[1], raw[4].exp()
+
+
+def looked(weights: Weights, x: Tensor, error: Tensor, h: Tensor, N: int) -> Tensor:
+    """Take the glimpses of one picture and of one error."""
+    F_Y, F_X, gamma = aimed(linear(weights, "read_aim", h), N, len(x))
+    return torch.cat([(gamma * F_Y @ part @ F_X.T).reshape(-1) for part in (x, error)])
+
+
+def painted(weights: Weights, h: Tensor, N: int, A: int) -> Tensor:
+    """Paint the patch of one picture."""
+    F_Y, F_X, gamma = aimed(linear(weights, "write_aim", h), N, A)
+    patch = linear(weights, "patch", h).reshape(N, N)
+    return torch.einsum("iy,ij,jx->yx", F_Y, patch, F_X) / gamma
+
+
+def drawn(weights: Weights, z: Tensor, N: int, A: int) -> list[Tensor]:
+    """Draw one picture from its codes; give the canvas after each step, in logits."""
+    H = weights["patch.weight"].shape[1]
+    state = z.new_zeros(H), z.new_zeros(H)
+    canvas, canvases = weights["blank"] + z.new_zeros(A, A), []
+    for code in z:
+        state = lstm(weights, "decoder", code, state)
+        canvas = canvas + painted(weights, state[0], N, A)
+        canvases.append(canvas)
+    return canvases
+
+
+def cost(weights: Weights, x: Tensor, noise: Tensor, N: int) -> tuple[Tensor, Tensor]:
+    """Compute both parts of the loss of one picture; the oracle of `forward`."""
+    A, H = len(x), weights["patch.weight"].shape[1]
+    zeros = x.new_zeros(H)
+    encoder, sent, kl = (zeros, zeros), [], 0
+    for epsilon in noise:
+        canvas, h = weights["blank"] + x.new_zeros(A, A), zeros
+        if sent:  # draw again what has been sent so far
+            canvas = drawn(weights, torch.stack(sent), N, A)[-1]
+            state = zeros, zeros
+            for code in sent:
+                state = lstm(weights, "decoder", code, state)
+            h = state[0]
+        r = looked(weights, x, x - 1 / (1 + (-canvas).exp()), h, N)
+        encoder = lstm(weights, "encoder", torch.cat([r, h]), encoder)
+        mu, log_sigma = linear(weights, "code", encoder[0]).chunk(2)
+        sent.append(mu + log_sigma.exp() * epsilon)
+        kl = kl + sum((mu**2 + log_sigma.exp() ** 2 - 1) / 2 - log_sigma)
+    canvas = drawn(weights, torch.stack(sent), N, A)[-1]
+    return (torch.log(1 + canvas.exp()) - x * canvas).sum(), kl
+
+
+LOSSES = ("reconstruction", "KL")
+
+
+@check(DRAW, weight=2, see="A machine that draws", single="B")
+def aim(student, case):
+    """makes filters and γ from five numbers as the paper does"""
+    (B,) = case.sizes(1)
+    A, N = 7, 3
+    ours, _ = drawer(case, student, A, N, 2, 2)
+    raw = 0.7 * case.randn(B, 5)
+    F_Y, F_X, gamma = case.unpack(ours.aim(raw), "F_Y", "F_X", "gamma")
+    expected = [
+        torch.stack(parts) for parts in zip(*(aimed(row, N, A) for row in raw), strict=True)
+    ]
+    for given, right, name in zip(
+        (F_Y, F_X, gamma), expected, ("F_Y", "F_X", "gamma"), strict=True
+    ):
+        case.equal(given, right, name)
+
+
+@check(DRAW, weight=2, see="A machine that draws", single="B")
+def reads(student, case):
+    """takes a glimpse of the picture and the same of the error"""
+    B, H = case.sizes(2)
+    A, N = 7, 3
+    ours, weights = drawer(case, student, A, N, 2, H)
+    x, error, h = case.rand(B, A, A), case.randn(B, A, A), case.randn(B, H)
+    expected = torch.stack([looked(weights, x[n], error[n], h[n], N) for n in range(B)])
+    case.equal(ours.read(x, error, h), expected, "r")
+
+
+@check(DRAW, weight=2, see="A machine that draws", single="B")
+def writes(student, case):
+    """paints the patch where the decoder says"""
+    B, H = case.sizes(2)
+    A, N = 7, 3
+    ours, weights = drawer(case, student, A, N, 2, H)
+    h = case.randn(B, H)
+    case.equal(ours.write(h), torch.stack([painted(weights, row, N, A) for row in h]), "painted")
+
+
+@check(DRAW, weight=3, see="A machine that draws", single="B")
+def losses(student, case):
+    """gives both parts of the loss, as a loop over pictures and glimpses does"""
+    B, T, D_Z, H = case.sizes(4)
+    A, N = 6, 3
+    ours, weights = drawer(case, student, A, N, D_Z, H)
+    x, noise = case.rand(B, A, A).round(), case.randn(B, T, D_Z)
+    expected = [cost(weights, x[n], noise[n], N) for n in range(B)]
+    given = case.unpack(ours(x, noise), *LOSSES)
+    for part, right, name in zip(given, zip(*expected, strict=True), LOSSES, strict=True):
+        case.equal(part, torch.stack(right), name)
+
+
+@check(DRAW, weight=2, see="A machine that draws", single="B")
+def pictures(student, case):
+    """draws from codes alone, and gives the picture after each step"""
+    B, T, D_Z, H = case.sizes(4)
+    A, N = 6, 3
+    ours, weights = drawer(case, student, A, N, D_Z, H)
+    z = case.randn(B, T, D_Z)
+    canvases = torch.stack([torch.stack(drawn(weights, row, N, A)) for row in z])
+    case.equal(ours.generate(z), 1 / (1 + (-canvases).exp()), "pictures")

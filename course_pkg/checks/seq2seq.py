@@ -397,14 +397,12 @@ def attended(given: Given, s: Tensor, h: Tensor, mask: Tensor) -> tuple[Tensor, 
     return c, a
 
 
-def attention_case(case: Case, decoder, batch: int | None = None) -> tuple:
+def attention_case(case: Case, decoder) -> tuple:
     """Make a student's decoder, ours, and y, s, h and mask."""
     V, E, C, S, A, B, N = even_sizes(case, 7)
-    B = batch or B
     pair = decoder_pair(case, decoder, V, E, C, S, A)
     y, s = case.integers(0, V, B), case.randn(B, S)
-    h, mask = annotations(case, B, N, C) if B > 1 else (case.randn(1, N, C), torch.ones(1, N) > 0)
-    return *pair, y, s, h, mask
+    return *pair, y, s, *annotations(case, B, N, C)
 
 
 @check(AttentionDecoder, weight=3, see="The decoder with attention", single={"B": 5})

@@ -21,11 +21,16 @@ from course_pkg.checks.bert import (
 )
 from course_pkg.vilbert import (
     CoAttentionBlock,
+    RowAttentionWithPairBias,
+    TriangleUpdate,
     ViLBERT,
     VisualEmbeddings,
+    agent_aware_attention,
     alignment_loss,
     alignment_score,
+    lay_out_path,
     masked_multimodal_loss,
+    path_selection_loss,
     retrieve,
 )
 
@@ -500,3 +505,341 @@ def ties(recall, case):
     scores = table(case, 23).round()
     case.equal(recall(scores, 5), torch.tensor(found(scores, 5)), "recall@5 with ties")
     case.equal(recall(torch.ones(9, 9, dtype=torch.float64), 4), 0.0, "recall@4 of equal scores")
+
+
+# Paths
+
+
+def path_case(case: Case, sizes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw features, boxes and masks of views; in each view one region or more is real."""
+    B, P, R, F_ = sizes
+    regions = real_ones(case.lengths(B * P, R), R)
+    boxes = draw_boxes(case, B * P, R)
+    return case.randn(B, P, R, F_), boxes.view(B, P, R, 4), regions.view(B, P, R)
+
+
+def laid_out(features: Tensor, boxes: Tensor, regions: Tensor) -> list[Tensor]:
+    """Lay views side by side, region by region."""
+    rows = []
+    for path in zip(features, boxes, regions, strict=True):
+        P, items = len(path[0]), []
+        for p, view in enumerate(zip(*path, strict=True)):
+            for content, box, real in zip(*view, strict=True):
+                top, left, bottom, right = box.tolist()
+                places = [top, (p + left) / P, bottom, (p + right) / P]
+                items.append((content, torch.tensor(places, dtype=torch.float64), real))
+        rows.append([torch.stack(part) for part in zip(*items, strict=True)])
+    return [torch.stack(part) for part in zip(*rows, strict=True)]
+
+
+def demand_strip(case: Case, result: object, given: tuple, note: str = "") -> None:
+    """Demand features, boxes of real regions, and the mask."""
+    features, boxes, regions = case.unpack(result, "features", "boxes", "regions")
+    expected = laid_out(*given)
+    case.equal(regions, expected[2], f"regions{note}")
+    case.equal(features, expected[0], f"features{note}")
+    case.shape(boxes, tuple(expected[1].shape), f"boxes{note}")
+    shown = expected[2][:, :, None]
+    case.equal(boxes * shown, expected[1] * shown, f"boxes{note}")
+
+
+@check(lay_out_path, weight=3, see="Choose among paths", single={"B": 0, "P": 1})
+def values(lay_out, case):
+    """puts the boxes of view p into the p-th part of the wide picture"""
+    given = path_case(case, case.sizes(4, low=3))
+    demand_strip(case, lay_out(*given), given)
+
+
+@check(lay_out_path, see="Choose among paths")
+def sides(lay_out, case):
+    """keeps each view's regions between its own borders, and their heights as they were"""
+    features, boxes, regions = path_case(case, case.sizes(4, low=3))
+    regions = torch.ones_like(regions)
+    _, given, _ = case.unpack(lay_out(features, boxes, regions), "features", "boxes", "regions")
+    B, P, R = regions.shape
+    case.shape(given, (B, P * R, 4), "boxes")
+    views = given.view(B, P, R, 4)
+    first = torch.arange(P)[:, None] / P
+    inside = (views[..., 1] >= first - 1e-6) & (views[..., 3] <= first + 1 / P + 1e-6)
+    case.that(inside.all(), "left and right should lie in their view's part, some do not.", given)
+    case.equal(given[..., ::2], boxes.flatten(1, 2)[..., ::2], "top and bottom")
+
+
+def chosen(scores: Tensor, right: Tensor, paths: Tensor | None = None) -> Tensor:
+    """Compute the loss of choosing instruction by instruction."""
+    losses = []
+    for n, row in enumerate(scores):
+        there = [k for k in range(len(row)) if paths is None or paths[n, k]]
+        total = torch.logsumexp(torch.stack([row[k] for k in there]), dim=0)
+        losses.append(total - row[right[n]])
+    return sum(losses) / len(losses)
+
+
+def choice_case(case: Case, B: int, K: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw scores, right paths, and which paths are there; the right ones are."""
+    right = case.integers(0, K, B)
+    paths = case.rand(B, K) < 0.5
+    paths[torch.arange(B), right] = True
+    return 2 * case.randn(B, K), right, paths
+
+
+@check(path_selection_loss, weight=2, see="Score, and choose", single="B")
+def values(loss, case):
+    """is the cross-entropy of the right path among all candidates"""
+    scores, right, _ = choice_case(case, *case.sizes(2, low=4))
+    case.equal(loss(scores, right), chosen(scores, right), "loss")
+
+
+@check(path_selection_loss, weight=2, see="Score, and choose")
+def missing(loss, case):
+    """leaves out candidates that are not there"""
+    scores, right, paths = choice_case(case, *case.sizes(2, low=5))
+    case.equal(loss(scores, right, paths), chosen(scores, right, paths), "loss of fewer paths")
+
+
+@check(path_selection_loss, see="Score, and choose")
+def not_there(loss, case):
+    """raises ValueError when a right path is not there"""
+    scores, right, paths = choice_case(case, *case.sizes(2, low=4))
+    paths[1, right[1]] = False
+    case.raises(ValueError, lambda: loss(scores, right, paths), "a right path is not there")
+
+
+# Agents
+
+
+def agents_case(case: Case, *sizes: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Draw X, the agents' numbers and the five matrices; some agents have several vectors."""
+    B, N, D_X, D_Q, D_V = sizes
+    agents = torch.arange(N) % max(N // 2, 2) + 3
+    agents = agents[torch.randperm(N, generator=case.generator)]
+    weights = [case.randn(D_X, D) / D_X**0.25 for D in (*[D_Q] * 4, D_V)]
+    return case.randn(B, N, D_X), agents, weights
+
+
+def asked_by_agent(
+    X: Tensor, agents: Tensor, weights: list[Tensor], mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute agent-aware attention of one sequence, pair by pair."""
+    Q_self, K_self, Q_other, K_other, V = weights
+    (N, _), rows = X.shape, []
+    for i in range(N):
+        row, total = [0.0 * X.sum()] * N, 0.0
+        for j in range(N):
+            if mask is None or mask[i, j]:
+                own = agents[i] == agents[j]
+                Q, K = (Q_self, K_self) if own else (Q_other, K_other)
+                row[j] = torch.exp((X[i] @ Q) @ (X[j] @ K) / math.sqrt(Q.shape[1]))
+                total = total + row[j]
+        rows.append(torch.stack([weight / total if total else weight for weight in row]))
+    A = torch.stack(rows)
+    return torch.stack([sum(A[i, j] * (X[j] @ V) for j in range(N)) for i in range(N)]), A
+
+
+def by_agent(X: Tensor, agents: Tensor, weights: list[Tensor], mask=None) -> tuple[Tensor, Tensor]:
+    """Compute agent-aware attention of a batch."""
+    parts = [asked_by_agent(x, agents, weights, mask) for x in X]
+    return torch.stack([Y for Y, _ in parts]), torch.stack([A for _, A in parts])
+
+
+def demand_attended(case: Case, result: object, expected: tuple, note: str = "") -> None:
+    """Demand the right Y and A."""
+    Y, A = case.unpack(result, "Y", "A")
+    case.equal(A, expected[1], f"A{note}")
+    case.equal(Y, expected[0], f"Y{note}")
+
+
+@check(agent_aware_attention, weight=3, see="Whose past is it", single="B")
+def values(attend, case):
+    """agrees with a double loop that looks up each pair's agents"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    demand_attended(case, attend(X, agents, *weights), by_agent(X, agents, weights))
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def plain(attend, case):
+    """is torch's attention when both kinds of matrices are the same"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    Q, K, V = (X @ weights[n] for n in (0, 1, 4))
+    Y, _ = case.unpack(attend(X, agents, *weights[:2], *weights[:2], weights[4]), "Y", "A")
+    case.equal(Y, F.scaled_dot_product_attention(Q, K, V), "Y with the same matrices")
+
+
+@check(agent_aware_attention, weight=2, see="Whose past is it")
+def masks(attend, case):
+    """gives no weight to what the mask forbids"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    mask = torch.ones(X.shape[1], X.shape[1], dtype=torch.bool).tril()
+    expected = by_agent(X, agents, weights, mask)
+    demand_attended(case, attend(X, agents, *weights, mask), expected, " with a mask")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def order(attend, case):
+    """changes its order with that of the vectors, whatever numbers the agents have"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    order = torch.randperm(X.shape[1], generator=case.generator)
+    Y, A = by_agent(X, agents, weights)
+    given = attend(X[:, order], 100 - agents[order], *weights)
+    expected = Y[:, order], A[:, order][:, :, order]
+    demand_attended(case, given, expected, " in another order")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def counts(attend, case):
+    """raises ValueError when there is not one agent for each vector"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    case.raises(ValueError, lambda: attend(X, agents[:1], *weights), "agents has length 1")
+    longer = torch.cat([agents, agents])
+    case.raises(ValueError, lambda: attend(X, longer, *weights), "agents is twice as long as X")
+
+
+# Pairs of residues
+
+
+def triangle_shapes(D_z: int, D: int) -> dict[str, tuple[int, ...]]:
+    """The weights of a TriangleUpdate."""
+    shapes = norm_shapes("norm", D_z) | norm_shapes("norm_out", D)
+    for name in ("a", "b", "gate_a", "gate_b"):
+        shapes |= linear_shapes(name, D, D_z)
+    return shapes | linear_shapes("out", D_z, D) | linear_shapes("gate", D_z, D_z)
+
+
+def layer(state: dict[str, Tensor], name: str, X: Tensor) -> Tensor:
+    """Apply a linear layer, with its bias where it has one."""
+    return F.linear(X, state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+
+def standard(state: dict[str, Tensor], name: str, X: Tensor) -> Tensor:
+    """Apply a layer norm with torch's own ε."""
+    X = X - X.mean(dim=-1, keepdim=True)
+    X = X / (X.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt()
+    return X * state[f"{name}.weight"] + state[f"{name}.bias"]
+
+
+def triangles(state: dict[str, Tensor], z: Tensor, outgoing: bool = True) -> Tensor:
+    """Compute the update triangle by triangle."""
+    z = standard(state, "norm", z)
+    a, b = (torch.sigmoid(layer(state, f"gate_{side}", z)) * layer(state, side, z) for side in "ab")
+    if not outgoing:
+        a, b = a.transpose(1, 2), b.transpose(1, 2)
+    N = range(z.shape[1])
+    sums = [[sum(a[:, i, k] * b[:, j, k] for k in N) for j in N] for i in N]
+    found = torch.stack([torch.stack(row, dim=1) for row in sums], dim=1)
+    gate = torch.sigmoid(layer(state, "gate", z))
+    return gate * layer(state, "out", standard(state, "norm_out", found))
+
+
+def triangle_case(case: Case, sizes: list[int]) -> tuple[dict[str, Tensor], Tensor]:
+    """Draw a TriangleUpdate's weights, and pairs."""
+    B, N, D_z, D = sizes
+    return drawn_state(case, triangle_shapes(D_z, D)), 2 * case.randn(B, N, N, D_z) + 1
+
+
+def triangle_made(update, state: dict[str, Tensor], *outgoing: bool):
+    """Make a student's TriangleUpdate with given weights."""
+    D, D_z = state["a.weight"].shape
+    return made(update, state, D_z, D, *outgoing)
+
+
+@check(TriangleUpdate, weight=3, see="The third side", single="B")
+def values(update, case):
+    """agrees with a loop over all triangles, with outgoing edges"""
+    state, z = triangle_case(case, case.sizes(4, low=3))
+    case.equal(triangle_made(update, state)(z), triangles(state, z), "update")
+
+
+@check(TriangleUpdate, weight=2, see="The third side")
+def incoming(update, case):
+    """agrees with the same loop with incoming edges"""
+    state, z = triangle_case(case, case.sizes(4, low=3))
+    given = triangle_made(update, state, False)(z)
+    case.equal(given, triangles(state, z, False), "update with outgoing=False")
+
+
+@check(TriangleUpdate, see="The third side")
+def order(update, case):
+    """changes its order with that of the residues"""
+    state, z = triangle_case(case, case.sizes(4, low=3))
+    order = torch.randperm(z.shape[1], generator=case.generator)
+    given = triangle_made(update, state)(z[:, order][:, :, order])
+    case.equal(given, triangles(state, z)[:, order][:, :, order], "update in another order")
+
+
+@check(TriangleUpdate, see="The third side")
+def turned(update, case):
+    """turns outgoing into incoming edges when z is transposed, and a and b change places"""
+    state, z = triangle_case(case, case.sizes(4, low=3))
+    names = {"a": "b", "b": "a", "gate_a": "gate_b", "gate_b": "gate_a"}
+    swapped = {
+        ".".join([names.get(part, part), kind]): value
+        for (part, kind), value in ((name.split("."), value) for name, value in state.items())
+    }
+    expected = triangle_made(update, state)(z)
+    case.shape(expected, tuple(z.shape), "update")
+    given = triangle_made(update, swapped, False)(z.transpose(1, 2))
+    case.shape(given, tuple(z.shape), "update with outgoing=False")
+    case.equal(given.transpose(1, 2), expected.detach(), "update of z transposed")
+
+
+def row_shapes(D_m: int, D_z: int, D: int, H: int) -> dict[str, tuple[int, ...]]:
+    """The weights of a RowAttentionWithPairBias."""
+    shapes = norm_shapes("norm_m", D_m) | norm_shapes("norm_z", D_z)
+    shapes |= {f"{name}.weight": (D, D_m) for name in ("query", "key", "value")}
+    shapes |= {"pair.weight": (H, D_z)} | linear_shapes("gate", D, D_m)
+    return shapes | linear_shapes("out", D_m, D)
+
+
+def row_by_row(state: dict[str, Tensor], H: int, m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute row attention head by head and residue by residue; return update and weights."""
+    m, bias = standard(state, "norm_m", m), layer(state, "pair", standard(state, "norm_z", z))
+    q, k, v = (layer(state, name, m) for name in ("query", "key", "value"))
+    gate, size, found, weights = torch.sigmoid(layer(state, "gate", m)), q.shape[-1] // H, [], []
+    N = range(m.shape[2])
+    for h in range(H):
+        part = slice(h * size, (h + 1) * size)
+        rows = []
+        for i in N:
+            scores = [(q[:, :, i, part] * k[:, :, j, part]).sum(dim=-1) for j in N]  # (B, S) each
+            scores = [scores[j] / size**0.5 + bias[:, i, j, h, None] for j in N]
+            rows.append(torch.softmax(torch.stack(scores, dim=-1), dim=-1))
+        weights.append(torch.stack(rows, dim=2))  # (B, S, N, N)
+        mixed = [sum(row[:, :, j, None] * v[:, :, j, part] for j in N) for row in rows]
+        found.append(gate[..., part] * torch.stack(mixed, dim=2))
+    return layer(state, "out", torch.cat(found, dim=-1)), torch.stack(weights, dim=2)
+
+
+def row_case(case: Case, attention, sizes: list[int]) -> tuple:
+    """Make a student's module; draw its weights, sequences and pairs."""
+    B, S, N, D_m, D_z, size = sizes
+    H = 2
+    state = drawn_state(case, row_shapes(D_m, D_z, H * size, H))
+    ours = made(attention, state, D_m, D_z, H * size, H)
+    return ours, state, H, 2 * case.randn(B, S, N, D_m) + 1, 2 * case.randn(B, N, N, D_z) - 1
+
+
+@check(RowAttentionWithPairBias, weight=3, see="What pairs know steers the rows", single="B")
+def values(attention, case):
+    """agrees with a loop over heads and residues"""
+    ours, state, H, m, z = row_case(case, attention, case.sizes(6, low=3))
+    update, _ = case.unpack(ours(m, z), "update", "a")
+    case.equal(update, row_by_row(state, H, m, z)[0], "update")
+
+
+@check(RowAttentionWithPairBias, weight=2, see="What pairs know steers the rows", single="B")
+def weights(attention, case):
+    """returns the weights of each head in each row"""
+    ours, state, H, m, z = row_case(case, attention, case.sizes(6, low=3))
+    _, a = case.unpack(ours(m, z), "update", "a")
+    case.equal(a, row_by_row(state, H, m, z)[1], "a")
+
+
+@check(RowAttentionWithPairBias, see="What pairs know steers the rows")
+def apart(attention, case):
+    """keeps the sequences apart: another first row changes no other row"""
+    ours, state, H, m, z = row_case(case, attention, case.sizes(6, low=3))
+    other = torch.cat([case.randn(*m[:, :1].shape), m[:, 1:]], dim=1)
+    update, _ = case.unpack(ours(other, z), "update", "a")
+    case.shape(update, tuple(m.shape), "update")
+    expected = row_by_row(state, H, m, z)[0][:, 1:]
+    case.equal(update[:, 1:], expected, "update of the other rows")

@@ -14,12 +14,14 @@ from course_pkg.bert import (
     BertModel,
     BertPretraining,
     SentenceClassifier,
+    best_span,
     load_bert,
     mask_tokens,
     mlm_head,
     next_sentence_pairs,
     nsp_head,
     pretraining_loss,
+    span_head,
     tf_idf,
 )
 from tests.alternatives import alternative
@@ -314,6 +316,58 @@ class NotStrict(SentenceClassifier):
         wanted = {name for name in self.state_dict() if not name.startswith("classifier")}
         known = {name: value for name, value in state.items() if name in wanted}
         self.load_state_dict(known, strict=False)
+
+
+@alternative(span_head)
+def by_one_matrix(X, S, E, allowed=None):
+    scores = F.linear(X, torch.stack([S, E]))  # (B, T, 2), as in published code
+    if allowed is not None:
+        scores = torch.where(allowed[..., None], scores, torch.tensor(-math.inf))
+    return scores.unbind(dim=-1)
+
+
+@alternative(span_head)
+def added_mask(X, S, E, allowed=None):
+    start, end = torch.einsum("btd,d->bt", X, S), (X * E).sum(dim=2)
+    if allowed is not None:
+        mask = torch.zeros_like(start)
+        mask[~allowed] = float("-inf")
+        start, end = start + mask, end + mask
+    return [start, end]
+
+
+@alternative(best_span)
+def span_by_span(start, end, longest, margin=0.0):
+    """Tries every span of every text."""
+    if longest <= 0:
+        raise ValueError("longest")
+    B, T = start.shape
+    found = torch.zeros(2, B, dtype=torch.int32)
+    for b in range(B):
+        best = start[b, 0] + end[b, 0] + margin
+        for i in range(1, T):
+            for j in range(i, min(T, i + longest)):
+                if start[b, i] + end[b, j] > best:
+                    best = start[b, i] + end[b, j]
+                    found[:, b] = torch.tensor([i, j])
+    return found[0], found[1]
+
+
+@alternative(best_span)
+def length_by_length(start, end, longest, margin=0.0):
+    """Shifts the ends against the starts, one length after the other."""
+    if longest < 1:
+        raise ValueError("longest")
+    best = start[:, 0] + end[:, 0] + margin
+    first, last = torch.zeros(2, len(start), dtype=torch.long)
+    for more in range(min(longest, start.shape[1] - 1)):
+        scores = start[:, 1 : start.shape[1] - more] + end[:, 1 + more :]
+        value, place = scores.max(dim=1)
+        better = value > best
+        best = torch.where(better, value, best)
+        first = torch.where(better, place + 1, first)
+        last = torch.where(better, place + 1 + more, last)
+    return first, last
 
 
 @alternative(load_bert)

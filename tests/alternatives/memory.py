@@ -7,17 +7,22 @@ from torch import nn
 from torch.nn import functional
 
 from course_pkg.memory import (
+    DRAW,
     NTM,
     circular_shift,
     content_addressing,
     dnc_allocation,
+    dnc_follow,
+    dnc_links,
     dnc_usage,
+    draw_kl,
     draw_read,
     draw_write,
     gaussian_filterbank,
     interpolate,
     ntm_read,
     ntm_write,
+    reparameterise,
     sharpen,
 )
 from tests.alternatives import alternative
@@ -228,6 +233,59 @@ def row_by_row(usage):
     return torch.stack(rows)
 
 
+@alternative(dnc_links)
+def pair_by_pair(links, precedence, w_write):
+    N = w_write.shape[1]
+    rows = []
+    for i in range(N):
+        row = []
+        for j in range(N):
+            left = (1 - w_write[:, i] - w_write[:, j]) * links[:, i, j]
+            row.append((i != j) * (left + w_write[:, i] * precedence[:, j]))
+        rows.append(torch.stack(row, dim=1))
+    total = sum(w_write[:, i : i + 1] for i in range(N))
+    return torch.stack(rows, dim=1), precedence - total * precedence + w_write
+
+
+@alternative(dnc_links)
+def by_outer_products(links, precedence, w_write):
+    here, last = w_write.unsqueeze(2), precedence.unsqueeze(1)
+    sums = here + here.transpose(1, 2)
+    new = links - sums * links + torch.bmm(here, last)
+    new = new - torch.diag_embed(torch.diagonal(new, dim1=1, dim2=2))
+    return new, torch.lerp(
+        precedence, torch.zeros_like(precedence), w_write.sum(1)[:, None]
+    ) + here[..., 0]
+
+
+@alternative(dnc_links)
+def in_float32(links, precedence, w_write):
+    links, precedence, w = links.float(), precedence.float(), w_write.float()
+    N = w.shape[-1]
+    new = links * (1 - w[:, :, None] - w[:, None, :]) + torch.einsum("bi,bj->bij", w, precedence)
+    new = new.masked_fill(torch.eye(N, dtype=torch.bool), 0.0)
+    return [new, precedence * (1 - w.sum(-1, keepdim=True)) + w]
+
+
+@alternative(dnc_follow)
+def by_einsum(links, w_read):
+    after = torch.einsum("bij,brj->bri", links, w_read)
+    return after, torch.einsum("bij,bri->brj", links, w_read)
+
+
+@alternative(dnc_follow)
+def head_by_head(links, w_read):
+    forward = [(links @ w.unsqueeze(-1)).squeeze(-1) for w in w_read.unbind(1)]
+    backward = [(links.transpose(1, 2) @ w.unsqueeze(-1)).squeeze(-1) for w in w_read.unbind(1)]
+    return torch.stack(forward, dim=1), torch.stack(backward, dim=1)
+
+
+@alternative(dnc_follow)
+def columns_first(links, w_read):
+    heads = w_read.transpose(1, 2)  # (B, N, R)
+    return [(links @ heads).transpose(1, 2), (links.transpose(1, 2) @ heads).transpose(1, 2)]
+
+
 @alternative(gaussian_filterbank)
 def as_in_the_paper(centre, stride, sigma, N, size):
     i = torch.arange(1, N + 1, dtype=centre.dtype)
@@ -275,3 +333,107 @@ def by_logarithms(centre, stride, sigma, N, size):
     mu = torch.stack([centre + (i - (N - 1) / 2) * stride for i in range(N)], dim=1)
     log = -(((torch.arange(size) - mu[..., None]) / (math.sqrt(2) * sigma[:, None, None])) ** 2)
     return torch.exp(log - torch.logsumexp(log, dim=2, keepdim=True))
+
+
+@alternative(reparameterise)
+def by_addcmul(mu, log_sigma, noise):
+    return torch.addcmul(mu, torch.exp(log_sigma), noise)
+
+
+@alternative(reparameterise)
+def from_the_variance(mu, log_sigma, noise):
+    return noise * torch.sqrt((2 * log_sigma).exp()) + mu
+
+
+@alternative(reparameterise)
+def in_float32(mu, log_sigma, noise):
+    return mu.float() + noise.float() * log_sigma.float().exp()
+
+
+@alternative(draw_kl)
+def from_widths(mu, log_sigma):
+    sigma = log_sigma.exp()
+    terms = 0.5 * (mu.pow(2) + sigma.pow(2) - 1) - sigma.log()
+    return terms.flatten(1).sum(1)
+
+
+@alternative(draw_kl)
+def glimpse_by_glimpse(mu, log_sigma):
+    total = 0
+    for m, s in zip(mu.unbind(1), log_sigma.unbind(1), strict=True):
+        total = total + 0.5 * torch.sum(m * m + torch.exp(2 * s) - 2 * s, dim=1) - m.shape[1] / 2
+    return total
+
+
+@alternative(draw_kl)
+def by_expm1(mu, log_sigma):
+    return torch.einsum("btd->b", mu.square() / 2 + torch.expm1(2 * log_sigma) / 2 - log_sigma)
+
+
+@alternative(DRAW)
+class DrawnFromNothing(nn.Module):
+    """Has the same weights, and every method written anew."""
+
+    def __init__(self, A, N, D_Z, H):
+        super().__init__()
+        self.size = A, N, H
+        self.encoder, self.decoder = nn.LSTMCell(2 * N * N + H, H), nn.LSTMCell(D_Z, H)
+        self.code, self.patch = nn.Linear(H, 2 * D_Z), nn.Linear(H, N * N)
+        self.read_aim, self.write_aim = nn.Linear(H, 5), nn.Linear(H, 5)
+        self.blank = nn.Parameter(torch.zeros(()))
+
+    def aim(self, raw):
+        A, N, _ = self.size
+        centre = (A + 1) * (raw[:, :2] + 1) / 2  # x, y; pixels from 1
+        place = torch.arange(N).to(raw) - (N - 1) / 2
+        mu = centre[..., None] + place * (A - 1) / (N - 1) * raw[:, 3].exp()[:, None, None]
+        pixels = torch.arange(1, A + 1).to(raw)
+        heat = -((pixels - mu[..., None]) ** 2) / (2 * raw[:, 2].exp()[:, None, None, None])
+        F_X, F_Y = heat.softmax(dim=3).unbind(1)
+        return [F_Y, F_X, raw[:, 4].exp()]
+
+    def read(self, x, error, h):
+        F_Y, F_X, gamma = self.aim(self.read_aim(h))
+        both = torch.einsum("biy,bkyx,bjx->bkij", F_Y, torch.stack([x, error], 1), F_X)
+        return (both * gamma[:, None, None, None]).flatten(1)
+
+    def write(self, h):
+        F_Y, F_X, gamma = self.aim(self.write_aim(h))
+        patch = self.patch(h).unflatten(1, (F_Y.shape[1], F_X.shape[1]))
+        return torch.einsum("biy,bij,bjx->byx", F_Y, patch, F_X) * (1 / gamma)[:, None, None]
+
+    def forward(self, x, noise):
+        B, T, _ = noise.shape
+        A, _, H = self.size
+        h = c = h_enc = c_enc = x.new_zeros(B, H)
+        canvas, kl = self.blank + x.new_zeros(B, A, A), 0
+        for t in range(T):
+            r = self.read(x, x - canvas.sigmoid(), h)
+            h_enc, c_enc = self.encoder(torch.hstack([r, h]), (h_enc, c_enc))
+            mu, log_sigma = self.code(h_enc).tensor_split(2, dim=1)
+            kl = kl + (0.5 * (mu**2 + log_sigma.exp() ** 2 - 1) - log_sigma).sum(1)
+            h, c = self.decoder(torch.addcmul(mu, log_sigma.exp(), noise[:, t]), (h, c))
+            canvas = canvas + self.write(h)
+        return [(functional.softplus(canvas) - x * canvas).sum((1, 2)), kl]
+
+    def generate(self, z):
+        B, T, _ = z.shape
+        H = self.size[2]
+        h = c = z.new_zeros(B, H)
+        added = []
+        for t in range(T):
+            h, c = self.decoder(z[:, t], (h, c))
+            added.append(self.write(h))
+        return torch.sigmoid(self.blank + torch.stack(added, 1).cumsum(1))
+
+
+@alternative(DRAW)
+class PictureByPicture(DRAW):
+    """Draws every picture of a batch on its own."""
+
+    def forward(self, x, noise):
+        parts = [DRAW.forward(self, x[n : n + 1], noise[n : n + 1]) for n in range(len(x))]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+    def generate(self, z):
+        return torch.cat([DRAW.generate(self, z[n : n + 1]) for n in range(len(z))])

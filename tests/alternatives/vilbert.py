@@ -7,11 +7,16 @@ from torch.nn import functional as F
 from course_pkg.attention import masked_softmax, merge_heads, split_heads
 from course_pkg.vilbert import (
     CoAttentionBlock,
+    RowAttentionWithPairBias,
+    TriangleUpdate,
     ViLBERT,
     VisualEmbeddings,
+    agent_aware_attention,
     alignment_loss,
     alignment_score,
+    lay_out_path,
     masked_multimodal_loss,
+    path_selection_loss,
     retrieve,
 )
 from tests.alternatives import alternative
@@ -224,3 +229,138 @@ def by_counting(scores, k):
         for n, row in enumerate(scores)
     ]
     return torch.tensor(hits).double().mean()
+
+
+@alternative(lay_out_path)
+def view_by_view(features, boxes, regions):
+    P, strips = boxes.shape[1], []
+    for p in range(P):
+        scale, shift = (
+            boxes.new_tensor([1, 1 / P, 1, 1 / P]),
+            boxes.new_tensor([0, p / P, 0, p / P]),
+        )
+        strips.append(boxes[:, p] * scale + shift)
+    return (
+        torch.cat(features.unbind(1), dim=1),
+        torch.cat(strips, dim=1),
+        torch.cat(regions.unbind(1), dim=1),
+    )
+
+
+@alternative(lay_out_path)
+def changed_copy(features, boxes, regions):
+    B, P, R, _ = boxes.shape
+    strip = boxes.clone()
+    strip[..., 1::2] += torch.arange(P).to(boxes).view(P, 1, 1)
+    strip[..., 1::2] /= P
+    strip = strip.masked_fill(~regions[..., None], 0)
+    return [features.reshape(B, P * R, -1), strip.reshape(B, P * R, 4), regions.reshape(B, P * R)]
+
+
+@alternative(path_selection_loss)
+def by_log_softmax(scores, right, paths=None):
+    if paths is not None:
+        if not all(bool(row[k]) for row, k in zip(paths, right, strict=True)):
+            raise ValueError("the right path is missing")
+        scores = torch.where(paths, scores, float("-inf"))
+    return -scores.log_softmax(dim=1)[torch.arange(len(right)), right].mean()
+
+
+@alternative(path_selection_loss)
+def one_by_one_path(scores, right, paths=None):
+    losses = []
+    for n in range(len(scores)):
+        there = torch.ones_like(scores[n], dtype=torch.bool) if paths is None else paths[n]
+        if not there[right[n]]:
+            raise ValueError(f"instruction {n} has no right path")
+        losses.append(scores[n][there].logsumexp(0) - scores[n, right[n]])
+    return torch.stack(losses).mean()
+
+
+@alternative(agent_aware_attention)
+def by_products(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    if agents.size(-1) != X.size(-2):
+        raise ValueError("agents")
+    M = (agents.unsqueeze(-1) == agents.unsqueeze(-2)).to(X)
+    E = M * ((X @ Q_self) @ (X @ K_self).mT) + (1 - M) * ((X @ Q_other) @ (X @ K_other).mT)
+    A = masked_softmax(E * Q_self.shape[1] ** -0.5, mask)
+    return A @ X @ V, A
+
+
+@alternative(agent_aware_attention)
+def vector_by_vector(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    N = X.shape[-2]
+    if agents.shape[-1] != N:
+        raise ValueError("one agent for each vector")
+    mask = torch.ones(N, N, dtype=torch.bool) if mask is None else mask
+    rows = []
+    for i in range(N):
+        own = (X @ K_self) @ (X[..., i, :] @ Q_self).unsqueeze(-1)
+        others = (X @ K_other) @ (X[..., i, :] @ Q_other).unsqueeze(-1)
+        same = agents == agents[..., i : i + 1]
+        row = torch.where(same, own[..., 0], others[..., 0]) / Q_self.shape[1] ** 0.5
+        rows.append(masked_softmax(row, mask[..., i, :]))
+    A = torch.stack(rows, dim=-2)
+    return [A @ (X @ V), A]
+
+
+@alternative(TriangleUpdate)
+class ByMatrixProducts(TriangleUpdate):
+    """Multiplies matrices, one for each feature."""
+
+    def forward(self, z):
+        z = self.norm(z)
+        a = (self.gate_a(z).sigmoid() * self.a(z)).permute(0, 3, 1, 2)  # (B, D, N, N)
+        b = (self.gate_b(z).sigmoid() * self.b(z)).permute(0, 3, 1, 2)
+        sums = (a @ b.mT if self.outgoing else a.mT @ b).permute(0, 2, 3, 1)
+        return self.out(self.norm_out(sums)) * self.gate(z).sigmoid()
+
+
+@alternative(TriangleUpdate)
+class ResidueByResidue(TriangleUpdate):
+    """Adds up one third residue after the other."""
+
+    def forward(self, z):
+        z, total = self.norm(z), 0
+        for k in range(z.shape[1]):
+            edges = z[:, :, k] if self.outgoing else z[:, k]  # (B, N, D_z)
+            a = torch.sigmoid(self.gate_a(edges)) * self.a(edges)
+            b = torch.sigmoid(self.gate_b(edges)) * self.b(edges)
+            total = total + a[:, :, None] * b[:, None]
+        return torch.sigmoid(self.gate(z)) * self.out(self.norm_out(total))
+
+
+@alternative(RowAttentionWithPairBias)
+class ByEinsum(RowAttentionWithPairBias):
+    """Leaves the heads where they are."""
+
+    def forward(self, m, z):
+        m, bias = self.norm_m(m), self.pair(self.norm_z(z))
+        q, k, v, g = (
+            part(m).unflatten(-1, (self.H, -1))
+            for part in (self.query, self.key, self.value, self.gate)
+        )
+        E = torch.einsum("bsihd,bsjhd->bshij", q, k) * q.shape[-1] ** -0.5
+        A = (E + torch.einsum("bijh->bhij", bias).unsqueeze(1)).softmax(-1)
+        found = torch.einsum("bshij,bsjhd->bsihd", A, v) * torch.sigmoid(g)
+        return self.out(found.flatten(3)), A
+
+
+@alternative(RowAttentionWithPairBias)
+class HeadByHead(RowAttentionWithPairBias):
+    """Goes through sequences and heads one by one."""
+
+    def forward(self, m, z):
+        m, bias = self.norm_m(m), self.pair(self.norm_z(z))
+        size, updates, weights = self.query.weight.shape[0] // self.H, [], []
+        for s in range(m.shape[1]):
+            row, found, maps = m[:, s], [], []
+            for h in range(self.H):
+                part = slice(h * size, (h + 1) * size)
+                q, k, v = (f(row)[..., part] for f in (self.query, self.key, self.value))
+                E = torch.baddbmm(bias[..., h], q, k.mT, alpha=size**-0.5)
+                maps.append(F.softmax(E, dim=2))
+                found.append(maps[-1] @ v)
+            updates.append(self.out(F.sigmoid(self.gate(row)) * torch.cat(found, dim=-1)))
+            weights.append(torch.stack(maps, dim=1))
+        return torch.stack(updates, dim=1), torch.stack(weights, dim=1)

@@ -14,6 +14,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertTokenizer,
 )
@@ -23,10 +24,12 @@ from course_pkg.bert import (
     BertModel,
     BertPretraining,
     SentenceClassifier,
+    best_span,
     load_bert,
     mask_tokens,
     next_sentence_pairs,
     pretraining_loss,
+    span_head,
     tf_idf,
 )
 from course_pkg.data import bert_base, facts, glue, sentences
@@ -124,6 +127,49 @@ def test_the_loss_is_that_of_transformers():
     words, follows = ours(*batch)
     expected = theirs(**asked(*batch), labels=goals, next_sentence_label=kinds).loss
     torch.testing.assert_close(pretraining_loss(words, goals, follows, kinds), expected)
+
+
+@pytest.mark.parametrize("L", [1, 3])
+def test_span_scores_are_those_of_transformers(L):
+    theirs = tiny(BertForQuestionAnswering, L)
+    last = theirs.qa_outputs
+    encoder = {n: v for n, v in theirs.state_dict().items() if not n.startswith("qa_outputs")}
+    state = {n.removeprefix("bert."): v for n, v in load_bert(encoder).items()}
+    ours = BertModel(**SIZES, L=L).double()
+    ours.load_state_dict(state)
+    batch = texts()
+    start, end = span_head(ours(*batch), *last.weight)
+    expected = theirs(**asked(*batch))
+    for scores, wanted, bias in (
+        (start, expected.start_logits, last.bias[0]),
+        (end, expected.end_logits, last.bias[1]),
+    ):
+        torch.testing.assert_close(scores + bias, wanted, rtol=1e-10, atol=1e-10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 9), st.integers(1, 11))
+def test_the_best_span_is_the_best_of_all(seed, B, T, longest):
+    source = torch.Generator().manual_seed(seed)
+    start, end = torch.randn(2, B, T, generator=source, dtype=torch.float64)
+    allowed = torch.rand(B, T, generator=source) < 0.7
+    allowed[:, 0] = True
+    start, end = (scores.masked_fill(~allowed, -torch.inf) for scores in (start, end))
+    margin = torch.randn((), generator=source, dtype=torch.float64).item()
+    first, last = best_span(start, end, longest, margin)
+    for b in range(B):
+        scores = {(0, 0): (start[b, 0] + end[b, 0]).item() + margin}
+        for i in range(1, T):
+            for j in range(i, min(i + longest, T)):
+                scores[i, j] = (start[b, i] + end[b, j]).item()
+        assert (int(first[b]), int(last[b])) == max(scores, key=scores.get)
+
+
+def test_a_tie_is_no_answer():
+    start = end = torch.tensor([[1.0, 1.0], [1.0, 1.5]])
+    assert [part.tolist() for part in best_span(start, end, 1)] == [[0, 1], [0, 1]]
+    with pytest.raises(ValueError, match="at least one token, but longest is 0"):
+        best_span(start, end, 0)
 
 
 def test_bert_base_has_110_million_parameters():

@@ -5,22 +5,28 @@ import random
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from course_pkg.data import copying
 from course_pkg.data.copying import copy_task
 from course_pkg.memory import (
+    DRAW,
     NTM,
     circular_shift,
     content_addressing,
     dnc_allocation,
+    dnc_follow,
+    dnc_links,
     dnc_usage,
+    draw_kl,
     draw_read,
     draw_write,
     gaussian_filterbank,
     interpolate,
     ntm_read,
     ntm_write,
+    reparameterise,
     sharpen,
 )
 
@@ -214,6 +220,10 @@ def test_gradients_are_those_of_finite_differences():
     gradcheck(sharpen, focus(B, N), 1 + rand(B))
     gradcheck(dnc_usage, rand(B, N), focus(B, N), focus(B, R, N), rand(B, R))
     gradcheck(dnc_allocation, rand(B, N))
+    gradcheck(dnc_links, *link_all(written(B, 3, N)), written(B, 1, N)[:, 0])
+    gradcheck(draw_kl, randn(B, 2, M), randn(B, 2, M))
+    gradcheck(reparameterise, *randn(3, B, M))
+    gradcheck(dnc_follow, link_all(written(B, 3, N))[0], focus(B, R, N))
     gradcheck(lambda *aim: gaussian_filterbank(*aim, N, 7), 7 * rand(B), 1 + rand(B), 1 + rand(B))
 
 
@@ -260,6 +270,96 @@ def test_rows_are_filled_one_after_the_other_and_reused_when_freed():
     assert dnc_allocation(usage).tolist() == [[0, 1, 0]]
 
 
+# Links in time
+
+
+def written(B: int, T: int, N: int) -> torch.Tensor:
+    """Draw the weights of T writes, each of which writes less than everything."""
+    return torch.softmax(randn(B, T, N + 1), dim=2)[:, :, :N]
+
+
+def link_all(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    B, T, N = w.shape
+    links, precedence = torch.zeros(B, N, N).double(), torch.zeros(B, N).double()
+    for t in range(T):
+        links, precedence = dnc_links(links, precedence, w[:, t])
+    return links, precedence
+
+
+def test_links_are_the_formula_for_every_pair_of_rows(sizes):
+    B, N, _, T = sizes
+    w = written(B, T + 1, N)
+    links, precedence = link_all(w[:, :T])
+    new, last = dnc_links(links, precedence, w[:, T])
+    for n in range(B):
+        now = w[n, T]
+        for i in range(N):
+            for j in range(N):
+                kept = (1 - now[i] - now[j]) * links[n, i, j]
+                expected = 0 * kept if i == j else kept + now[i] * precedence[n, j]
+                close(new[n, i, j], expected, **CLOSE)
+        close(last[n], (1 - now.sum()) * precedence[n] + now, **CLOSE)
+
+
+def test_links_are_the_sum_over_all_pairs_of_writes(sizes):
+    """A write links to each earlier one, as far as none between has moved on or has cut it."""
+    B, N, _, T = sizes
+    w = written(B, T, N)
+    links, precedence = link_all(w)
+    expected, last = torch.zeros(B, N, N).double(), torch.zeros(B, N).double()
+    for t in range(T):
+        still_last = torch.ones(B, 1).double()
+        for later in range(t + 1, T):
+            kept = torch.ones(B, N, N).double()
+            for cut in range(later + 1, T):
+                kept = kept * (1 - w[:, cut, :, None] - w[:, cut, None])
+            expected += kept * torch.einsum("bi,bj->bij", w[:, later], still_last * w[:, t])
+            still_last = still_last * (1 - w[:, later].sum(dim=1, keepdim=True))
+        last += still_last * w[:, t]
+    close(links, expected * (1 - torch.eye(N)), **CLOSE)
+    close(precedence, last, **CLOSE)
+
+
+def test_links_and_precedence_are_shares(sizes):
+    B, N, _, T = sizes
+    links, precedence = link_all(written(B, T + 5, N))
+    assert (links >= 0).all() and not torch.diagonal(links, dim1=1, dim2=2).any()
+    most = 1 + 1e-12  # one, rounding aside
+    assert (links.sum(dim=1) <= most).all() and (links.sum(dim=2) <= most).all()
+    assert (precedence >= 0).all() and (precedence.sum(dim=1) <= most).all()
+
+
+def test_a_sequence_is_read_back_in_both_directions(sizes):
+    B, _, _, _ = sizes
+    N, T = 13, 9
+    order = torch.stack([torch.randperm(N)[:T] for _ in range(B)])
+    w = functional.one_hot(order, N).double()
+    links, precedence = link_all(w)
+    close(precedence, w[:, -1])
+    forward, backward = dnc_follow(links, w)
+    close(forward, torch.cat([w[:, 1:], torch.zeros(B, 1, N).double()], dim=1))
+    close(backward, torch.cat([torch.zeros(B, 1, N).double(), w[:, :-1]], dim=1))
+    again = w[:, 4]  # the row of write 4 is written again: its neighbours are not joined
+    links, _ = dnc_links(links, precedence, again)
+    forward, backward = dnc_follow(links, w)
+    assert not forward[:, 3].any() and not backward[:, 5].any()
+    close(forward[:, T - 1], again)
+
+
+def test_heads_follow_every_link_as_far_as_it_goes(sizes):
+    B, N, R, T = sizes
+    links, _ = link_all(written(B, T, N))
+    w = focus(B, R, N)
+    forward, backward = dnc_follow(links, w)
+    for n in range(B):
+        for head in range(R):
+            for i in range(N):
+                after = sum(links[n, i, j] * w[n, head, j] for j in range(N))
+                before = sum(links[n, j, i] * w[n, head, j] for j in range(N))
+                close(forward[n, head, i], after, **CLOSE)
+                close(backward[n, head, i], before, **CLOSE)
+
+
 # Glimpses
 
 
@@ -300,6 +400,95 @@ def test_writing_is_the_transpose_of_reading(sizes):
     close(seen, painted, **CLOSE)
     expected = torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
     close(draw_read(image, F_Y, F_X, gamma), expected, **CLOSE)
+
+
+# Drawing
+
+
+def test_reparameterised_noise_has_the_gaussians_quantiles(sizes):
+    B, T, D_Z, _ = sizes
+    mu, log_sigma, share = randn(B, T, D_Z), randn(B, T, D_Z), 0.01 + 0.98 * rand(B, T, D_Z)
+    noise = torch.distributions.Normal(0, 1).icdf(share)
+    expected = torch.distributions.Normal(mu, log_sigma.exp()).icdf(share)
+    close(reparameterise(mu, log_sigma, noise), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_kl_is_that_of_torch_summed(sizes):
+    B, T, D_Z, _ = sizes
+    mu, log_sigma = randn(B, T, D_Z), randn(B, T, D_Z)
+    given = torch.distributions.Normal(mu, log_sigma.exp())
+    prior = torch.distributions.Normal(0 * mu, torch.ones_like(mu))
+    expected = torch.distributions.kl_divergence(given, prior)
+    expected = torch.stack([picture.sum() for picture in expected])
+    close(draw_kl(mu, log_sigma), expected, rtol=1e-10, atol=1e-10)
+
+
+def draw(sizes) -> tuple[DRAW, torch.Tensor, torch.Tensor]:
+    """Make a DRAW, pictures and noise."""
+    B, T, D_Z, H = sizes
+    net = DRAW(A=7, N=3, D_Z=D_Z, H=H).double()
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.7)
+    return net, rand(B, 7, 7).round(), randn(B, T, D_Z)
+
+
+def test_five_zeros_aim_at_the_whole_picture():
+    net = DRAW(A=9, N=5, D_Z=2, H=3).double()
+    F_Y, F_X, gamma = net.aim(torch.zeros(2, 5).double())
+    whole = torch.full((2,), 4.0).double(), torch.full((2,), 2.0).double(), torch.ones(2).double()
+    close(F_Y, gaussian_filterbank(*whole, 5, 9), **CLOSE)
+    close(F_X, F_Y, **CLOSE)
+    assert gamma.tolist() == [1, 1]
+
+
+def test_a_moved_aim_sees_the_moved_picture():
+    net = DRAW(A=12, N=3, D_Z=2, H=3).double()
+    raw = torch.tensor([[0.1, -0.2, -1.5, -1.4, 0.3]]).double()
+    moved = raw + torch.tensor([[2 * 2 / 13, 1 * 2 / 13, 0, 0, 0]]).double()  # right 2, down 1
+    picture = functional.pad(rand(1, 4, 4), (4, 4, 4, 4))
+    seen = draw_read(picture, *net.aim(raw))
+    close(draw_read(picture.roll((1, 2), (1, 2)), *net.aim(moved)), seen, rtol=1e-6, atol=1e-6)
+
+
+def test_losses_are_those_of_the_codes_that_are_sent(sizes):
+    """What `forward` paints is what `generate` paints from the same codes."""
+    net, x, noise = draw(sizes)
+    with torch.no_grad():
+        net.code.weight.zero_()  # every code has the Gaussian of the bias
+    mu, log_sigma = net.code.bias.chunk(2)
+    reconstruction, kl = net(x, noise)
+    pictures = net.generate(mu + log_sigma.exp() * noise)
+    likelihood = torch.distributions.Bernoulli(pictures[:, -1]).log_prob(x)
+    close(reconstruction, -likelihood.sum(dim=(1, 2)), rtol=1e-8, atol=1e-8)
+    given = torch.distributions.Normal(mu, log_sigma.exp())
+    one = torch.distributions.kl_divergence(given, torch.distributions.Normal(0, 1)).sum()
+    close(kl, (noise.shape[1] * one).double().expand(len(x)), rtol=1e-10, atol=1e-10)
+
+
+def test_the_encoder_is_told_what_the_canvas_lacks(sizes):
+    """The first step again by hand, with torch's LSTM for a sequence of one."""
+    net, x, noise = draw(sizes)
+    B, H = len(x), net.H
+    error = x - torch.sigmoid(net.blank)
+    raw = net.read_aim.bias.expand(B, 5)
+    F_Y, F_X, gamma = net.aim(raw)
+    glimpses = [torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, s, F_X) for s in (x, error)]
+    seen = torch.cat([*(glimpse.reshape(B, -1) for glimpse in glimpses), torch.zeros(B, H)], 1)
+    lstm = nn.LSTM(seen.shape[1], H, batch_first=True).double()
+    lstm.load_state_dict({f"{name}_l0": w for name, w in net.encoder.state_dict().items()})
+    mu, log_sigma = net.code(lstm(seen[:, None])[0][:, 0]).chunk(2, dim=1)
+    _, kl = net(x, noise[:, :1])
+    close(kl, draw_kl(mu[:, None], log_sigma[:, None]), rtol=1e-10, atol=1e-10)
+
+
+def test_drawings_grow_step_by_step(sizes):
+    net, _, z = draw(sizes)
+    pictures = net.generate(z)
+    B, T, _ = z.shape
+    assert pictures.shape == (B, T, 7, 7) and ((pictures > 0) & (pictures < 1)).all()
+    close(net.generate(z[:, :1]), pictures[:, :1], **CLOSE)
+    other = torch.cat([z[:, :-1], randn(B, 1, z.shape[2])], dim=1)
+    close(net.generate(other)[:, :-1], pictures[:, :-1], **CLOSE)
 
 
 # The copy task

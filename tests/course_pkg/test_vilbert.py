@@ -1,7 +1,8 @@
-"""The references of vilbert agree with torch and LXMERT's code; regions are what they say."""
+"""The references of vilbert agree with torch, LXMERT's and ESMFold's code, and with loops."""
 
 import doctest
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,17 +10,23 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig, LxmertConfig
 from transformers.models.bert.modeling_bert import BertLayer as TheirLayer
+from transformers.models.esm import modeling_esmfold
 from transformers.models.lxmert import modeling_lxmert
 
 from course_pkg.bert import BertLayer
 from course_pkg.data import regions, scenes
 from course_pkg.vilbert import (
     CoAttentionBlock,
+    RowAttentionWithPairBias,
+    TriangleUpdate,
     ViLBERT,
     VisualEmbeddings,
+    agent_aware_attention,
     alignment_loss,
     alignment_score,
+    lay_out_path,
     masked_multimodal_loss,
+    path_selection_loss,
     retrieve,
 )
 
@@ -275,6 +282,193 @@ def test_recall_is_torchs_topk_where_there_are_no_ties():
     for k in (0, 41):
         with pytest.raises(ValueError, match="between 1 and 40"):
             retrieve(scores, k)
+
+
+# Paths
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_path_is_laid_out_as_a_loop_does(seed):
+    torch.manual_seed(seed)
+    B, P, R, F_ = sizes(4)
+    features, boxes = drawn(B, P, R, F_), torch.rand(B, P, R, 4, dtype=torch.float64)
+    real = torch.rand(B, P, R) < 0.5
+    wide, places, shown = lay_out_path(features, boxes, real)
+    for b in range(B):
+        for p in range(P):
+            for r in range(R):
+                top, left, bottom, right = boxes[b, p, r].tolist()
+                expected = torch.tensor(
+                    [top, (p + left) / P, bottom, (p + right) / P], dtype=torch.float64
+                )
+                n = p * R + r
+                torch.testing.assert_close(places[b, n], expected, rtol=1e-10, atol=1e-10)
+                assert torch.equal(wide[b, n], features[b, p, r])
+                assert shown[b, n] == real[b, p, r]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_path_selection_loss_is_that_of_a_categorical_distribution(seed):
+    torch.manual_seed(seed)
+    B, K = sizes(2)
+    scores, right = 3 * drawn(B, K), torch.randint(0, K, (B,))
+    paths = (torch.rand(B, K) < 0.5).scatter(1, right[:, None], True)
+    losses = []
+    for row, k, there in zip(scores, right, paths, strict=True):
+        choice = torch.distributions.Categorical(logits=row[there])
+        losses.append(-choice.log_prob(there[:k].sum()))
+    expected = torch.stack(losses).mean()
+    given = path_selection_loss(scores, right, paths)
+    torch.testing.assert_close(given, expected, rtol=1e-10, atol=1e-10)
+    paths[0], right[0] = torch.arange(K) != 0, 0
+    with pytest.raises(ValueError, match="must be among the paths"):
+        path_selection_loss(scores, right, paths)
+
+
+# Agents, and pairs of residues
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_agent_aware_attention_agrees_with_a_double_loop(seed):
+    torch.manual_seed(seed)
+    B, N, D_X, D_Q, D_V = sizes(5)
+    X, agents = drawn(B, N, D_X), torch.randint(0, 3, (B, N))
+    own, other = (drawn(D_X, D_Q), drawn(D_X, D_Q)), (drawn(D_X, D_Q), drawn(D_X, D_Q))
+    W_V, mask = drawn(D_X, D_V), torch.rand(N, N) < 0.7
+    Y, A = agent_aware_attention(X, agents, *own, *other, W_V, mask)
+    for b in range(B):
+        for i in range(N):
+            weights = torch.zeros(N, dtype=torch.float64)
+            for j in range(N):
+                W_Q, W_K = own if agents[b, i] == agents[b, j] else other
+                E = (W_Q.T @ X[b, i]) @ (W_K.T @ X[b, j]) / math.sqrt(D_Q)
+                weights[j] = math.exp(E) if mask[i, j] else 0
+            weights = weights / weights.sum() if mask[i].any() else weights
+            torch.testing.assert_close(A[b, i], weights, **CLOSE)
+            torch.testing.assert_close(Y[b, i], W_V.T @ X[b].T @ weights, **CLOSE)
+
+
+def test_agent_aware_attention_is_torchs_where_the_kinds_agree():
+    torch.manual_seed(0)
+    X, agents = drawn(2, 5, 4), torch.tensor([0, 1, 0, 1, 1])
+    W_Q, W_K, W_V = drawn(4, 3), drawn(4, 3), drawn(4, 6)
+    Y, _ = agent_aware_attention(X, agents, W_Q, W_K, W_Q, W_K, W_V)
+    expected = F.scaled_dot_product_attention(X @ W_Q, X @ W_K, X @ W_V)
+    torch.testing.assert_close(Y, expected, **CLOSE)
+    with pytest.raises(ValueError, match="5 vectors need as many agents, got 1"):
+        agent_aware_attention(X, agents[:1], W_Q, W_K, W_Q, W_K, W_V)
+
+
+def renamed(model: nn.Module, names: dict[str, str]) -> dict[str, torch.Tensor]:
+    """Our weights under the names of another implementation."""
+    parts = ((name.split("."), value) for name, value in model.state_dict().items())
+    return {f"{names[part]}.{kind}": value for (part, kind), value in parts if part in names}
+
+
+@pytest.mark.parametrize("outgoing", [True, False])
+def test_the_triangle_update_is_esmfolds(outgoing):
+    torch.manual_seed(0)
+    B, N, D = 2, 5, 7
+    ours = shaken(TriangleUpdate(D, D, outgoing))
+    config = SimpleNamespace(pairwise_state_dim=D)
+    theirs = modeling_esmfold.EsmFoldTriangleMultiplicativeUpdate(config, outgoing).double()
+    names = {
+        "norm": "layer_norm_in",
+        "norm_out": "layer_norm_out",
+        "a": "linear_a_p",
+        "b": "linear_b_p",
+        "gate_a": "linear_a_g",
+        "gate_b": "linear_b_g",
+        "out": "linear_z",
+        "gate": "linear_g",
+    }
+    theirs.load_state_dict(renamed(ours, names))
+    z = drawn(B, N, N, D)
+    torch.testing.assert_close(ours(z), theirs(z), **CLOSE)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_triangle_update_agrees_with_a_triple_loop(seed):
+    torch.manual_seed(seed)
+    B, N, D_z, D = sizes(4)
+    for outgoing in (True, False):
+        update = shaken(TriangleUpdate(D_z, D, outgoing))
+        z = drawn(B, N, N, D_z)
+        x = update.norm(z)
+        a = update.gate_a(x).sigmoid() * update.a(x)
+        b = update.gate_b(x).sigmoid() * update.b(x)
+        sums = torch.zeros(B, N, N, D, dtype=torch.float64)
+        for i in range(N):
+            for j in range(N):
+                for k in range(N):
+                    left, right = (a[:, i, k], b[:, j, k]) if outgoing else (a[:, k, i], b[:, k, j])
+                    sums[:, i, j] = sums[:, i, j] + left * right
+        expected = update.gate(x).sigmoid() * update.out(update.norm_out(sums))
+        torch.testing.assert_close(update(z), expected, **CLOSE)
+
+
+def test_the_triangle_update_respects_the_triangles_symmetry():
+    torch.manual_seed(0)
+    outgoing, incoming = (shaken(TriangleUpdate(3, 4, out)) for out in (True, False))
+    z, order = drawn(2, 6, 6, 3), torch.randperm(6)
+    update = outgoing(z)
+    moved = outgoing(z[:, order][:, :, order])
+    torch.testing.assert_close(moved, update[:, order][:, :, order], **CLOSE)
+    names = {name: name for name in ("norm", "norm_out", "out", "gate")}
+    names |= {"a": "b", "b": "a", "gate_a": "gate_b", "gate_b": "gate_a"}
+    incoming.load_state_dict(renamed(outgoing, names))
+    turned = incoming(z.transpose(1, 2)).transpose(1, 2)
+    torch.testing.assert_close(turned, update, **CLOSE)
+    incoming.load_state_dict(outgoing.state_dict())  # with a and b as they were, it is another
+    assert not torch.allclose(incoming(z.transpose(1, 2)).transpose(1, 2), update)
+
+
+def test_row_attention_is_esmfolds_with_the_pairs_for_a_bias():
+    torch.manual_seed(0)
+    B, S, N, D_m, D_z, H, D_h = 2, 3, 5, 7, 4, 2, 6
+    ours = shaken(RowAttentionWithPairBias(D_m, D_z, H * D_h, H))
+    theirs = modeling_esmfold.EsmFoldAttention(D_m, D_m, D_m, D_h, H).double()
+    names = {
+        "query": "linear_q",
+        "key": "linear_k",
+        "value": "linear_v",
+        "gate": "linear_g",
+        "out": "linear_o",
+    }
+    theirs.load_state_dict(renamed(ours, names))
+    m, z = drawn(B, S, N, D_m), drawn(B, N, N, D_z)
+    bias = ours.pair(ours.norm_z(z)).permute(0, 3, 1, 2)[:, None]
+    X = ours.norm_m(m)
+    torch.testing.assert_close(ours(m, z)[0], theirs(X, X, biases=[bias]), **CLOSE)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_row_attention_agrees_with_a_loop(seed):
+    torch.manual_seed(seed)
+    B, S, N, H = (2 + torch.randperm(4)).tolist()
+    D_m, D_z, D_h = (6 + torch.randperm(4)[:3]).tolist()
+    attention = shaken(RowAttentionWithPairBias(D_m, D_z, H * D_h, H))
+    m, z = drawn(B, S, N, D_m), drawn(B, N, N, D_z)
+    update, A = attention(m, z)
+    for b in range(B):
+        bias = attention.pair(attention.norm_z(z[b]))  # (N, N, H)
+        for s in range(S):
+            x = attention.norm_m(m[b, s])
+            q, k, v = (
+                f(x).view(N, H, D_h) for f in (attention.query, attention.key, attention.value)
+            )
+            for i in range(N):
+                found = []
+                for h in range(H):
+                    E = [q[i, h] @ k[j, h] / math.sqrt(D_h) + bias[i, j, h] for j in range(N)]
+                    a = torch.stack(E).softmax(0)
+                    torch.testing.assert_close(A[b, s, h, i], a, **CLOSE)
+                    found.append(a @ v[:, h])
+                gate = attention.gate(x[i]).sigmoid()
+                expected = attention.out(gate * torch.cat(found))
+                torch.testing.assert_close(update[b, s, i], expected, **CLOSE)
 
 
 # Regions
