@@ -12,4 +12,5 @@ SCORES = {
     "dnc_usage": round(3 * 1 / 8, 2),  # right where nothing is written
     "gaussian_filterbank": round(3 * 2 / 9, 2),  # right far outside the image
     "draw_write": round(2 * 1 / 5, 2),  # right where γ is one
+    "DRAW": 0,  # uses both, and passes only what zeros pass: pictures do not mix
 }
