@@ -48,7 +48,8 @@ def check(solution: object) -> None:
     failed = None if report.passed else CheckFailed(report)
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     # Who validates a notebook reads the error alone.
-    if shell is not None and not report.is_stub and "NBGRADER_EXECUTION" not in os.environ:
+    is_folded = not report.is_stub and "NBGRADER_EXECUTION" not in os.environ
+    if shell is not None and (report.passed or is_folded):
         shell.display_pub.publish({"text/plain": report.text, "text/html": report._repr_html_()})
         if failed is not None:
             failed.is_shown = True

@@ -38,12 +38,8 @@ def notebook():
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: f"{e.module}.{e.name}")
 def test_same_reports(exercise: Exercise, notebook: Notebook):
-    """The reference and one bug and one alternative, another one of each for each exercise."""
-    name = exercise.name
-    reference = getattr(importlib.import_module(f"course_pkg.{exercise.module}"), name)
-    notebook.load(f"from course_pkg.{exercise.module} import {name}")
-    assert _compare(exercise, reference, notebook)
-    place = zlib.crc32(name.encode())
+    """One bug and one alternative of each exercise, the same ones in every run."""
+    place = zlib.crc32(exercise.name.encode())
     bugs, alternatives = BUGS[exercise], ALTERNATIVES[exercise]
     bug, alternative = place % len(bugs), place % len(alternatives)
     notebook.load(_pick("autograder.bugs", "BUGS", exercise, bug) + ".solution")
