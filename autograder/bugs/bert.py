@@ -1041,9 +1041,7 @@ class OldHead(SentenceClassifier):
 
 def hidden_at(allowed, *scores, fill=-torch.inf):
     """Fill scores where no answer may be."""
-    if allowed is None:
-        return scores
-    return tuple(torch.where(allowed, score, fill) for score in scores)
+    return tuple(s if allowed is None else torch.where(allowed, s, fill) for s in scores)
 
 
 @bug(span_head, "S and E are exchanged")

@@ -933,8 +933,8 @@ def summed_over_the_batch(links, precedence, w):
 
 @bug(dnc_links, "p is made to sum to one")
 def normalised(links, precedence, w):
-    links, precedence = dnc_links(links, precedence, w)
-    return links, precedence / precedence.sum(dim=1, keepdim=True)
+    L, p = dnc_links(links, precedence, w)
+    return L, p / p.sum(dim=1, keepdim=True)
 
 
 @bug(dnc_links, "the precedence comes first in the result", told_by="links should have shape")

@@ -1246,8 +1246,8 @@ class VariedRows(RowAttentionWithPairBias):
     def cut(self, X):
         return X.unflatten(3, (self.H, -1)).transpose(2, 3)
 
-    def gated_by(self, m, normed):
-        return normed
+    def gated_by(self, m, m_hat):
+        return m_hat
 
     def size(self, q, normed):
         return q.shape[-1]

@@ -427,6 +427,6 @@ def one_of_each(attention, case):
         ours, state, H, m, z = row_case(case, attention, [*shape, D_m, D_z, size])
         update, a = case.unpack(ours(m, z), "update", "a")
         note = "one sequence" if shape[1] == 1 else "one residue"
-        expected = row_by_row(state, H, m, z)
-        case.equal(update, expected[0], f"update of {note}")
-        case.equal(a, expected[1], f"a of {note}")
+        wanted = row_by_row(state, H, m, z)
+        case.equal(update, wanted[0], f"update of {note}")
+        case.equal(a, wanted[1], f"a of {note}")

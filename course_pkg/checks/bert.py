@@ -739,10 +739,10 @@ def searched(
 
 def span_scores(case: Case, B: int, T: int) -> tuple[Tensor, Tensor]:
     """Draw scores of start and end, higher for [CLS], so that some texts have no answer."""
-    start, end = case.randn(B, T), case.randn(B, T)
-    start[:, 0] += 1.2
-    end[:, 0] += 1.2
-    return start, end
+    starts, ends = case.randn(B, T), case.randn(B, T)
+    starts[:, 0] += 1.2
+    ends[:, 0] += 1.2
+    return starts, ends
 
 
 def spans(case: Case, result: object, B: int) -> tuple[Tensor, Tensor]:
