@@ -58,9 +58,10 @@ def alternatives(topic: str, name: str) -> list[Callable]:
 
 def taken(topic: str, name: str, number: int) -> Callable:
     """Give the alternative of that number, or the last one, under the exercise's name."""
-    solution = alternatives(topic, name)[number:] or alternatives(topic, name)[-1:]
-    solution[0].__name__ = name
-    return solution[0]
+    found = alternatives(topic, name)
+    solution = found[min(number, len(found) - 1)]
+    solution.__name__ = name
+    return solution
 
 
 def chosen(assignment: Assignment, number: int) -> dict[str, str]:
