@@ -1,5 +1,6 @@
 """Grading leaves out the cells on which nothing graded depends, and no others."""
 
+import ast
 import builtins
 
 import nbformat
@@ -63,3 +64,43 @@ def test_without_experiments_no_name_is_missing(assignment):
     assert len(kept) < len(codes)
     known = set(dir(builtins)) | {name for c in kept for name in bound(c.source)}
     assert {name for c in kept for name in used(c.source)} <= known
+
+
+def waited_for(tree: ast.Module, lists: dict[str, set[str]]) -> ast.If | None:
+    """Find `if ready(…)`, and note the lists of exercises that cells make."""
+    for node in tree.body:
+        match node:
+            case ast.If(ast.Call(ast.Name("ready"))):
+                return node
+            case ast.Assign([ast.Name(name)], ast.Tuple(items) | ast.List(items)):
+                lists[name] = spelled(items, lists)
+            case ast.AugAssign(ast.Name(name), _, ast.List(items)):
+                lists[name] |= spelled(items, lists)
+    return None
+
+
+def spelled(items: list[ast.expr], lists: dict[str, set[str]]) -> set[str]:
+    found = {item.id for item in items if isinstance(item, ast.Name)}
+    stars = [item.value.id for item in items if isinstance(item, ast.Starred)]
+    return found.union(*(lists[name] for name in stars))
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
+def test_an_experiment_waits_for_all_that_it_uses(assignment):
+    """Exercises that it names, and those without which earlier cells leave its names unbound."""
+    cells = [c for c in nbformat.read(assignment.solved, 4).cells if c.cell_type == "code"]
+    exercises = {c.id for c in cells if c.metadata.nbgrader["solution"]}
+    lists: dict[str, set[str]] = {}
+    always: set[str] = set()
+    earlier: dict[str, list[set[str]]] = {}  # for a name, what each cell that binds it waits for
+    for cell in cells:
+        if (gate := waited_for(ast.parse(cell.source), lists)) is None:
+            always |= bound(cell.source)
+            continue
+        inside = ast.unparse(gate)
+        waits = spelled(gate.test.args, lists)
+        assert used(inside) & exercises <= waits, cell.source
+        for name in (used(inside) & set(earlier)) - bound(inside) - always:
+            assert any(needed <= waits for needed in earlier[name]), (name, cell.source)
+        for name in bound(inside):
+            earlier.setdefault(name, []).append(waits)

@@ -161,6 +161,17 @@ def test_views_of_one_memory_stay_views():
     assert report(PagedKVCache, Slots).passed
 
 
+def test_copies_of_modules_share_nothing_but_what_their_modules_share():
+    module = torch.nn.ModuleList([torch.nn.LSTM(4, 5), torch.nn.Linear(3, 3)])
+    module.tied, module.table = module[1].weight, {"rows": [1, torch.ones(2)]}
+    (copied, *_) = twice.copies(META, module, (), {})
+    assert copied.tied is copied[1].weight and copied.tied.device == META
+    assert copied.table["rows"][0] == 1 and copied.table["rows"][1].device == META
+    copied[1].register_forward_hook(print)
+    assert copied[1]._forward_hooks and not module[1]._forward_hooks
+    assert copied[0](torch.zeros(2, 4, device=META))[0].shape == (2, 5)
+
+
 def test_a_check_leaves_nothing_on_the_students_objects():
     attention = CachedAttention(8, 2)
     with second_device():
