@@ -1265,7 +1265,7 @@ def divided(mu, log_sigma, noise):
 )
 def own_noise(mu, log_sigma, noise):
     own = torch.Generator().manual_seed(0)  # the same each time, for the files of known mistakes
-    return mu + log_sigma.exp() * torch.randn(mu.shape, generator=own)
+    return mu + log_sigma.exp() * torch.randn(mu.shape, dtype=mu.dtype, generator=own)
 
 
 @bug(
