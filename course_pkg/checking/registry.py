@@ -60,8 +60,13 @@ def check(
         single: the axes for each of which the check runs once more with a size of 1, and their
             places among the sizes that it draws first; a name alone is the first of them. A
             `squeeze` too many passes wherever no size is 1.
+    Raises:
+        ValueError: an exercise of another module has the same name; `check(f)` knows no more of f.
     """
     exercise = Exercise.of(reference)
+    if others := [other for other in CHECKS if other.name == exercise.name and other != exercise]:
+        both = f"{others[0].module} and {exercise.module}"
+        raise ValueError(f"two exercises are called {exercise.name}, in {both}: rename one")
     places = single if isinstance(single, Mapping) else {single: 0} if single else {}
 
     def register(run: Callable) -> Callable:

@@ -22,7 +22,7 @@ from autograder.grade.cell import graded
 from autograder.handout.exercise import stub as exercise_stub
 from autograder.hidden import load_hidden
 from course_pkg import check, ready
-from course_pkg.checking import CheckFailed
+from course_pkg.checking import CheckFailed, registry
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import Guarded
@@ -333,6 +333,14 @@ def test_the_readme_shows_what_a_check_says():
         check(lstm_step)
     shown = "\n".join(str(caught.value).splitlines()[:6])
     assert textwrap.indent(shown, " " * 4) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_two_exercises_cannot_have_one_name():
+    def lstm_step():
+        """A function of another module than lstm."""
+
+    with pytest.raises(ValueError, match="two exercises are called lstm_step, in lstm and"):
+        registry.check(lstm_step)
 
 
 def test_check_of_an_unknown_name_or_of_no_function():
