@@ -62,7 +62,11 @@ TRANSFORMER = Rule(
     ),
     "transformer_encoder|multi_head_attention",
 )
-READY_MADE = (RNN, LSTM, GRU, ATTENTION, TRANSFORMER)
+RMS_NORM = Rule(
+    ("torch.nn.RMSNorm", "torch.nn.functional.rms_norm", "torch.rms_norm"),
+    "rms_norm",
+)
+READY_MADE = (RNN, LSTM, GRU, ATTENTION, TRANSFORMER, RMS_NORM)
 _RULES: dict[Exercise, Rule] = {}
 
 

@@ -20,7 +20,16 @@ from course_pkg.checking import CheckFailed
 from course_pkg.checking.enforcement import enforced, prepare
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, find
-from course_pkg.checking.rules import ATTENTION, GRU, LSTM, NOTHING, RNN, TRANSFORMER, rule_of
+from course_pkg.checking.rules import (
+    ATTENTION,
+    GRU,
+    LSTM,
+    NOTHING,
+    RMS_NORM,
+    RNN,
+    TRANSFORMER,
+    rule_of,
+)
 from course_pkg.checking.runner import run_here
 
 for assignment in assignments():
@@ -33,6 +42,7 @@ WEIGHTS = (CELL.weight_ih, CELL.weight_hh, CELL.bias_ih, CELL.bias_hh)
 LAYER = nn.LSTM(4, 3)
 HEADS = nn.MultiheadAttention(4, 2, batch_first=True)
 ENCODER = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+NORM = nn.RMSNorm(4)
 SCRIPTED = torch.jit.script(CELL)
 SCRIPTED(X[0])
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -65,6 +75,9 @@ WAYS = {
     ),
     "an encoder's layer": (TRANSFORMER, lambda: ENCODER(X)),
     "its operator": (TRANSFORMER, lambda: torch._transformer_encoder_layer_fwd(*_encoder())),
+    "a norm made before": (RMS_NORM, lambda: NORM(X)),
+    "a norm by its function": (RMS_NORM, lambda: torch.rms_norm(X, [4])),
+    "a norm by its kernel": (RMS_NORM, lambda: torch.ops.aten._fused_rms_norm(X, [4], None, 1e-5)),
     "sklearn": (rule_of(find("linear_probe")), LogisticRegression),
     "sklearn, made before": (rule_of(find("linear_probe")), lambda: MODEL.fit([[0], [1]], [0, 1])),
 }

@@ -1,0 +1,1377 @@
+"""Checks of llama. Oracles: torch.nn.RMSNorm, scaled_dot_product_attention with enable_gqa, complex
+numbers, sums and loops written out, and the counts that were published."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.registry import check
+from course_pkg.checking.rules import ATTENTION, RMS_NORM, forbid
+from course_pkg.checks.kv_cache import demand_pieces, in_pieces
+from course_pkg.checks.positions import ANGLES, rotated
+from course_pkg.llama import (
+    GatedFeedForward,
+    Llama,
+    LlamaAttention,
+    LlamaBlock,
+    LoRA,
+    MixtureOfExperts,
+    RMSNorm,
+    llama_parameters,
+    load_balancing_loss,
+    load_llama,
+    pairs_to_halves,
+    rope_rotate_pairs,
+    route_top_k,
+    sliding_window_mask,
+    swiglu,
+)
+
+forbid(RMSNorm, RMS_NORM)
+
+
+def norm_pair(case: Case, norm, D: int, eps: float) -> tuple:
+    """Make a student's norm and torch's, with the same drawn weights."""
+    ours, theirs = norm(D, eps).double(), nn.RMSNorm(D, eps).double()
+    state = {"weight": case.randn(D)}
+    ours.load_state_dict(state)
+    theirs.load_state_dict(state)
+    return ours, theirs
+
+
+@check(RMSNorm, see="Normalise without centring")
+def length(norm, case):
+    """gives every vector a root mean square of one when it is new"""
+    B, T, D = case.sizes(3, low=3)
+    Y = norm(D).double()(4 * case.randn(B, T, D) + 5)
+    case.shape(Y, (B, T, D), "Y")
+    mean_squares = Y.square().mean(dim=-1)
+    case.equal(mean_squares, torch.ones(B, T), "mean square of Y", rtol=1e-4)
+
+
+@check(RMSNorm, see="Normalise without centring")
+def uncentred(norm, case):
+    """keeps every sign, so that equal numbers stay equal to each other, and do not become zero"""
+    B, D = case.sizes(2, low=3)
+    levels = 3 * case.randn(B, 1)
+    Y = norm(D).double()(levels.expand(B, D))
+    case.equal(Y, levels.sign().expand(B, D), "Y of equal numbers", rtol=1e-3)
+
+
+@check(RMSNorm, weight=3, see="Normalise without centring", single={"B": 0, "T": 1})
+def values(norm, case):
+    """agrees with torch.nn.RMSNorm"""
+    B, T, D = case.sizes(3, low=3)
+    ours, theirs = norm_pair(case, norm, D, 0.1)
+    X = case.randn(B, T, D) + 1
+    case.equal(ours(X), theirs(X), "Y")
+
+
+@check(RMSNorm, see="Normalise without centring")
+def small(norm, case):
+    """adds eps to the mean square, inside the root, as small vectors show"""
+    B, D = case.sizes(2, low=3)
+    X = 0.02 * case.randn(B, D)
+    for eps in (4e-4, 1e-6):
+        ours, theirs = norm_pair(case, norm, D, eps)
+        case.equal(ours(X), theirs(X), f"Y of small numbers, eps = {eps:g},")
+
+
+@check(RMSNorm, see="Normalise without centring")
+def fresh(norm, case):
+    """has one parameter, weight, which starts at one, and an eps of 1e-5 unless told otherwise"""
+    B, D = case.sizes(2, low=3)
+    ours = norm(D)
+    state = ours.state_dict()
+    case.that(
+        set(state) == {"weight"},
+        f"There should be one weight, called weight, yours are {sorted(map(str, state))}.",
+    )
+    case.equal(state["weight"], torch.ones(D), "weight")
+    X = 0.003 * case.randn(B, D)
+    case.equal(ours.double()(X), nn.RMSNorm(D, 1e-5).double()(X), "Y by default")
+
+
+@check(RMSNorm, weight=2, see="Normalise without centring")
+def half(norm, case):
+    """computes in float32 what float16 does not hold, and returns what came in"""
+    B, D = case.sizes(2, low=5)
+    ours, theirs = norm_pair(case, norm, D, 1e-5)
+    ours = ours.half()
+    X = (400 * case.randn(B, D)).half()
+    Y = ours(X)
+    case.equal(Y, theirs(X.double()), "Y of large numbers in float16", rtol=0.005, atol=0.005)
+    case.that(Y.dtype == torch.float16, f"Y should be torch.float16 as X is, yours is {Y.dtype}.")
+
+
+def through_gates(X: Tensor, W_gate: Tensor, W_up: Tensor, W_down: Tensor) -> Tensor:
+    """A gated network, with silu written out."""
+    logits = X @ W_gate
+    opened = logits / (1 + torch.exp(-logits))
+    return (opened * (X @ W_up)) @ W_down
+
+
+def network_weights(case: Case, D: int, F: int) -> dict[str, Tensor]:
+    """Draw the three matrices of a gated network."""
+    shapes = {"W_gate": (D, F), "W_up": (D, F), "W_down": (F, D)}
+    return {name: case.randn(*shape) / shape[0] ** 0.5 for name, shape in shapes.items()}
+
+
+@check(swiglu, weight=3, see="A gate inside the network", single={"B": 0, "D": 2, "F": 3})
+def values(network, case):
+    """agrees with the formula written out"""
+    B, T, D, F = case.sizes(4, low=3)
+    W, X = network_weights(case, D, F), 2 * case.randn(B, T, D)
+    case.equal(network(X, **W), through_gates(X, **W), "Y")
+
+
+@check(swiglu, see="A gate inside the network")
+def closed(network, case):
+    """lets nothing through where the gates are far below zero"""
+    B, D, F = case.sizes(3, low=3)
+    W, X = network_weights(case, D, F), 1 + case.rand(B, D)
+    W["W_gate"] = -40 - case.rand(D, F)
+    case.equal(network(X, **W), torch.zeros(B, D), "Y behind closed gates")
+
+
+@check(swiglu, see="A gate inside the network")
+def opened(network, case):
+    """multiplies what passes by the gate where that is far above zero"""
+    B, D, F = case.sizes(3, low=3)
+    W, X = network_weights(case, D, F), 1 + case.rand(B, D)
+    W["W_gate"] = 20 + case.rand(D, F)
+    expected = torch.einsum("bd,df,be,ef,fg->bg", X, W["W_gate"], X, W["W_up"], W["W_down"])
+    case.equal(network(X, **W), expected, "Y behind open gates")
+
+
+@check(swiglu, see="A gate inside the network")
+def proportional(network, case):
+    """grows in proportion to W_up and to W_down, but not to W_gate"""
+    B, D, F = case.sizes(3, low=3)
+    W, X = network_weights(case, D, F), 2 * case.randn(B, D)
+    for name in ("W_up", "W_down", "W_gate"):
+        more = {**W, name: -3 * W[name]}
+        case.equal(network(X, **more), through_gates(X, **more), f"Y with {name} times -3")
+
+
+def network_pair(case: Case, network, D: int, F: int) -> tuple:
+    """Make a student's network with drawn weights; return it and the weights."""
+    ours, state = network(D, F).double(), network_weights(case, D, F)
+    ours.load_state_dict(state)
+    return ours, state
+
+
+WIDTHS = [  # D, a multiple, and the F that comes of them
+    (24, 32, 64),
+    (12, 32, 32),
+    (25, 32, 96),
+    (64, 48, 192),
+    (30, 7, 84),
+    (10, 1, 26),
+    (7, 6, 18),
+    (45, 32, 128),
+]
+
+
+@check(GatedFeedForward, weight=2, see="As wide as costs the same")
+def widths(network, case):
+    """has ⌊8/3 D⌋ hidden features, rounded up to a multiple, unless told how many"""
+    found = [float(network(D, multiple=multiple).F) for D, multiple, _ in WIDTHS]
+    places = ", ".join(f"{D} ({multiple})" for D, multiple, _ in WIDTHS)
+    expected = torch.tensor([float(F) for *_, F in WIDTHS])
+    case.equal(torch.tensor(found), expected, f"F for D (multiple) = {places}", rtol=0, atol=0)
+
+
+@check(GatedFeedForward, see="As wide as costs the same")
+def given_width(network, case):
+    """takes F as it is when it is given, and a multiple of 32 by default"""
+    found, expected = [], []
+    for D, F in [(8, 5), (6, 33), (5, 7), (4, None), (13, None), (40, None)]:
+        made = network(D) if F is None else network(D, F)
+        found.append(float(made.F))
+        expected.append(float(F or {4: 32, 13: 64, 40: 128}[D]))
+    what = "F for D (F) = 8 (5), 6 (33), 5 (7), 4, 13, 40"
+    case.equal(torch.tensor(found), torch.tensor(expected), what, rtol=0, atol=0)
+
+
+@check(GatedFeedForward, see="As wide as costs the same")
+def parameters(network, case):
+    """has three matrices and nothing else"""
+    for D, F in [(24, None), (5, 7)]:
+        state = network(D, F).state_dict()
+        F = F or 64
+        shapes = {"W_gate": (D, F), "W_up": (D, F), "W_down": (F, D)}
+        for name, shape in shapes.items():
+            case.shape(state.get(name), shape, name)
+        names = sorted(map(str, state))
+        case.that(len(names) == 3, f"There should be no other weights, yours are {names}.")
+
+
+@check(GatedFeedForward, weight=2, see="A gate inside the network", single={"B": 0, "D": 2, "F": 3})
+def values(network, case):
+    """agrees with the formula written out"""
+    B, T, D, F = case.sizes(4, low=3)
+    ours, state = network_pair(case, network, D, F)
+    X = 2 * case.randn(B, T, D)
+    case.equal(ours(X), through_gates(X, **state), "Y")
+
+
+def spun(X: Tensor, positions: Tensor | None = None, base: float = 10000.0) -> Tensor:
+    """Turn neighbouring features, which are viewed as complex numbers."""
+    T, half = X.shape[-2], X.shape[-1] // 2
+    positions = torch.arange(T) if positions is None else positions
+    speeds = torch.tensor([base ** (-i / half) for i in range(half)], dtype=torch.float64)
+    turn = torch.polar(torch.ones(T, half, dtype=torch.float64), positions[:, None] * speeds)
+    numbers = torch.view_as_complex(X.double().unflatten(-1, (half, 2)).contiguous())
+    return torch.view_as_real(numbers * turn).flatten(-2)
+
+
+@check(
+    rope_rotate_pairs,
+    weight=3,
+    see="Two layouts of one rotation",
+    single={"B": 0, "H": 1, "T": 2},
+)
+def values(rotate, case):
+    """agrees with a product of complex numbers, two neighbours being one of these"""
+    B, H, T, half = case.sizes(4, low=3)
+    X = case.randn(B, H, T, 2 * half)
+    case.equal(rotate(X), spun(X), "turned X", **ANGLES)
+
+
+@check(rope_rotate_pairs, weight=2, see="Two layouts of one rotation")
+def one_pair(rotate, case):
+    """turns only features 2i and 2i + 1 where only these are not zero, each pair at its speed"""
+    half, t = 4, 2
+    found, expected = [], []
+    for feature in range(2 * half):
+        x = torch.zeros(1, 2 * half, dtype=torch.float64)
+        x[0, feature] = 1.0
+        turned = rotate(x, torch.tensor([t]))
+        case.shape(turned, (1, 2 * half), "turned X")
+        found.append(turned[0])
+        expected.append(spun(x, torch.tensor([t]))[0])
+    what = f"turned X for each unit vector at position {t}"
+    case.equal(torch.stack(found), torch.stack(expected), what, **ANGLES)
+
+
+@check(rope_rotate_pairs, see="Two layouts of one rotation")
+def given_positions(rotate, case):
+    """turns by the given positions and the given base"""
+    B, T, half = case.sizes(3, low=3)
+    X, positions = case.randn(B, T, 2 * half), case.integers(0, 30, T)
+    case.equal(rotate(X, positions), spun(X, positions), "turned X", **ANGLES)
+    turned = rotate(X, positions, base=70.0)
+    case.equal(turned, spun(X, positions, 70.0), "turned X with base 70", **ANGLES)
+
+
+@check(rope_rotate_pairs, see="Two layouts of one rotation")
+def lengths(rotate, case):
+    """keeps the length of every vector"""
+    B, T, half = case.sizes(3, low=3)
+    X = case.randn(B, T, 2 * half)
+    turned = rotate(X)
+    case.shape(turned, tuple(X.shape), "turned X")
+    case.equal(turned.norm(dim=-1), X.norm(dim=-1), "length", **ANGLES)
+
+
+@check(rope_rotate_pairs, see="Two layouts of one rotation")
+def half_precision(rotate, case):
+    """keeps the type of its input, but computes the angles more precisely"""
+    T, half = case.sizes(2, low=3)
+    X, positions = case.randn(T, 2 * half).bfloat16(), 300 + torch.arange(T)
+    turned = rotate(X, positions)
+    case.shape(turned, (T, 2 * half), "turned X")
+    case.that(
+        turned.dtype == torch.bfloat16,
+        f"The result should have the type of X, torch.bfloat16, yours has {turned.dtype}.",
+    )
+    case.equal(turned, spun(X, positions), "turned X", rtol=0.02, atol=0.03)
+
+
+@check(rope_rotate_pairs, see="Two layouts of one rotation")
+def odd(rotate, case):
+    """raises ValueError when D_h is odd"""
+    T, half = case.sizes(2, low=3)
+    X = case.randn(T, 2 * half + 1)
+    case.raises(ValueError, lambda: rotate(X), "D_h is odd")
+
+
+def reordered(W: Tensor, H: int) -> Tensor:
+    """Reorder columns one by one."""
+    D_h = W.shape[1] // H
+    columns = {}
+    for h in range(H):
+        for i in range(D_h // 2):
+            columns[h * D_h + i] = W[:, h * D_h + 2 * i]
+            columns[h * D_h + D_h // 2 + i] = W[:, h * D_h + 2 * i + 1]
+    return torch.stack([columns[c] for c in range(W.shape[1])], dim=1)
+
+
+@check(pairs_to_halves, weight=3, see="Weights that change layout", single={"D": 0})
+def values(convert, case):
+    """puts every column in its place"""
+    D, H, half = case.sizes(3, low=3)
+    W = case.randn(D, H * 2 * half)
+    case.equal(convert(W, H), reordered(W, H), "reordered W")
+
+
+@check(pairs_to_halves, see="Weights that change layout")
+def numbered(convert, case):
+    """takes columns 0 to 7 of a single head in the order 0, 2, 4, 6, 1, 3, 5, 7"""
+    W = torch.arange(8.0).expand(3, 8)
+    expected = torch.tensor([0.0, 2, 4, 6, 1, 3, 5, 7]).expand(3, 8)
+    case.equal(convert(W, 1), expected, "reordered W")
+
+
+@check(pairs_to_halves, weight=2, see="Weights that change layout")
+def same_scores(convert, case):
+    """gives the same scores with halves as there were with pairs"""
+    T, D, half = case.sizes(3, low=4)
+    H, X = 3, case.randn(T, D)
+    W_Q, W_K = case.randn(D, H * 2 * half), case.randn(D, H * 2 * half)
+    heads = lambda M: M.unflatten(1, (H, -1)).transpose(0, 1)  # noqa: E731
+    expected = spun(heads(X @ W_Q)) @ spun(heads(X @ W_K)).mT
+    new_Q, new_K = convert(W_Q, H), convert(W_K, H)
+    case.shape(new_Q, tuple(W_Q.shape), "reordered W_Q")
+    case.shape(new_K, tuple(W_K.shape), "reordered W_K")
+    found = rotated(heads(X @ new_Q.to(X))) @ rotated(heads(X @ new_K.to(X))).mT
+    case.equal(found, expected, "scores", rtol=1e-4, atol=1e-3)
+
+
+@check(pairs_to_halves, see="Weights that change layout")
+def refuses(convert, case):
+    """raises ValueError when the columns are not H heads of an even size"""
+    for columns, H in [(10, 3), (9, 3), (3, 1), (6, 4)]:
+        W = case.randn(4, columns)
+        when = f"{columns} columns are to be {H} heads"
+        case.raises(ValueError, lambda W=W, H=H: convert(W, H), when)
+
+
+def may_see(T: int, window: int | None, sinks: int, past: int) -> Tensor:
+    """Ask of every two positions whether the one may see the other."""
+    rows = []
+    for n in range(past, past + T):
+        sees = []
+        for s in range(past + T):
+            is_near = window is None or s > n - window
+            sees.append(s <= n and (is_near or s < sinks))
+        rows.append(sees)
+    return torch.tensor(rows)
+
+
+@check(sliding_window_mask, see="A window that slides")
+def causal(mask, case):
+    """allows all that came before where there is no window, or one as long as the text"""
+    T, past = case.sizes(2, low=4)
+    for window in (None, T + past, 100):
+        for before in (0, past):
+            expected = may_see(T, None, 0, before)
+            what = f"mask for window {window} and past {before}"
+            case.equal(mask(T, window=window, past=before), expected, what)
+
+
+@check(sliding_window_mask, weight=2, see="A window that slides")
+def values(mask, case):
+    """allows each position itself and window - 1 positions before it"""
+    (T,) = case.sizes(1, low=8)
+    for window in (3, 1):
+        expected = may_see(T, window, 0, 0)
+        case.equal(mask(T, window), expected, f"mask for window {window}")
+
+
+@check(sliding_window_mask, see="A window that slides")
+def counts(mask, case):
+    """allows every position as many as the window has, as far as there are so many"""
+    T, past, window = case.sizes(3, low=4)
+    given = mask(T, window, past=past)
+    case.shape(given, (T, past + T), "mask")
+    expected = torch.tensor([min(past + t + 1, window) for t in range(T)])
+    case.equal(given.sum(dim=1), expected, "allowed positions of each row")
+
+
+@check(sliding_window_mask, weight=2, see="A window that slides", single="T")
+def last_rows(mask, case):
+    """with a past, gives the last rows of the mask of the whole sequence"""
+    T, past = case.sizes(2, low=5)
+    expected = may_see(T, 4, 0, past)
+    case.equal(mask(T, 4, past=past), expected, "mask with past")
+
+
+@check(sliding_window_mask, weight=2, see="A window that slides")
+def sinks_too(mask, case):
+    """allows the first positions of the text to all that come after them"""
+    T, past = case.sizes(2, low=6)
+    case.equal(mask(T, 3, 2), may_see(T, 3, 2, 0), "mask with 2 sinks")
+    case.equal(mask(T, 3, 2, past), may_see(T, 3, 2, past), "mask with 2 sinks and past")
+    case.equal(mask(T, 2, 5), may_see(T, 2, 5, 0), "mask with 5 sinks")
+
+
+@check(sliding_window_mask, see="A window that slides")
+def refuses(mask, case):
+    """raises ValueError when the window is less than 1 or there are less than no sinks"""
+    case.raises(ValueError, lambda: mask(5, 0), "the window is 0")
+    case.raises(ValueError, lambda: mask(5, -2), "the window is -2")
+    case.raises(ValueError, lambda: mask(5, 3, -1), "sinks is -1")
+
+
+forbid(LlamaAttention, ATTENTION)
+
+
+# LlamaAttention
+
+
+def attention_weights(case: Case, D: int, size: int) -> dict[str, Tensor]:
+    """Draw the matrices of a layer whose keys and values have `size` features."""
+    sizes = {"Q": D, "K": size, "V": size, "O": D}
+    return {f"W_{x}": case.randn(D, n) * 2 / D**0.5 for x, n in sizes.items()}
+
+
+def turned(X: Tensor, base: float) -> Tensor:
+    """Turn features as complex numbers, the i-th and the i-th of the second half together."""
+    T, D_h = X.shape[-2:]
+    speeds = torch.tensor([base ** (-2 * i / D_h) for i in range(D_h // 2)], dtype=torch.float64)
+    angles = torch.outer(torch.arange(T).double(), speeds)
+    pairs = torch.complex(X[..., : D_h // 2], X[..., D_h // 2 :]) * torch.exp(1j * angles)
+    return torch.cat([pairs.real, pairs.imag], dim=-1)
+
+
+def visible(T: int, window: int | None, sinks: int) -> Tensor:
+    """Decide for one pair of positions after the other."""
+    allowed = torch.zeros(T, T, dtype=torch.bool)
+    for n in range(T):
+        for s in range(n + 1):
+            allowed[n, s] = window is None or n - s < window or s < sinks
+    return allowed
+
+
+def keys_and_values(
+    state: dict[str, Tensor], G: int, D_h: int, X: Tensor, base: float = 10000.0
+) -> tuple[Tensor, Tensor]:
+    """Compute what a cache should hold after a text: turned keys, and values."""
+    K, V = ((X @ state[f"W_{x}"]).view(*X.shape[:2], G, D_h).transpose(1, 2) for x in ("K", "V"))
+    return turned(K, base), V
+
+
+def attended(
+    state: dict[str, Tensor],
+    H: int,
+    G: int,
+    X: Tensor,
+    base: float = 10000.0,
+    window: int | None = None,
+    sinks: int = 0,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Let torch attend over a whole text; dtype, if any, is that of the cache."""
+    (B, T, D), D_h = X.shape, X.shape[2] // H
+    Q = turned((X @ state["W_Q"]).view(B, T, H, D_h).transpose(1, 2), base)
+    K, V = keys_and_values(state, G, D_h, X, base)
+    if dtype is not None:
+        K, V = K.to(dtype).to(X.dtype), V.to(dtype).to(X.dtype)
+    mask = visible(T, window, sinks)
+    Y = functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask, enable_gqa=True)
+    return Y.transpose(1, 2).reshape(B, T, D) @ state["W_O"]
+
+
+def llama_layer(case: Case, attention, D_h: int, H: int = 6, G: int = 2, **options) -> tuple:
+    """Make a student's layer with drawn weights, and return it with its state."""
+    state = attention_weights(case, H * D_h, G * D_h)
+    ours = attention(H * D_h, H, G, **options).double()
+    ours.load_state_dict(state)
+    return ours, state
+
+
+def demand_continued(case: Case, attention, lengths: list[int], **options) -> None:
+    """Demand that pieces of these lengths get what torch gives them as one text."""
+    B, D_h = case.integers(2, 4, 1).item(), 2 * case.integers(2, 5, 1).item()
+    ours, state = llama_layer(case, attention, D_h, **options)
+    X, cache = case.randn(B, sum(lengths), 6 * D_h), ours.new_cache(B, sum(lengths) + 1)
+    given = in_pieces(ours, X, cache, lengths)
+    demand_pieces(case, given, attended(state, 6, 2, X, **options), lengths, "Y")
+
+
+@check(LlamaAttention, weight=2, see="Attention as Llama has it", single={"B": 0, "T": 1})
+def values(attention, case):
+    """agrees with torch's scaled_dot_product_attention on a whole text"""
+    B, T, half = case.sizes(3, low=3)
+    ours, state = llama_layer(case, attention, 2 * half)
+    X = case.randn(B, T, 12 * half)
+    Y = ours(X)
+    case.trains(Y, "Y")
+    case.equal(Y, attended(state, 6, 2, X), "Y")
+
+
+@check(LlamaAttention, weight=3, see="Attention as Llama has it")
+def prefill_and_decode(attention, case):
+    """agrees with torch when a text is read first, then continued position by position"""
+    demand_continued(case, attention, [5, 1, 1, 1])
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
+def several_at_once(attention, case):
+    """agrees with torch when several positions come at once, again and again"""
+    demand_continued(case, attention, [2, 3, 4])
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
+def base(attention, case):
+    """turns queries and keys as slowly as base says"""
+    T, half = case.sizes(2, low=3)
+    for slowness in (7.0, 900.0):
+        ours, state = llama_layer(case, attention, 2 * half, base=slowness)
+        X = case.randn(2, T, 12 * half)
+        what = f"Y for base = {slowness:g}"
+        case.equal(ours(X), attended(state, 6, 2, X, base=slowness), what)
+
+
+@check(LlamaAttention, weight=2, see="A window that slides")
+def window(attention, case):
+    """sees only a window of the text, and its first positions if there are sinks"""
+    B, half = case.sizes(2)
+    for options in ({"window": 3}, {"window": 2, "sinks": 2}, {"window": 1}):
+        ours, state = llama_layer(case, attention, 2 * half, **options)
+        X = case.randn(B, 9, 12 * half)
+        what = "Y for " + " and ".join(f"{name} = {n}" for name, n in options.items())
+        case.equal(ours(X), attended(state, 6, 2, X, **options), what)
+
+
+@check(LlamaAttention, weight=2, see="A window that slides")
+def window_and_cache(attention, case):
+    """sees the same window of a text that comes piece by piece"""
+    demand_continued(case, attention, [4, 1, 1, 3, 1, 2], window=3, sinks=1)
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
+def distances(attention, case):
+    """depends on how far apart positions are, and not on where in the text they stand"""
+    B, T, half = case.sizes(3, low=3)
+    ours, _ = llama_layer(case, attention, 2 * half, window=T)
+    X = case.randn(B, 3 * T, 12 * half)
+    late, alone = ours(X), ours(X[:, -T:])
+    case.shape(late, tuple(X.shape), "Y")
+    case.shape(alone, (B, T, 12 * half), "Y")
+    case.equal(late[:, -1], alone[:, -1], f"Y of the last of {3 * T} positions, window {T},")
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
+def kept(attention, case):
+    """keeps turned keys of G heads in the cache, and values as they are"""
+    B, T, half = case.sizes(3, low=3)
+    ours, state = llama_layer(case, attention, 2 * half)
+    X, cache = case.randn(B, T + 3, 12 * half), ours.new_cache(B, T + 3)
+    in_pieces(ours, X, cache, [T, 1, 2])
+    K, V = case.unpack(cache.read(), "K", "V")
+    keys, values = keys_and_values(state, 2, 2 * half, X)
+    case.equal(K, keys, "K in the cache")
+    case.equal(V, values, "V in the cache")
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
+def unequal_groups(attention, case):
+    """raises ValueError when G does not divide H"""
+    case.raises(ValueError, lambda: attention(24, 6, 4), "6 heads are to share 4 of keys")
+
+
+# LlamaBlock
+
+
+def under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Take the weights whose names begin with a prefix, without it."""
+    return {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+
+
+def layer_state(case: Case, D: int, size: int, hidden: int, prefix: str = "") -> dict[str, Tensor]:
+    """Draw the weights of a LlamaBlock, none of them as a new one has it."""
+    parts = {f"attention.{n}": v for n, v in attention_weights(case, D, size).items()}
+    for name, shape in {"gate": (D, hidden), "up": (D, hidden), "down": (hidden, D)}.items():
+        parts[f"feed_forward.W_{name}"] = case.randn(*shape) * 2 / shape[0] ** 0.5
+    parts |= {f"norm_{n}.weight": case.rand(D) + 0.5 for n in (1, 2)}
+    return {prefix + name: value for name, value in parts.items()}
+
+
+def normed(X: Tensor, weight: Tensor) -> Tensor:
+    """Let torch normalise vectors as RMSNorm does."""
+    return functional.rms_norm(X, weight.shape, weight, 1e-5)
+
+
+def gated(state: dict[str, Tensor], X: Tensor) -> Tensor:
+    """Apply a gated network of these weights."""
+    return (functional.silu(X @ state["W_gate"]) * (X @ state["W_up"])) @ state["W_down"]
+
+
+def layered(state: dict[str, Tensor], H: int, G: int, X: Tensor, **options) -> Tensor:
+    """Apply a layer of Llama made of torch's functions."""
+    attention, network = under(state, "attention."), under(state, "feed_forward.")
+    X = X + attended(attention, H, G, normed(X, state["norm_1.weight"]), **options)
+    return X + gated(network, normed(X, state["norm_2.weight"]))
+
+
+def llama_block(case: Case, block, half: int, zeros: tuple = (), **options) -> tuple:
+    """Make a student's block with drawn weights, some zero; return it with its state."""
+    D_h, hidden = 2 * half, 12 * half + 5
+    state = layer_state(case, 6 * D_h, 2 * D_h, hidden)
+    state |= {name: torch.zeros_like(state[name]) for name in zeros}
+    ours = block(6 * D_h, 6, 2, hidden, **options).double()
+    ours.load_state_dict(state)
+    return ours, state
+
+
+NO_ATTENTION, NO_NETWORK = "attention.W_O", "feed_forward.W_down"
+
+
+@check(LlamaBlock, weight=3, see="The block", single={"B": 0, "T": 1})
+def values(block, case):
+    """agrees with torch's rms_norm, scaled_dot_product_attention and silu"""
+    B, T, half = case.sizes(3)
+    ours, state = llama_block(case, block, half)
+    X = 3 * case.randn(B, T, 12 * half)
+    Y = ours(X)
+    case.trains(Y, "X")
+    case.equal(Y, layered(state, 6, 2, X), "X")
+
+
+@check(LlamaBlock, see="The block")
+def passes_through(block, case):
+    """changes nothing when attention and network give zeros"""
+    B, T, half = case.sizes(3)
+    ours, _ = llama_block(case, block, half, (NO_ATTENTION, NO_NETWORK))
+    X = 3 * case.randn(B, T, 12 * half)
+    case.equal(ours(X), X, "X")
+
+
+@check(LlamaBlock, see="The block")
+def attention_alone(block, case):
+    """adds what attention says about the normalised vectors"""
+    B, T, half = case.sizes(3)
+    ours, state = llama_block(case, block, half, (NO_NETWORK,))
+    X = 3 * case.randn(B, T, 12 * half)
+    normal = normed(X, state["norm_1.weight"])
+    said = attended(under(state, "attention."), 6, 2, normal)
+    case.equal(ours(X), X + said, "X, where the network gives zeros,")
+
+
+@check(LlamaBlock, see="The block")
+def network_alone(block, case):
+    """adds what the network makes of the normalised vectors"""
+    B, T, half = case.sizes(3)
+    ours, state = llama_block(case, block, half, (NO_ATTENTION,))
+    X = 3 * case.randn(B, T, 12 * half)
+    made = gated(under(state, "feed_forward."), normed(X, state["norm_2.weight"]))
+    case.equal(ours(X), X + made, "X, where attention gives zeros,")
+
+
+@check(LlamaBlock, weight=2, see="The block")
+def prefill_and_decode(block, case):
+    """gives what the whole text gets when it comes piece by piece, with a cache"""
+    B, T, half = case.sizes(3)
+    ours, state = llama_block(case, block, half, window=4, sinks=1)
+    X, lengths = 3 * case.randn(B, T + 6, 12 * half), [T, 1, 3, 1, 1]
+    cache = ours.get_submodule("attention").new_cache(B, T + 6)
+    expected = layered(state, 6, 2, X, window=4, sinks=1)
+    demand_pieces(case, in_pieces(ours, X, cache, lengths), expected, lengths, "X")
+
+
+# Llama
+
+
+def model_state(
+    case: Case, V: int, D: int, size: int, L: int, hidden: int, tied: bool
+) -> dict[str, Tensor]:
+    """Draw the weights of a Llama."""
+    state = {"token.weight": 2 * case.randn(V, D), "norm.weight": case.rand(D) + 0.5}
+    for number in range(L):
+        state |= layer_state(case, D, size, hidden, f"blocks.{number}.")
+    return state if tied else state | {"W_head": case.randn(D, V) * 2 / D**0.5}
+
+
+def scored(state: dict[str, Tensor], tokens: Tensor, **options) -> Tensor:
+    """Compute the logits of a Llama made of torch's functions."""
+    X = functional.embedding(tokens, state["token.weight"])
+    for number in range(sum(name.endswith("norm_1.weight") for name in state)):
+        X = layered(under(state, f"blocks.{number}."), 6, 2, X, **options)
+    head = state["W_head"].T if "W_head" in state else state["token.weight"]
+    return functional.linear(normed(X, state["norm.weight"]), head)
+
+
+def llama_model(
+    case: Case, model, L: int = 3, tied: bool = False, zeros: tuple = (), **options
+) -> tuple:
+    """Make a student's model of 13 tokens with drawn weights, and return it with its state."""
+    state = model_state(case, 13, 24, 8, L, 17, tied)
+    state |= {n: torch.zeros_like(v) for n, v in state.items() if n.endswith(zeros)}
+    ours = model(13, 24, 6, 2, L, 17, tied, **options).double()
+    ours.load_state_dict(state)
+    return ours, state
+
+
+@check(Llama, weight=3, see="The whole model", single={"B": 0, "T": 1})
+def values(model, case):
+    """agrees with layers made of torch's functions"""
+    B, T = case.sizes(2, low=3)
+    ours, state = llama_model(case, model)
+    tokens = case.integers(0, 13, B, T)
+    logits = ours(tokens)
+    case.trains(logits, "the logits")
+    case.equal(logits, scored(state, tokens), "logits")
+
+
+@check(Llama, see="The whole model")
+def tied(model, case):
+    """scores the tokens with their embedding if tied"""
+    B, T = case.sizes(2, low=3)
+    ours, state = llama_model(case, model, tied=True)
+    tokens = case.integers(0, 13, B, T)
+    case.equal(ours(tokens), scored(state, tokens), "logits of a tied model")
+
+
+@check(Llama, see="The whole model")
+def around_the_blocks(model, case):
+    """scores the normalised embedding when all blocks give zeros"""
+    B, T = case.sizes(2, low=3)
+    ours, state = llama_model(case, model, zeros=(NO_ATTENTION, NO_NETWORK))
+    tokens = case.integers(0, 13, B, T)
+    normal = normed(state["token.weight"], state["norm.weight"])
+    expected = (normal @ state["W_head"])[tokens]
+    case.equal(ours(tokens), expected, "logits, where all blocks give zeros,")
+
+
+@check(Llama, see="The whole model")
+def causal(model, case):
+    """gives a position the same logits whatever comes after it"""
+    B, T = case.sizes(2, low=3)
+    ours, _ = llama_model(case, model)
+    tokens = case.integers(0, 13, B, T)
+    other = tokens.clone()
+    other[:, -1] = (tokens[:, -1] + 1) % 13
+    before, after = ours(tokens), ours(other)
+    case.shape(before, (B, T, 13), "logits")
+    case.shape(after, (B, T, 13), "logits")
+    case.equal(after[:, :-1], before[:, :-1], "logits before a different last token")
+
+
+def demand_read_in_pieces(case: Case, model, lengths: list[int], **options) -> None:
+    """Demand that pieces of these lengths get the logits that torch gives them as one text."""
+    ours, state = llama_model(case, model, **options)
+    B, N = case.integers(2, 6, 1).item(), sum(lengths)
+    tokens, caches = case.integers(0, 13, B, N), ours.new_caches(B, N + 2)
+    given = [ours(piece, caches) for piece in tokens.split(lengths, dim=1)]
+    demand_pieces(case, given, scored(state, tokens, **options), lengths, "logits")
+
+
+@check(Llama, weight=2, see="The whole model")
+def prefill_and_decode(model, case):
+    """gives the logits of the whole text when it reads it piece by piece, with caches"""
+    demand_read_in_pieces(case, model, [4, 1, 1, 1])
+
+
+@check(Llama, see="The whole model")
+def several_at_once(model, case):
+    """gives the logits of the whole text when several tokens come at once, in a window"""
+    demand_read_in_pieces(case, model, [1, 3, 5, 2], window=4, sinks=2)
+
+
+# route_top_k
+
+
+def ranked(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Route one token after the other, with Python's numbers."""
+    weights, chosen = [], []
+    for row in logits.tolist():
+        best = sorted(range(len(row)), key=lambda e, row=row: -row[e])[:k]
+        shares = [math.exp(row[e] - row[best[0]]) for e in best]
+        weights.append([share / math.fsum(shares) for share in shares])
+        chosen.append(best)
+    return torch.tensor(weights, dtype=torch.float64), torch.tensor(chosen)
+
+
+def demand_routes(case: Case, route, logits: Tensor, k: int, when: str) -> None:
+    """Demand the weights and the numbers of the experts."""
+    weights, chosen = ranked(logits, k)
+    given, experts = case.unpack(route(logits, k), "weights", "experts")
+    case.equal(experts, chosen, f"experts {when}")
+    case.equal(given, weights, f"weights {when}")
+
+
+MODELS = [  # what our Llama is made with, and k
+    {"V": 11, "D": 12, "H": 6, "G": 2, "L": 3, "F": 10},
+    {"V": 31, "D": 24, "H": 4, "G": 4, "L": 2, "F": 19, "tied": True},
+    {"V": 17, "D": 20, "H": 5, "G": 1, "L": 1, "F": 32},
+    {"V": 13, "D": 6, "H": 3, "G": 1, "L": 5, "F": 8, "experts": 7, "k": 3},
+    {"V": 23, "D": 16, "H": 8, "G": 4, "L": 4, "F": 9, "experts": 5},
+    {"V": 19, "D": 18, "H": 3, "G": 3, "L": 2, "F": 14, "tied": True, "experts": 4, "k": 1},
+]
+
+
+PARTS = ("embedding", "attention", "feed_forward", "norms", "head")
+
+
+def weights_of(
+    V: int,
+    D: int,
+    H: int,
+    G: int,
+    L: int,
+    F: int,
+    tied: bool = False,
+    experts: int | None = None,
+    k: int = 2,
+) -> dict[str, int]:
+    """Count the parameters of a Llama by the shapes of its weights."""
+    size = D // H
+    feed_forward = [(D, F), (D, F), (F, D)] * (experts or 1)
+    used = [(D, F), (D, F), (F, D)] * (k if experts else 1)
+    routers = [(D, experts)] if experts else []
+    shapes = {
+        "embedding": [(V, D)],
+        "attention": [(D, H * size), (D, G * size), (D, G * size), (H * size, D)] * L,
+        "feed_forward": (feed_forward + routers) * L,
+        "norms": [(1, D), (1, D)] * L + [(1, D)],
+        "head": [] if tied else [(D, V)],
+        "used": (used + routers) * L,
+    }
+    counts = {part: sum(rows * columns for rows, columns in shapes[part]) for part in shapes}
+    others = counts["embedding"] + counts["attention"] + counts["norms"] + counts["head"]
+    counts |= {"total": others + counts["feed_forward"], "active": others + counts.pop("used")}
+    return counts
+
+
+def demand_count(case: Case, count, name: str) -> None:
+    """Demand one of the numbers for all MODELS."""
+    found, expected = [], []
+    for model in MODELS:
+        result = count(**model)
+        number = result.get(name) if isinstance(result, dict) else None
+        case.that(
+            isinstance(number, (int, float)),
+            f'The result should be a dict with a number at "{name}", yours is not.',
+        )
+        found.append(float(number))
+        expected.append(float(weights_of(**model)[name]))
+    wrong = [m for m, a, b in zip(MODELS, found, expected, strict=True) if a != b] or MODELS[:1]
+    what = f"{name} for {', '.join(f'{x} = {value}' for x, value in wrong[0].items())}"
+    given = torch.tensor(found, dtype=torch.float64)
+    case.equal(given, torch.tensor(expected, dtype=torch.float64), what, rtol=0, atol=0)
+
+
+@check(llama_parameters, see="Count before you build")
+def embedding(count, case):
+    """counts the embedding, and the head unless it is tied"""
+    demand_count(case, count, "embedding")
+    demand_count(case, count, "head")
+
+
+@check(llama_parameters, see="Count before you build")
+def attention(count, case):
+    """counts the four matrices of attention, of which two have G heads"""
+    demand_count(case, count, "attention")
+
+
+@check(llama_parameters, see="Count before you build")
+def feed_forward(count, case):
+    """counts three matrices a layer, or three for each expert and one for the router"""
+    demand_count(case, count, "feed_forward")
+
+
+@check(llama_parameters, see="Count before you build")
+def norms(count, case):
+    """counts two norms a layer and one at the end"""
+    demand_count(case, count, "norms")
+
+
+@check(llama_parameters, weight=2, see="Count before you build")
+def total(count, case):
+    """adds up the parts"""
+    demand_count(case, count, "total")
+
+
+@check(llama_parameters, weight=2, see="Count before you build")
+def active(count, case):
+    """leaves out of the active ones the experts that a token does not get, and nothing else"""
+    demand_count(case, count, "active")
+
+
+LLAMA_2_7B = {"V": 32000, "D": 4096, "H": 32, "G": 32, "L": 32, "F": 11008}
+
+
+LLAMA_3_8B = {"V": 128256, "D": 4096, "H": 32, "G": 8, "L": 32, "F": 14336}
+
+
+def demand_published(case: Case, count, model: str, sizes: dict, name: str, number: int) -> None:
+    """Demand the number that was published for a model."""
+    result = count(**sizes)
+    given = result.get(name) if isinstance(result, dict) else None
+    message = f"{name} of {model} should be {number:,}, yours is {given!r:.30}."
+    case.that(given == number, message)
+
+
+@check(llama_parameters, see="Count before you build")
+def published(count, case):
+    """counts 6 738 415 616 in Llama 2 7B and 8 030 261 248 in Llama 3 8B"""
+    demand_published(case, count, "Llama 2 7B", LLAMA_2_7B, "total", 6_738_415_616)
+    demand_published(case, count, "Llama 3 8B", LLAMA_3_8B, "total", 8_030_261_248)
+
+
+def hub_state(
+    case: Case,
+    V: int = 7,
+    D: int = 6,
+    narrow: int = 4,
+    F: int = 5,
+    L: int = 2,
+    tied: bool = False,
+    experts: int | None = None,
+) -> dict[str, Tensor]:
+    """Draw weights under the names of LlamaForCausalLM, or of MixtralForCausalLM.
+
+    `narrow` is how many features all keys have together, and all values.
+    """
+    state = {"model.embed_tokens.weight": case.randn(V, D), "model.norm.weight": case.randn(D)}
+    if not tied:
+        state["lm_head.weight"] = case.randn(V, D)
+    rows = {"q": D, "k": narrow, "v": narrow, "o": D}
+    network = {"gate": (F, D), "up": (F, D), "down": (D, F)}
+    for n in range(L):
+        layer = f"model.layers.{n}."
+        for x, count in rows.items():
+            state[f"{layer}self_attn.{x}_proj.weight"] = case.randn(count, D)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            state[f"{layer}{name}.weight"] = case.randn(D)
+        if experts is None:
+            for name, shape in network.items():
+                state[f"{layer}mlp.{name}_proj.weight"] = case.randn(*shape)
+            continue
+        state[f"{layer}block_sparse_moe.gate.weight"] = case.randn(experts, D)
+        for e in range(experts):
+            for w, shape in zip((1, 3, 2), network.values(), strict=True):
+                state[f"{layer}block_sparse_moe.experts.{e}.w{w}.weight"] = case.randn(*shape)
+    return state
+
+
+def state_wanted(theirs: dict[str, Tensor], L: int, experts: int | None) -> dict[str, Tensor]:
+    """Find the published weight that belongs under each of our names."""
+    ours = {}
+    for n in range(L):
+        block, layer = f"blocks.{n}.", f"model.layers.{n}."
+        for x in "QKVO":
+            given = theirs[f"{layer}self_attn.{x.lower()}_proj.weight"]
+            ours[f"{block}attention.W_{x}"] = given.t()
+        ours[f"{block}norm_1.weight"] = theirs[f"{layer}input_layernorm.weight"]
+        ours[f"{block}norm_2.weight"] = theirs[f"{layer}post_attention_layernorm.weight"]
+        for name, w in (("gate", "w1"), ("up", "w3"), ("down", "w2")):
+            one = f"{layer}mlp.{name}_proj.weight"
+            many = [f"{layer}block_sparse_moe.experts.{e}.{w}.weight" for e in range(experts or 0)]
+            found = [theirs[place].t() for place in many] or theirs[one].t()
+            ours[f"{block}feed_forward.W_{name}"] = torch.stack(found) if experts else found
+        if experts:
+            router = theirs[f"{layer}block_sparse_moe.gate.weight"]
+            ours[f"{block}feed_forward.W_router"] = router.t()
+    ours["token.weight"] = theirs["model.embed_tokens.weight"]
+    ours["norm.weight"] = theirs["model.norm.weight"]
+    if "lm_head.weight" in theirs:
+        ours["W_head"] = theirs["lm_head.weight"].t()
+    return ours
+
+
+def demand_llama(
+    case: Case, given: object, theirs: dict[str, Tensor], L: int, experts: int | None = None
+) -> None:
+    """Demand every weight of a published model in its place."""
+    expected = state_wanted(theirs, L, experts)
+    if not isinstance(given, dict):
+        raise Failure(f"The state should be a dict, yours is {describe(given)}.")
+    missing = sorted(set(expected) - set(given))
+    extra = sorted(map(str, set(given) - set(expected)))
+    case.that(not missing, f"{(missing or [''])[0]} is missing from your state.")
+    case.that(not extra, f"{(extra or [''])[0]} does not belong in your state.")
+    for name, value in expected.items():
+        case.equal(given[name], value, name)
+
+
+@check(load_llama, weight=3, see="Load what others have trained")
+def values(load, case):
+    """puts every weight of a Llama where it belongs"""
+    theirs = hub_state(case)
+    demand_llama(case, load(theirs), theirs, 2)
+
+
+@check(load_llama, see="Load what others have trained")
+def tied(load, case):
+    """accepts a model without lm_head, which uses the embedding twice"""
+    theirs = hub_state(case, L=1, tied=True)
+    demand_llama(case, load(theirs), theirs, 1)
+
+
+@check(load_llama, weight=2, see="Load what others have trained")
+def with_experts(load, case):
+    """stacks the experts of a Mixtral, and finds its routers"""
+    theirs = hub_state(case, experts=3)
+    demand_llama(case, load(theirs), theirs, 2, experts=3)
+
+
+@check(load_llama, see="Load what others have trained")
+def old_files(load, case):
+    """leaves out the tables of frequencies"""
+    theirs = hub_state(case, L=1)
+    tables = {"model.layers.0.self_attn.rotary_emb.inv_freq": case.rand(3)}
+    demand_llama(case, load({**tables, **theirs}), theirs, 1)
+
+
+@check(load_llama, see="Load what others have trained")
+def refuses(load, case):
+    """raises ValueError for a bias, and for any other name that it does not know"""
+    for name, size in [
+        ("model.layers.0.self_attn.q_proj.bias", (6,)),
+        ("model.layers.0.self_attn.q_norm.weight", (3,)),
+        ("score.weight", (2, 6)),
+    ]:
+        more = {**hub_state(case, L=1), name: case.randn(*size)}
+        case.raises(ValueError, lambda more=more: load(more), f"the state has {name}")
+
+
+@check(route_top_k, weight=3, see="Choose the experts", single="M")
+def values(route, case):
+    """agrees with a loop that sorts the experts of each token"""
+    M, E, k = case.sizes(3)
+    E = E + k + 2  # more than k
+    demand_routes(case, route, 2 * case.randn(M, E), k, f"for k = {k}")
+
+
+@check(route_top_k, see="Choose the experts")
+def shares(route, case):
+    """gives positive weights that sum to one, the largest first"""
+    M, E, k = case.sizes(3)
+    weights, _ = case.unpack(route(case.randn(M, E + k + 2), k), "weights", "experts")
+    case.shape(weights, (M, k), "weights")
+    case.equal(weights.sum(dim=1), torch.ones(M), "sum of the weights")
+    ordered = (weights > 0).all() and (weights[:, 1:] <= weights[:, :-1]).all()
+    case.that(ordered, "weights should be positive and fall from left to right.", weights)
+
+
+@check(route_top_k, see="Choose the experts")
+def one_or_all(route, case):
+    """gives one expert all the weight, and all of them their softmax"""
+    M, E = case.sizes(2, low=4)
+    demand_routes(case, route, case.randn(M, E), 1, "for k = 1")
+    demand_routes(case, route, case.randn(M, E), E, f"for k = E = {E}")
+
+
+@check(route_top_k, see="Choose the experts")
+def others_do_not_count(route, case):
+    """gives the same weights whatever the scores of the experts that are not chosen"""
+    M, E, k = case.sizes(3)
+    E = E + k + 2
+    logits = case.randn(M, E)
+    _, chosen = ranked(logits, k)
+    lower = (logits - 3).scatter(1, chosen, logits.gather(1, chosen))
+    before, _ = case.unpack(route(logits, k), "weights", "experts")
+    case.shape(before, (M, k), "weights")
+    after, _ = case.unpack(route(lower, k), "weights", "experts")
+    case.equal(after, before, "weights when the other experts' scores are lower")
+
+
+@check(route_top_k, see="Choose the experts")
+def impossible(route, case):
+    """raises ValueError when k is less than 1 or more than E"""
+    logits = case.randn(4, 5)
+    case.raises(ValueError, lambda: route(logits, 0), "k is 0")
+    case.raises(ValueError, lambda: route(logits, 6), "k is 6 and there are 5 experts")
+
+
+# load_balancing_loss
+
+
+def drawn_choices(case: Case, M: int, E: int, k: int) -> Tensor:
+    """Draw k different experts for each token."""
+    return case.rand(M, E).argsort(dim=1)[:, :k]
+
+
+def counted_loss(logits: Tensor, experts: Tensor) -> Tensor:
+    """Compute the loss with loops over tokens and experts."""
+    M, E = logits.shape
+    total = logits.new_zeros(())
+    for e in range(E):
+        load = sum(e in chosen for chosen in experts.tolist()) / M
+        shares = [logits[m, e].exp() / logits[m].exp().sum() for m in range(M)]
+        total = total + E * load * sum(shares) / M
+    return total
+
+
+@check(load_balancing_loss, weight=3, see="Keep all of them busy", single="M")
+def values(loss, case):
+    """agrees with loops over tokens and experts"""
+    M, E, k = case.sizes(3)
+    E = E + k + 1
+    logits, experts = 2 * case.randn(M, E), drawn_choices(case, M, E, k)
+    case.equal(loss(logits, experts), counted_loss(logits, experts), "L")
+
+
+@check(load_balancing_loss, see="Keep all of them busy")
+def equal_loads(loss, case):
+    """is k when all experts have equal loads, whatever the logits"""
+    E, k = 7, 3
+    experts = (torch.arange(2 * E)[:, None] + torch.arange(k)) % E
+    L = loss(2 * case.randn(2 * E, E), experts)
+    case.equal(L, torch.tensor(float(k)), "L for equal loads and k = 3")
+
+
+@check(load_balancing_loss, see="Keep all of them busy")
+def one_has_all(loss, case):
+    """is E when one expert has all tokens and all probability"""
+    M, E = case.sizes(2, low=3)
+    logits = torch.zeros(M, E, dtype=torch.float64)
+    logits[:, 1] = 60
+    experts = torch.ones(M, 1, dtype=torch.long)
+    case.equal(loss(logits, experts), torch.tensor(float(E)), f"L where one of {E} has all")
+
+
+@check(load_balancing_loss, see="Keep all of them busy")
+def idle(loss, case):
+    """counts the experts that no token goes to"""
+    M, E = case.sizes(2, low=4)
+    logits, experts = case.randn(M, E), drawn_choices(case, M, 3, 2)
+    case.equal(loss(logits, experts), counted_loss(logits, experts), "L with idle experts")
+
+
+@check(load_balancing_loss, see="Keep all of them busy")
+def twice_as_many(loss, case):
+    """does not change when every token comes twice"""
+    M, E, k = case.sizes(3)
+    E = E + k + 1
+    logits, experts = case.randn(M, E), drawn_choices(case, M, E, k)
+    once = loss(logits, experts)
+    case.shape(once, (), "L")
+    again = loss(logits.repeat(2, 1), experts.repeat(2, 1))
+    case.equal(again, once, "L of every token twice")
+
+
+@check(load_balancing_loss, weight=2, see="Keep all of them busy")
+def gradient(loss, case):
+    """sends its gradient through P alone, and so lowers the scores of busy experts"""
+    M, E, k = case.sizes(3)
+    E = E + k + 1
+    logits, experts = case.randn(M, E).requires_grad_(), drawn_choices(case, M, E, k)
+    L = loss(logits, experts)
+    case.trains(L, "L")
+    L.backward()
+    loads = torch.stack([(experts == e).double().sum() for e in range(E)]) / M
+    p = torch.softmax(logits.detach(), dim=1)
+    expected = p * (loads - (p @ loads)[:, None]) * E / M
+    case.gradient(logits, expected, "logits")
+
+
+# MixtureOfExperts
+
+
+def experts_state(case: Case, D: int, hidden: int, E: int) -> dict[str, Tensor]:
+    """Draw the weights of a mixture of experts."""
+    shapes = {
+        "router": (D, E),
+        "gate": (E, D, hidden),
+        "up": (E, D, hidden),
+        "down": (E, hidden, D),
+    }
+    return {f"W_{n}": case.randn(*s) * 2 / s[-2] ** 0.5 for n, s in shapes.items()}
+
+
+def mixed(state: dict[str, Tensor], X: Tensor, k: int, capacity: int | None = None) -> Tensor:
+    """Send one token after the other through its experts, one after the other."""
+    D, E = state["W_router"].shape
+    taken, rows = [0] * E, []
+    for x in X.reshape(-1, D):
+        logits = x @ state["W_router"]
+        best = sorted(range(E), key=lambda e, logits=logits: -logits[e].item())[:k]
+        total, y = sum(logits[e].exp() for e in best), 0 * x
+        for e in best:
+            taken[e] += 1
+            if capacity is None or taken[e] <= capacity:
+                expert = {name: W[e] for name, W in state.items() if name != "W_router"}
+                y = y + logits[e].exp() / total * gated(expert, x)
+        rows.append(y)
+    return torch.stack(rows).reshape(X.shape)
+
+
+def mixture(case: Case, moe, D: int, E: int, k: int, capacity: int | None = None) -> tuple:
+    """Make a student's mixture with drawn weights, and return it with its state."""
+    state = experts_state(case, D, D + 4, E)
+    ours = moe(D, D + 4, E, k, capacity).double()
+    ours.load_state_dict(state)
+    return ours, state
+
+
+@check(MixtureOfExperts, weight=3, see="Experts in place of one network", single={"B": 0, "T": 1})
+def values(moe, case):
+    """agrees with loops over tokens and their experts"""
+    B, T, D = case.sizes(3)
+    ours, state = mixture(case, moe, D, 5, 2)
+    X = case.randn(B, T, D)
+    Y = ours(X)
+    case.trains(Y, "Y")
+    case.equal(Y, mixed(state, X, 2), "Y")
+
+
+@check(MixtureOfExperts, see="Choose the experts")
+def one_or_all(moe, case):
+    """sends a token through one expert, and through all of them"""
+    B, T, D = case.sizes(3)
+    for k in (1, 4):
+        ours, state = mixture(case, moe, D, 4, k)
+        X = case.randn(B, T, D)
+        case.equal(ours(X), mixed(state, X, k), f"Y for k = {k} of 4 experts")
+
+
+@check(MixtureOfExperts, see="Experts in place of one network")
+def alone(moe, case):
+    """gives a token the same whatever comes with it, if there is no capacity"""
+    B, T, D = case.sizes(3)
+    ours, _ = mixture(case, moe, D, 5, 2)
+    X = case.randn(B, T, D)
+    together, one = ours(X), ours(X[-1:, -1:])
+    case.shape(together, (B, T, D), "Y")
+    case.shape(one, (1, 1, D), "Y")
+    case.equal(one[0, 0], together[-1, -1], "Y of a token alone")
+
+
+@check(MixtureOfExperts, weight=3, see="Experts in place of one network")
+def capacity(moe, case):
+    """drops what comes after an expert is full, and leaves the other weights as they are"""
+    D = case.sizes(1, low=4)[0]
+    for B, T, room in ((3, 5, 2), (2, 7, 4), (4, 3, 1)):
+        ours, state = mixture(case, moe, D, 4, 2, room)
+        X = case.randn(B, T, D)
+        what = f"Y of {B} sequences of {T}, capacity {room},"
+        case.equal(ours(X), mixed(state, X, 2, room), what)
+
+
+@check(MixtureOfExperts, see="Experts in place of one network")
+def dropped(moe, case):
+    """gives zero where all experts dropped a token"""
+    B, T, D = case.sizes(3)
+    ours, state = mixture(case, moe, D, 4, 2, T - 1)
+    X = case.randn(D) * (case.rand(B, T, 1) + 1)  # one direction, so the same experts for all
+    Y = ours(X)
+    case.shape(Y, (B, T, D), "Y")
+    late = Y.flatten(0, 1)[T - 1 :]
+    case.equal(late, torch.zeros(B * T - T + 1, D), f"Y of the tokens after the first {T - 1}")
+    case.equal(Y, mixed(state, X, 2, T - 1), "Y")
+
+
+@check(MixtureOfExperts, see="Experts in place of one network")
+def axes(moe, case):
+    """reads whatever axes there are before the last as tokens, in their order"""
+    B, T, D = case.sizes(3)
+    ours, state = mixture(case, moe, D, 4, 2, 3)
+    X = case.randn(B, 2, T, D)
+    case.equal(ours(X), mixed(state, X, 2, 3), f"Y for X of shape {tuple(X.shape)}")
+    flat = X.flatten(0, 2)
+    case.equal(ours(flat), mixed(state, flat, 2, 3), f"Y for X of shape {tuple(flat.shape)}")
+
+
+# LoRA
+
+
+def adapted(case: Case, lora, alpha: float, *sizes: int) -> tuple:
+    """Make a student's adapter with drawn A and B; return it, W, and what is added to W."""
+    D_in, r, D_out = sizes
+    W, A, B = case.randn(D_in, D_out), case.randn(D_in, r), case.randn(r, D_out)
+    ours = lora(W, r, alpha).double()
+    ours.load_state_dict({"W": W, "A": A, "B": B})
+    return ours, W, torch.einsum("ij,jk->ik", A, B) * (alpha / r)
+
+
+def parameters_of(case: Case, ours) -> dict[str, Tensor]:
+    """Take an adapter's parameters, and demand that they are A and B."""
+    found = dict(ours.named_parameters())
+    names = ", ".join(sorted(found)) or "none"
+    case.that(names == "A, B", f"The parameters should be A, B, yours are {names}.")
+    return found
+
+
+@check(LoRA, weight=2, see="Adapt a little", single={"B": 0, "r": 2})
+def values(lora, case):
+    """agrees with X times W and what is added to it"""
+    B, D_in, r, D_out = case.sizes(4)
+    ours, W, added = adapted(case, lora, 5.0, D_in, r, D_out)
+    X = case.randn(B, D_in)
+    Y = ours(X)
+    case.trains(Y, "Y")
+    case.equal(Y, X @ W + X @ added, "Y")
+
+
+@check(LoRA, weight=2, see="Adapt a little")
+def starts(lora, case):
+    """changes nothing at first, because B is zero"""
+    D_in, D_out, r, M = case.sizes(4)
+    W, X = case.randn(D_in, D_out), case.randn(M, D_in)
+    ours = lora(W, r, 5.0).double()
+    found = ours.state_dict()
+    case.equal(found.get("B"), torch.zeros(r, D_out), "B of a new adapter")
+    case.equal(found.get("W"), W, "W of a new adapter")
+    case.shape(found.get("A"), (D_in, r), "A of a new adapter")
+    case.equal(ours(X), X @ W, "Y of a new adapter")
+
+
+@check(LoRA, see="Adapt a little")
+def trains(lora, case):
+    """learns A and B, and never W: its first gradient reaches B, and is zero for A"""
+    D_in, D_out, r, M = case.sizes(4)
+    ours = lora(case.randn(D_in, D_out), r, 5.0).double()
+    parameters_of(case, ours)
+    X, seen = case.randn(M, D_in), case.randn(M, D_out)
+    ours(X).backward(seen)
+    found = parameters_of(case, ours)
+    case.gradient(found["A"], torch.zeros(D_in, r), "A of a new adapter")
+    A = found["A"].detach()
+    case.gradient(found["B"], (X @ A).T @ seen * (5.0 / r), "B of a new adapter")
+
+
+@check(LoRA, weight=2, see="Adapt a little", single={"D_in": 0, "D_out": 1})
+def merges(lora, case):
+    """merges into one matrix that does what the adapter does, and leaves W as it is"""
+    D_in, D_out, r, M = case.sizes(4)
+    ours, W, added = adapted(case, lora, 5.0, D_in, r, D_out)
+    X = case.randn(M, D_in)
+    for when in ("", " when merged again"):
+        merged = ours.merge()
+        case.equal(merged, W + added, f"merged matrix{when}")
+        case.equal(ours(X), X @ merged, f"Y after merge{when}")
+    case.equal(ours.state_dict().get("W"), W, "W after merge")
+
+
+@check(LoRA, see="Adapt a little")
+def rank(lora, case):
+    """adds a matrix of rank r"""
+    D_in, D_out, r = (size + 3 for size in case.sizes(3))
+    r = min(r, D_in - 2, D_out - 2)
+    ours, W, _ = adapted(case, lora, 3.0, D_in, r, D_out)
+    merged = ours.merge()
+    case.shape(merged, (D_in, D_out), "merged matrix")
+    found = int(torch.linalg.matrix_rank(merged.detach().double() - W, rtol=1e-5))
+    case.that(found == r, f"The rank of what is added should be {r}, yours is {found}.")
+
+
+@check(LoRA, see="Adapt a little")
+def thin(lora, case):
+    """multiplies by A first and then by B, and never makes A B"""
+    D_in, D_out, r, M = case.sizes(4)
+    W, A, B = case.randn(D_in, D_out), case.randn(D_in, r), case.randn(r, D_out)
+    X, huge = case.randn(M, D_in), 2.0**600  # huge² is more than a float64 holds
+    ours = lora(W, r, 5.0).double()
+    ours.load_state_dict({"W": W, "A": A * huge, "B": B * huge})
+    Y = ours(X / huge)
+    case.shape(Y, (M, D_out), "Y")
+    is_finite = Y.detach().isfinite().all()
+    case.that(is_finite, "Y should be finite where (X A) B is finite and A B is not, yours is not.")
+    case.equal(Y / huge, X @ A @ B * (5.0 / r), "Y / 2^600")
+
+
+@check(LoRA, see="Adapt a little")
+def no_rank(lora, case):
+    """raises ValueError when r is less than 1"""
+    W = case.randn(4, 3)
+    case.raises(ValueError, lambda: lora(W, 0, 1.0), "r is 0")
+    case.raises(ValueError, lambda: lora(W, -1, 1.0), "r is -1")

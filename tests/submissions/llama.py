@@ -1,0 +1,20 @@
+"""A submission of llama with five mistakes, one of which another exercise suffers from."""
+
+# What the right solution says, and what this one says instead.
+CHANGES = {
+    "pairs_to_halves": ("(H, -1, 2)).mT.flatten(1)", "(1, -1, 2)).mT.flatten(1)"),
+    "llama_parameters": ("(experts - k)", "experts"),
+    "route_top_k": ("torch.softmax(best, dim=1)", "logits.softmax(1).gather(1, experts)"),
+    "load_balancing_loss": ("return E * ", "return "),
+    "LoRA": ("self.scale = alpha / r", "self.scale = alpha"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {
+    "pairs_to_halves": 0.67,
+    "llama_parameters": 1.91,
+    "route_top_k": 0,
+    "load_balancing_loss": 0,
+    "MixtureOfExperts": 0,  # it routes by route_top_k
+    "LoRA": 2.14,
+}
