@@ -1,0 +1,234 @@
+"""`python -m autograder pretrain NAME`: train a model that the course ships, on documentation.
+
+The text is that of `course_pkg.data.library`. A run that was stopped goes on where its last
+checkpoint is; the batches of a step depend on its number alone. Everything that is made on the way
+is in build/pretrain.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from autograder.assignment import ROOT, CourseError
+from course_pkg.data import library, text
+from course_pkg.gpt import BPETokenizer, bits_per_byte, byte_pair_merges, language_model_loss
+from course_pkg.llama import Llama
+from course_pkg.tools import train
+
+BUILD = ROOT / "build" / "pretrain"
+WEIGHTS = ROOT / "course_pkg" / "data" / "weights"
+VOCABULARY = 2048
+CONTEXT = 256
+WARM_UP = 200
+CHECKPOINT = 100  # steps between two of them
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is made and trained.
+
+    Attributes:
+        D, H, G, L: of a `Llama`; without H and G it is an LSTM of L layers.
+        steps: of B stretches of CONTEXT tokens each.
+        lr: the highest learning rate: it rises for WARM_UP steps and falls along a cosine to a
+            tenth.
+    """
+
+    D: int
+    L: int
+    H: int | None = None
+    G: int | None = None
+    steps: int = 12_000
+    B: int = 16
+    lr: float = 2e-3
+
+
+RECIPES = {
+    "target": Recipe(D=224, L=6, H=8, G=4),
+    "draft": Recipe(D=96, L=2, H=4, G=2, lr=4e-3),
+    "lstm": Recipe(D=432, L=2),
+    "size-1": Recipe(D=32, L=2, H=4, G=2, steps=3000, lr=4e-3),
+    "size-2": Recipe(D=64, L=2, H=4, G=2, steps=3000, lr=4e-3),
+    "size-3": Recipe(D=96, L=3, H=4, G=2, steps=3000, lr=4e-3),
+    "size-4": Recipe(D=128, L=4, H=8, G=4, steps=3000, lr=3e-3),
+    "size-5": Recipe(D=192, L=5, H=8, G=4, steps=3000, lr=2e-3),
+}
+
+
+class Recurrent(nn.Module):
+    """An LSTM that reads and scores tokens as a `Llama` does, for comparison."""
+
+    def __init__(self, V: int, D: int, L: int):
+        super().__init__()
+        self.token = nn.Embedding(V, D)
+        nn.init.normal_(self.token.weight, std=0.02)
+        self.lstm = nn.LSTM(D, D, num_layers=L, batch_first=True)
+
+    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """Score the next token after each of the tokens."""
+        return self.lstm(self.token(tokens))[0] @ self.token.weight.T
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("name", choices=RECIPES)
+    parser.add_argument("--minutes", type=float, help="stop after so long; the next run goes on")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Train one model, and store it when it is done."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    corpus = tokens(BUILD)
+    recipe, path = RECIPES[arguments.name], BUILD / f"{arguments.name}.pt"
+    seconds = math.inf if arguments.minutes is None else 60 * arguments.minutes
+    model, losses = run(recipe, corpus["train"], path, seconds, train.device())
+    print(f"{len(losses)} of {recipe.steps} steps, loss {sum(losses[-100:]) / 100:.3f}")
+    if len(losses) == recipe.steps:
+        store(arguments.name, model, losses, corpus)
+    return 0
+
+
+def tokens(folder: Path) -> dict[str, Tensor]:
+    """Give the merges of the tokenizer, and the text as tokens; made once, then read.
+
+    Returns:
+        "merges", pairs of tokens; "train" and "test", tokens; "bytes", the size of the test text.
+    """
+    path = folder / "tokens.safetensors"
+    if not path.exists():
+        parts = ["", ""]
+        for page in library.pages():
+            parts[page.held_out] += page.text
+        training, held_out = (part.encode() for part in parts)
+        merges = byte_pair_merges(Counter(text.words(training)), VOCABULARY - 256)
+        tokenizer = BPETokenizer(merges)
+        save_file(
+            {
+                "merges": torch.tensor(merges, dtype=torch.int16),
+                "train": torch.tensor(tokenizer.encode(training), dtype=torch.int16),
+                "test": torch.tensor(tokenizer.encode(held_out), dtype=torch.int16),
+                "bytes": torch.tensor([len(held_out)]),
+            },
+            path,
+        )
+    return load_file(path)
+
+
+def build(recipe: Recipe) -> nn.Module:
+    """Make the model of a recipe, with fresh weights."""
+    if recipe.H is None or recipe.G is None:
+        return Recurrent(VOCABULARY, recipe.D, recipe.L)
+    return Llama(VOCABULARY, recipe.D, recipe.H, recipe.G, recipe.L, tied=True)
+
+
+def rate(recipe: Recipe, step: int) -> float:
+    """Give the learning rate of a step, from 0."""
+    if step < WARM_UP:
+        return recipe.lr * (step + 1) / WARM_UP
+    share = (step - WARM_UP) / max(recipe.steps - WARM_UP, 1)
+    return recipe.lr * (0.55 + 0.45 * math.cos(math.pi * share))
+
+
+def run(
+    recipe: Recipe,
+    corpus: Tensor,
+    path: Path,
+    seconds: float = math.inf,
+    device: torch.device | str = "cpu",
+) -> tuple[nn.Module, list[float]]:
+    """Train from the last checkpoint, or from the start, until the steps or the time are used up.
+
+    Args:
+        recipe: what to train.
+        corpus: the text, as tokens.
+        path: where the checkpoint is.
+        seconds: how long at most.
+        device: where to train.
+    Returns:
+        The model, and the losses of all steps so far.
+    Raises:
+        CourseError: the checkpoint is of another recipe.
+    """
+    torch.manual_seed(0)
+    model, losses = build(recipe).to(device), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.95))
+    if path.exists():
+        kept = torch.load(path, map_location=device, weights_only=True)
+        if kept["recipe"] != asdict(recipe):
+            raise CourseError(f"{path} is of another recipe: {kept['recipe']}; remove it")
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        losses = kept["losses"]
+    start = time.monotonic()
+    while len(losses) < recipe.steps and time.monotonic() - start < seconds:
+        step = len(losses)
+        batch = text.batch(corpus, recipe.B, CONTEXT, step).long().to(device)
+        optimizer.param_groups[0]["lr"] = rate(recipe, step)
+        optimizer.zero_grad()
+        loss = language_model_loss(model(batch), batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+        if len(losses) % CHECKPOINT == 0 or len(losses) == recipe.steps:
+            keep(path, recipe, model, optimizer, losses)
+            took = time.monotonic() - start
+            print(f"step {len(losses)}, {took:.0f} s, loss {losses[-1]:.3f}", flush=True)
+    return model, losses
+
+
+def keep(path: Path, recipe: Recipe, model: nn.Module, optimizer, losses: list[float]) -> None:
+    """Write a checkpoint; a run that is stopped meanwhile leaves the last one whole."""
+    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
+    torch.save(parts | {"recipe": asdict(recipe)}, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
+
+
+@torch.no_grad()
+def test_loss(model: nn.Module, corpus: Tensor) -> float:
+    """Measure the loss for each token on text that was held out."""
+    device = next(model.parameters()).device
+    total, count = 0.0, 0
+    for part in text.stretches(corpus, CONTEXT).split(32):
+        batch = part.long().to(device)
+        total += language_model_loss(model(batch), batch).item() * len(part)
+        count += len(part)
+    return total / count
+
+
+def averaged(losses: list[float], every: int) -> list[float]:
+    """Average the losses of so many steps at a time; fewer at the end are left out."""
+    whole = len(losses) // every * every
+    return torch.tensor(losses[:whole]).view(-1, every).mean(dim=1).tolist()
+
+
+def store(name: str, model: nn.Module, losses: list[float], corpus: dict[str, Tensor]) -> None:
+    """Write the weights, in half precision, and what is to be told about them."""
+    model = model.eval()
+    loss = test_loss(model, corpus["test"])
+    bits = bits_per_byte(loss, len(corpus["test"]), int(corpus["bytes"]))
+    every = max(len(losses) // 200, 1)
+    facts = {
+        "recipe": asdict(RECIPES[name]),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens": len(losses) * RECIPES[name].B * CONTEXT,
+        "bits_per_byte": round(bits, 4),
+        "losses": [round(value, 4) for value in averaged(losses, every)],
+        "torch": torch.__version__,
+    }
+    WEIGHTS.mkdir(parents=True, exist_ok=True)
+    (WEIGHTS / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
+    if name in ("target", "draft"):
+        state = {key: value.half().contiguous().cpu() for key, value in model.state_dict().items()}
+        save_file(state, WEIGHTS / f"{name}.safetensors")
+        save_file({"merges": corpus["merges"]}, WEIGHTS / "tokenizer.safetensors")
+    print(f"{name}: {facts['parameters']:,} parameters, {bits:.3f} bits per byte")
