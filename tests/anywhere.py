@@ -4,7 +4,8 @@
     python -m tests.anywhere --only fresh      one part
     PYTHON313=python3.13 make anywhere         with a second Python as well
 
-It writes the table to tests/anywhere.md. Freshness runs with every kind of processor that torch can
+It writes the table to tests/anywhere.md. A run that was stopped goes on where it was, as long as
+nothing has been changed since. Freshness runs with every kind of processor that torch can
 imitate here and with 1, 2 and 4 threads; the scoreboard and the notebooks with three of these. Each
 run has a locale, a time zone and a hash seed of its own, and two busy loops beside it.
 """
@@ -56,16 +57,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
     chosen = parser.parse_args().only
-    BUILD.mkdir(parents=True, exist_ok=True)
+    results = prepare()
     found = [setting for setting in settings() if set(setting.parts) & set(chosen)]
     with busy():
         for number, setting in enumerate(found, 1):
             print(f"{number} of {len(found)}: {setting.name}", flush=True)
-            start = time.perf_counter()
             for part in (part for part in setting.parts if part in chosen):
-                setting.found[part] = globals()[part](setting)
+                try_part(setting, part, results)
                 print(f"  {part}: {setting.found[part]}", flush=True)
-            setting.seconds = time.perf_counter() - start
             for difference in setting.differences:
                 print(f"  {difference}", flush=True)
     report = table(found)
@@ -73,6 +72,37 @@ def main() -> int:
     if set(chosen) == set(PARTS):
         TABLE.write_text(report, encoding="utf-8")
     return 1 if any(setting.differences for setting in found) else 0
+
+
+def prepare() -> Path:
+    """Give the file of what came out so far, and forget results of another state of the course."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    results = BUILD / "results.json"
+    head, changes = (
+        subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True).stdout
+        for command in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+    )
+    known = json.loads(results.read_text()) if results.exists() else {}
+    if changes or not head or known.get("commit") != head:
+        results.write_text(json.dumps({"commit": head}))
+        (BUILD / "scoreboard.json").unlink(missing_ok=True)
+    return results
+
+
+def try_part(setting: Setting, part: str, results: Path) -> None:
+    """Run a part on a machine, unless its result is there already."""
+    known = json.loads(results.read_text())
+    name = f"{part}, {setting.name}"
+    if name not in known:
+        start, before = time.perf_counter(), len(setting.differences)
+        found = globals()[part](setting)
+        differences = setting.differences[before:]
+        del setting.differences[before:]
+        known[name] = [found, differences, time.perf_counter() - start]
+        results.write_text(json.dumps(known))
+    setting.found[part], differences, seconds = known[name]
+    setting.differences += differences
+    setting.seconds += seconds
 
 
 def settings() -> list[Setting]:
