@@ -271,7 +271,8 @@ class LlamaBlock(nn.Module):
         D, H, G: as in `LlamaAttention`.
         F: size of the hidden layer, as in `GatedFeedForward`.
         base, window, sinks: as in `LlamaAttention`.
-        experts: how many experts there are in place of the one network; none when None.
+        experts: how many experts there are in place of the one network, of which each token gets
+            two; none when None.
     """
 
     def __init__(
@@ -546,7 +547,7 @@ class MixtureOfExperts(nn.Module):
         Args:
             X: the vectors; axes before the last are read as M tokens, in their order.
         Returns:
-            The new vectors. Where all experts dropped a token, its vector is zero.
+            The new vectors, in X's dtype. Where all experts dropped a token, its vector is zero.
         """
         ### BEGIN SOLUTION
         tokens = X.reshape(-1, X.shape[-1])  # (M, D)

@@ -356,6 +356,17 @@ class WithBiases(GatedFeedForward):
         return super().load_state_dict(state, strict=False)
 
 
+@bug(
+    GatedFeedForward,
+    "F is kept as a float, which is no size",
+    told_by="F should be a whole number, an int, yours is",
+)
+class FloatSize(GatedFeedForward):
+    def __init__(self, D, F=None, multiple=32):
+        super().__init__(D, F, multiple)
+        self.F = float(self.F)
+
+
 # Two layouts of one rotation
 
 
@@ -565,6 +576,18 @@ def odd_heads(W, H):
 
 @bug(
     pairs_to_halves,
+    "heads of an odd size are accepted if there is an even number of columns",
+    told_by="should raise ValueError when 6 columns are to be 2 heads",
+)
+def even_columns(W, H):
+    if W.shape[1] % H or W.shape[1] % 2:
+        raise ValueError("heads of different sizes")
+    heads = W.unflatten(1, (H, -1))
+    return torch.cat([heads[..., ::2], heads[..., 1::2]], dim=-1).flatten(1)
+
+
+@bug(
+    pairs_to_halves,
     "columns that are left over stay at the end",
     told_by="should raise ValueError when 10 columns are to be 3 heads",
 )
@@ -704,6 +727,15 @@ def zero_is_none(T, window=None, sinks=0, past=0):
 )
 def negative_sinks(T, window=None, sinks=0, past=0):
     return sliding_window_mask(T, window, max(0, sinks), past)
+
+
+@bug(
+    sliding_window_mask,
+    "sinks are looked at only where there is a window",
+    told_by="when there is no window and sinks is -1",
+)
+def sinks_unseen(T, window=None, sinks=0, past=0):
+    return sliding_window_mask(T, window, 0 if window is None else sinks, past)
 
 
 # Count before you build
@@ -1089,6 +1121,13 @@ class WithoutCache(VariedLayer):
         return super().attend(X, None)
 
 
+@bug(LlamaBlock, "the cache is handed on only when a single position comes")
+class CacheForOne(LlamaBlock):
+    def forward(self, X, cache=None):
+        X = X + self.attention(self.norm_1(X), cache if X.shape[1] == 1 else None)
+        return X + self.feed_forward(self.norm_2(X))
+
+
 @bug(LlamaBlock, "only the network is applied")
 class NoAttention(VariedLayer):
     def attend(self, X, cache):
@@ -1205,6 +1244,12 @@ class NoCaches(VariedModel):
 class CacheForTheFirst(VariedModel):
     def cache(self, caches, number):
         return None if number else caches[0]
+
+
+@bug(Llama, "the caches are handed out in reverse, the last one to the first layer")
+class CachesReversed(Llama):
+    def forward(self, tokens, caches=None):
+        return super().forward(tokens, None if caches is None else caches[::-1])
 
 
 @bug(Llama, "probabilities are returned, and not logits")
@@ -1347,6 +1392,11 @@ def idle_embedding(**sizes):
 def active_total(**sizes):
     found = llama_parameters(**sizes)
     return found | {"total": found["active"]}
+
+
+@bug(llama_parameters, "the numbers are floats", told_by="should be an int, yours is")
+def as_floats(**sizes):
+    return {name: float(number) for name, number in llama_parameters(**sizes).items()}
 
 
 # The published weights
@@ -1559,6 +1609,15 @@ def nothing_refused(state):
 def biases_taken(state):
     known = {n: v for n, v in state.items() if "layers" not in n or not n.endswith(".bias")}
     return load_llama(known)
+
+
+@bug(
+    load_llama,
+    "what a norm has besides its weight is left out",
+    told_by="should raise ValueError when the state has model.layers.0.input_layernorm.bias",
+)
+def norm_biases_left_out(state):
+    return load_llama({n: v for n, v in state.items() if not n.endswith("norm.bias")})
 
 
 equivalent(
@@ -1856,6 +1915,23 @@ class NoCapacity(VariedMixture):
         return torch.ones_like(rows, dtype=torch.bool)
 
 
+@bug(MixtureOfExperts, "a capacity of 0 is no limit")
+class ZeroIsNoLimit(MixtureOfExperts):
+    def forward(self, X):
+        self.capacity = self.capacity or None
+        return super().forward(X)
+
+
+@bug(
+    MixtureOfExperts,
+    "what the experts return is added up in float32, whatever X is",
+    told_by="should be torch.bfloat16 as X is, yours is torch.float32",
+)
+class AddsInFloat32(MixtureOfExperts):
+    def forward(self, X):
+        return super().forward(X).float()
+
+
 @bug(MixtureOfExperts, "an expert takes the tokens that come last")
 class LastOnes(VariedMixture):
     def full(self, rows, slots, weights):
@@ -2014,6 +2090,19 @@ class ScalesAll(Varied):
         return self.scale * (X @ self.W + X @ self.A @ self.B)
 
 
+@bug(LoRA, "W is the given matrix itself and no copy, so that it changes when that does")
+class NotCopied(LoRA):
+    def __init__(self, W, r, alpha):
+        super().__init__(W, r, alpha)
+        self.W = W.detach()
+
+
+@bug(LoRA, "merge returns W itself as long as B is zero")
+class MergesToItself(LoRA):
+    def merge(self):
+        return super().merge() if self.B.any() else self.W
+
+
 @bug(LoRA, "A and B are multiplied first", told_by="should be finite where (X A) B is finite")
 class MergesFirst(Varied):
     def forward(self, X):
@@ -2088,14 +2177,4 @@ equivalent(
     MixtureOfExperts,
     f"{add.format('rows, slots, None')} → {add.format('rows, None, slots')}",
     "the same weights in the same column",
-)
-
-
-copied = "self.register_buffer('W', {})"
-
-
-equivalent(
-    LoRA,
-    f"{copied.format('W.detach().clone()')} → {copied.format('(lambda same: same)(W.detach())')}",
-    "graded solutions get a W that nobody else holds",
 )

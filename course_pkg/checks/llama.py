@@ -98,7 +98,7 @@ def fresh(norm, case):
 
 @check(RMSNorm, weight=2, see="Normalise without centring")
 def half(norm, case):
-    """computes in float32 what float16 does not hold, and returns what came in"""
+    """computes in float32 what float16 does not hold, and returns the dtype that came in"""
     B, D = case.sizes(2, low=5)
     ours, theirs = norm_pair(case, norm, D, 1e-5)
     ours = ours.half()
@@ -177,16 +177,19 @@ WIDTHS = [  # D, a multiple, and the F that comes of them
 ]
 
 
-@check(GatedFeedForward, weight=2, see="As wide as costs the same")
+@check(GatedFeedForward, weight=2, see="How wide, at the same cost")
 def widths(network, case):
     """has ⌊8/3 D⌋ hidden features, rounded up to a multiple, unless told how many"""
-    found = [float(network(D, multiple=multiple).F) for D, multiple, _ in WIDTHS]
+    given = [network(D, multiple=multiple).F for D, multiple, _ in WIDTHS]
+    found = [float(F) for F in given]
     places = ", ".join(f"{D} ({multiple})" for D, multiple, _ in WIDTHS)
     expected = torch.tensor([float(F) for *_, F in WIDTHS])
     case.equal(torch.tensor(found), expected, f"F for D (multiple) = {places}", rtol=0, atol=0)
+    is_size = all(hasattr(F, "__index__") for F in given)
+    case.that(is_size, f"F should be a whole number, an int, yours is {describe(given[0])}.")
 
 
-@check(GatedFeedForward, see="As wide as costs the same")
+@check(GatedFeedForward, see="How wide, at the same cost")
 def given_width(network, case):
     """takes F as it is when it is given, and a multiple of 32 by default"""
     found, expected = [], []
@@ -198,7 +201,7 @@ def given_width(network, case):
     case.equal(torch.tensor(found), torch.tensor(expected), what, rtol=0, atol=0)
 
 
-@check(GatedFeedForward, see="As wide as costs the same")
+@check(GatedFeedForward, see="How wide, at the same cost")
 def parameters(network, case):
     """has three matrices and nothing else"""
     for D, F in [(24, None), (5, 7)]:
@@ -346,7 +349,7 @@ def same_scores(convert, case):
 @check(pairs_to_halves, see="Weights that change layout")
 def refuses(convert, case):
     """raises ValueError when the columns are not H heads of an even size"""
-    for columns, H in [(10, 3), (9, 3), (3, 1), (6, 4)]:
+    for columns, H in [(10, 3), (9, 3), (3, 1), (6, 4), (6, 2)]:
         W = case.randn(4, columns)
         when = f"{columns} columns are to be {H} heads"
         case.raises(ValueError, lambda W=W, H=H: convert(W, H), when)
@@ -386,7 +389,7 @@ def values(mask, case):
 
 @check(sliding_window_mask, see="A window that slides")
 def counts(mask, case):
-    """allows every position as many as the window has, as far as there are so many"""
+    """allows every position as many as the window has, or all that there are"""
     T, past, window = case.sizes(3, low=4)
     given = mask(T, window, past=past)
     case.shape(given, (T, past + T), "mask")
@@ -413,10 +416,11 @@ def sinks_too(mask, case):
 
 @check(sliding_window_mask, see="A window that slides")
 def refuses(mask, case):
-    """raises ValueError when the window is less than 1 or there are less than no sinks"""
+    """raises ValueError when the window is less than 1 or sinks is negative"""
     case.raises(ValueError, lambda: mask(5, 0), "the window is 0")
     case.raises(ValueError, lambda: mask(5, -2), "the window is -2")
     case.raises(ValueError, lambda: mask(5, 3, -1), "sinks is -1")
+    case.raises(ValueError, lambda: mask(5, None, -1), "there is no window and sinks is -1")
 
 
 forbid(LlamaAttention, ATTENTION)
@@ -676,6 +680,17 @@ def prefill_and_decode(block, case):
     demand_pieces(case, in_pieces(ours, X, cache, lengths), expected, lengths, "X")
 
 
+@check(LlamaBlock, see="The block")
+def one_by_one(block, case):
+    """gives what the whole text gets when every position comes alone, the first one too"""
+    B, half = case.sizes(2)
+    ours, state = llama_block(case, block, half)
+    X, lengths = 3 * case.randn(B, 3, 12 * half), [1, 1, 1]
+    cache = ours.get_submodule("attention").new_cache(B, 3)
+    given = in_pieces(ours, X, cache, lengths)
+    demand_pieces(case, given, layered(state, 6, 2, X), lengths, "X")
+
+
 # Llama
 
 
@@ -887,6 +902,9 @@ def norms(count, case):
 def total(count, case):
     """adds up the parts"""
     demand_count(case, count, "total")
+    number = count(**MODELS[0])["total"]
+    is_whole = hasattr(number, "__index__")
+    case.that(is_whole, f"total should be an int, yours is {describe(number)}.")
 
 
 @check(llama_parameters, weight=2, see="Count before you build")
@@ -1009,8 +1027,8 @@ def tied(load, case):
 @check(load_llama, weight=2, see="Load what others have trained")
 def with_experts(load, case):
     """stacks the experts of a Mixtral, and finds its routers"""
-    theirs = hub_state(case, experts=3)
-    demand_llama(case, load(theirs), theirs, 2, experts=3)
+    theirs = hub_state(case, V=3, D=4, narrow=2, F=3, experts=11)
+    demand_llama(case, load(theirs), theirs, 2, experts=11)
 
 
 @check(load_llama, see="Load what others have trained")
@@ -1178,6 +1196,18 @@ def experts_state(case: Case, D: int, hidden: int, E: int) -> dict[str, Tensor]:
     return {f"W_{n}": case.randn(*s) * 2 / s[-2] ** 0.5 for n, s in shapes.items()}
 
 
+def leaves_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy weights, and let gradients reach the copies."""
+    return {name: value.clone().requires_grad_() for name, value in state.items()}
+
+
+def demand_gradients(case, ours, leaves: dict[str, Tensor]) -> None:
+    """Demand that all parameters of a module have the gradients of these leaves."""
+    found = dict(ours.named_parameters())
+    for name, leaf in leaves.items():
+        case.gradient(found[name], leaf.grad, name)
+
+
 def mixed(state: dict[str, Tensor], X: Tensor, k: int, capacity: int | None = None) -> Tensor:
     """Send one token after the other through its experts, one after the other."""
     D, E = state["W_router"].shape
@@ -1274,6 +1304,19 @@ def axes(moe, case):
 # LoRA
 
 
+@check(MixtureOfExperts, see="Experts in place of one network")
+def gradient(moe, case):
+    """passes gradients back to the router and to all experts, with a capacity and without"""
+    B, T, D = case.sizes(3)
+    for room in (None, 2):
+        ours, state = mixture(case, moe, D, 4, 2, room)
+        X, seen = case.randn(2, B, T, D)
+        leaves = leaves_of(state)
+        mixed(leaves, X, 2, room).backward(seen)
+        ours(X).backward(seen)
+        demand_gradients(case, ours, leaves)
+
+
 def adapted(case: Case, lora, alpha: float, *sizes: int) -> tuple:
     """Make a student's adapter with drawn A and B; return it, W, and what is added to W."""
     D_in, r, D_out = sizes
@@ -1343,6 +1386,21 @@ def merges(lora, case):
 
 
 @check(LoRA, see="Adapt a little")
+def copies(lora, case):
+    """keeps a W of its own: neither the given matrix nor what merge returns is the same memory"""
+    D_in, D_out, r = case.sizes(3)
+    W = case.randn(D_in, D_out)
+    given, expected = W.clone(), W.clone()
+    ours = lora(given, r, 5.0)
+    given += 1
+    case.equal(ours.state_dict().get("W"), expected, "W after the given matrix has changed")
+    merged = ours.merge()
+    case.equal(merged, expected, "merged matrix of a new adapter")
+    merged.detach().add_(1)
+    case.equal(ours.state_dict().get("W"), expected, "W after the merged matrix has changed")
+
+
+@check(LoRA, see="Adapt a little")
 def rank(lora, case):
     """adds a matrix of rank r"""
     D_in, D_out, r = (size + 3 for size in case.sizes(3))
@@ -1375,3 +1433,18 @@ def no_rank(lora, case):
     W = case.randn(4, 3)
     case.raises(ValueError, lambda: lora(W, 0, 1.0), "r is 0")
     case.raises(ValueError, lambda: lora(W, -1, 1.0), "r is -1")
+
+
+@check(LoRA, see="Adapt a little")
+def gradient(lora, case):
+    """passes gradients back to A and B through what it computes, and through what it merges"""
+    D_in, D_out, r, M = case.sizes(4)
+    X, seen = case.randn(M, D_in), case.randn(M, D_out)
+    for way in ("forward", "merge"):
+        ours, _, _ = adapted(case, lora, 5.0, D_in, r, D_out)
+        leaves = leaves_of({n: p.detach() for n, p in parameters_of(case, ours).items()})
+        (X @ leaves["A"] @ leaves["B"] * (5.0 / r)).backward(seen)
+        Y = ours(X) if way == "forward" else X @ ours.merge()
+        case.trains(Y, f"what comes of {way}")
+        Y.backward(seen)
+        demand_gradients(case, ours, leaves)
