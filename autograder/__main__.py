@@ -12,7 +12,7 @@ COMMANDS = {
     "seeds": ("author.seeds", "run solved notebooks at other seeds and say which claims hold"),
     "new-exercise": ("author.new_exercise", "write stubs of everything that an exercise needs"),
     "new-assignment": ("author.new_assignment", "write the files of an assignment, as stubs"),
-    "pretrain": ("author.pretrain", "train a model that the course ships"),
+    "pretrain": ("author.pretrain", "train a language model on documentation"),
     "release": ("classroom.release", "make the bundle of an assignment that students receive"),
     "grade": ("grade.command", "grade submissions, in parallel and in a sandbox"),
     "similar": ("classroom.similar", "list submissions that look alike"),

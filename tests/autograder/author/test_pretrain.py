@@ -1,12 +1,17 @@
-"""The models that the course ships are trained the same way each time, in one go or in several."""
+"""Models are trained the same way each time, in one go or in several, and stored."""
+
+import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from autograder.assignment import CourseError
 from autograder.author import pretrain
 from autograder.author.pretrain import Recipe, run
-from course_pkg.data import text
+from course_pkg.data import docstrings, text
+from course_pkg.data.docstrings import Page
+from course_pkg.gpt import BPETokenizer
 from course_pkg.tools.threads import one_thread
 
 SMALL = Recipe(D=16, L=1, H=2, G=1, steps=50, B=1)
@@ -39,6 +44,34 @@ def test_fifty_steps_repeat_bit_by_bit_even_if_they_were_interrupted(tmp_path, m
 def test_a_run_ends_when_its_time_is_over(tmp_path):
     _, losses = run(SMALL, CORPUS, tmp_path / "none.pt", seconds=0)
     assert losses == []
+
+
+def test_a_model_is_stored_with_what_is_to_be_told_of_it(tmp_path, monkeypatch):
+    pages = [
+        Page("one", "A word and another word.\n" * 80, False),
+        Page("two", "A word.\n" * 90, True),
+    ]
+    monkeypatch.setattr(docstrings, "pages", lambda: pages)
+    monkeypatch.setattr(pretrain, "WEIGHTS", tmp_path / "weights")
+    recipe = Recipe(D=16, L=1, H=2, G=1, steps=3, B=1)
+    monkeypatch.setitem(pretrain.RECIPES, "draft", recipe)
+    corpus = pretrain.tokens(tmp_path)
+    tokenizer = BPETokenizer([(int(a), int(b)) for a, b in corpus["merges"]])
+    assert tokenizer.decode(corpus["train"].tolist()).decode() == pages[0].text
+    assert tokenizer.decode(corpus["test"].tolist()).decode() == pages[1].text
+    assert corpus["bytes"] == 8 * 90
+    monkeypatch.setattr(pretrain, "CONTEXT", 16)
+    model, losses = run(recipe, corpus["train"], tmp_path / "draft.pt")
+    pretrain.store("draft", model, losses, corpus)
+    facts = json.loads((tmp_path / "weights" / "draft.json").read_text())
+    assert facts["tokens"] == 3 * 16 and len(facts["losses"]) == 3
+    assert facts["parameters"] == sum(p.numel() for p in model.parameters())
+    assert 0 < facts["bits_per_byte"] < 20
+    stored = load_file(tmp_path / "weights" / "draft.safetensors")
+    assert {name: value.dtype for name, value in stored.items()} == dict.fromkeys(
+        model.state_dict(), torch.float16
+    )
+    assert torch.equal(stored["token.weight"], model.token.weight.half())
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):

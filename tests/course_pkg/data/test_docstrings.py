@@ -2,7 +2,7 @@
 
 import zlib
 
-from course_pkg.data import library
+from course_pkg.data import docstrings
 
 SOURCE = '''"""What it is for. An example:
 
@@ -66,6 +66,6 @@ def test_a_package_is_read(tmp_path, monkeypatch):
     (folder / "broken.py").write_text("def (")
     (folder / "tests" / "more.py").write_text('"""Tests are left out."""')
     monkeypatch.syspath_prepend(tmp_path)
-    (page,) = library.pages(("rulers", "not_there"))
+    (page,) = docstrings.pages(("rulers", "not_there"))
     assert (page.module, page.text) == ("rulers.wood", PAGE)
     assert page.held_out == (zlib.crc32(b"rulers.wood") % 20 == 0)
