@@ -564,6 +564,7 @@ def large(route, case):
     spread = case.randn(M, E)
     for size in (1e4, -1e4):
         demand_routes(case, route, spread + size, k, f"for scores around {size:g}")
+    # Not farther: to take the k largest of a softmax over all scores is right, until it underflows.
     demand_routes(case, route, 30 * spread, k, "for scores far apart")
 
 

@@ -337,7 +337,10 @@ def same_scores(convert, case):
     T, D, half = case.sizes(3, low=4)
     H, X = 3, case.randn(T, D)
     W_Q, W_K = case.randn(D, H * 2 * half), case.randn(D, H * 2 * half)
-    heads = lambda M: M.unflatten(1, (H, -1)).transpose(0, 1)  # noqa: E731
+
+    def heads(M: Tensor) -> Tensor:
+        return M.unflatten(1, (H, -1)).transpose(0, 1)
+
     expected = spun(heads(X @ W_Q)) @ spun(heads(X @ W_K)).mT
     new_Q, new_K = convert(W_Q, H), convert(W_K, H)
     case.shape(new_Q, tuple(W_Q.shape), "reordered W_Q")
@@ -426,31 +429,10 @@ def refuses(mask, case):
 forbid(LlamaAttention, ATTENTION)
 
 
-# LlamaAttention
-
-
 def attention_weights(case: Case, D: int, size: int) -> dict[str, Tensor]:
     """Draw the matrices of a layer whose keys and values have `size` features."""
     sizes = {"Q": D, "K": size, "V": size, "O": D}
     return {f"W_{x}": case.randn(D, n) * 2 / D**0.5 for x, n in sizes.items()}
-
-
-def turned(X: Tensor, base: float) -> Tensor:
-    """Turn features as complex numbers, the i-th and the i-th of the second half together."""
-    T, D_h = X.shape[-2:]
-    speeds = torch.tensor([base ** (-2 * i / D_h) for i in range(D_h // 2)], dtype=torch.float64)
-    angles = torch.outer(torch.arange(T).double(), speeds)
-    pairs = torch.complex(X[..., : D_h // 2], X[..., D_h // 2 :]) * torch.exp(1j * angles)
-    return torch.cat([pairs.real, pairs.imag], dim=-1)
-
-
-def visible(T: int, window: int | None, sinks: int) -> Tensor:
-    """Decide for one pair of positions after the other."""
-    allowed = torch.zeros(T, T, dtype=torch.bool)
-    for n in range(T):
-        for s in range(n + 1):
-            allowed[n, s] = window is None or n - s < window or s < sinks
-    return allowed
 
 
 def keys_and_values(
@@ -458,7 +440,7 @@ def keys_and_values(
 ) -> tuple[Tensor, Tensor]:
     """Compute what a cache should hold after a text: turned keys, and values."""
     K, V = ((X @ state[f"W_{x}"]).view(*X.shape[:2], G, D_h).transpose(1, 2) for x in ("K", "V"))
-    return turned(K, base), V
+    return rotated(K, base=base), V
 
 
 def attended(
@@ -473,11 +455,11 @@ def attended(
 ) -> Tensor:
     """Let torch attend over a whole text; dtype, if any, is that of the cache."""
     (B, T, D), D_h = X.shape, X.shape[2] // H
-    Q = turned((X @ state["W_Q"]).view(B, T, H, D_h).transpose(1, 2), base)
+    Q = rotated((X @ state["W_Q"]).view(B, T, H, D_h).transpose(1, 2), base=base)
     K, V = keys_and_values(state, G, D_h, X, base)
     if dtype is not None:
         K, V = K.to(dtype).to(X.dtype), V.to(dtype).to(X.dtype)
-    mask = visible(T, window, sinks)
+    mask = may_see(T, window, sinks, 0)
     Y = functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask, enable_gqa=True)
     return Y.transpose(1, 2).reshape(B, T, D) @ state["W_O"]
 
@@ -581,9 +563,6 @@ def unequal_groups(attention, case):
     case.raises(ValueError, lambda: attention(24, 6, 4), "6 heads are to share 4 of keys")
 
 
-# LlamaBlock
-
-
 def under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Take the weights whose names begin with a prefix, without it."""
     return {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
@@ -592,8 +571,7 @@ def under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def layer_state(case: Case, D: int, size: int, hidden: int, prefix: str = "") -> dict[str, Tensor]:
     """Draw the weights of a LlamaBlock, none of them as a new one has it."""
     parts = {f"attention.{n}": v for n, v in attention_weights(case, D, size).items()}
-    for name, shape in {"gate": (D, hidden), "up": (D, hidden), "down": (hidden, D)}.items():
-        parts[f"feed_forward.W_{name}"] = case.randn(*shape) * 2 / shape[0] ** 0.5
+    parts |= {f"feed_forward.{n}": 2 * v for n, v in network_weights(case, D, hidden).items()}
     parts |= {f"norm_{n}.weight": case.rand(D) + 0.5 for n in (1, 2)}
     return {prefix + name: value for name, value in parts.items()}
 
@@ -603,16 +581,11 @@ def normed(X: Tensor, weight: Tensor) -> Tensor:
     return functional.rms_norm(X, weight.shape, weight, 1e-5)
 
 
-def gated(state: dict[str, Tensor], X: Tensor) -> Tensor:
-    """Apply a gated network of these weights."""
-    return (functional.silu(X @ state["W_gate"]) * (X @ state["W_up"])) @ state["W_down"]
-
-
 def layered(state: dict[str, Tensor], H: int, G: int, X: Tensor, **options) -> Tensor:
     """Apply a layer of Llama made of torch's functions."""
     attention, network = under(state, "attention."), under(state, "feed_forward.")
     X = X + attended(attention, H, G, normed(X, state["norm_1.weight"]), **options)
-    return X + gated(network, normed(X, state["norm_2.weight"]))
+    return X + through_gates(normed(X, state["norm_2.weight"]), **network)
 
 
 def llama_block(case: Case, block, half: int, zeros: tuple = (), **options) -> tuple:
@@ -665,7 +638,8 @@ def network_alone(block, case):
     B, T, half = case.sizes(3)
     ours, state = llama_block(case, block, half, (NO_ATTENTION,))
     X = 3 * case.randn(B, T, 12 * half)
-    made = gated(under(state, "feed_forward."), normed(X, state["norm_2.weight"]))
+    normal = normed(X, state["norm_2.weight"])
+    made = through_gates(normal, **under(state, "feed_forward."))
     case.equal(ours(X), X + made, "X, where attention gives zeros,")
 
 
@@ -689,9 +663,6 @@ def one_by_one(block, case):
     cache = ours.get_submodule("attention").new_cache(B, 3)
     given = in_pieces(ours, X, cache, lengths)
     demand_pieces(case, given, layered(state, 6, 2, X), lengths, "X")
-
-
-# Llama
 
 
 def model_state(
@@ -790,9 +761,6 @@ def several_at_once(model, case):
     demand_read_in_pieces(case, model, [1, 3, 5, 2], window=4, sinks=2)
 
 
-# route_top_k
-
-
 def ranked(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Route one token after the other, with Python's numbers."""
     weights, chosen = [], []
@@ -820,9 +788,6 @@ MODELS = [  # what our Llama is made with, and k
     {"V": 23, "D": 16, "H": 8, "G": 4, "L": 4, "F": 9, "experts": 5},
     {"V": 19, "D": 18, "H": 3, "G": 3, "L": 2, "F": 14, "tied": True, "experts": 4, "k": 1},
 ]
-
-
-PARTS = ("embedding", "attention", "feed_forward", "norms", "head")
 
 
 def weights_of(
@@ -914,8 +879,6 @@ def active(count, case):
 
 
 LLAMA_2_7B = {"V": 32000, "D": 4096, "H": 32, "G": 32, "L": 32, "F": 11008}
-
-
 LLAMA_3_8B = {"V": 128256, "D": 4096, "H": 32, "G": 8, "L": 32, "F": 14336}
 
 
@@ -1100,9 +1063,6 @@ def impossible(route, case):
     case.raises(ValueError, lambda: route(logits, 6), "k is 6 and there are 5 experts")
 
 
-# load_balancing_loss
-
-
 def drawn_choices(case: Case, M: int, E: int, k: int) -> Tensor:
     """Draw k different experts for each token."""
     return case.rand(M, E).argsort(dim=1)[:, :k]
@@ -1182,9 +1142,6 @@ def gradient(loss, case):
     case.gradient(logits, expected, "logits")
 
 
-# MixtureOfExperts
-
-
 def experts_state(case: Case, D: int, hidden: int, E: int) -> dict[str, Tensor]:
     """Draw the weights of a mixture of experts."""
     shapes = {
@@ -1201,7 +1158,7 @@ def leaves_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.clone().requires_grad_() for name, value in state.items()}
 
 
-def demand_gradients(case, ours, leaves: dict[str, Tensor]) -> None:
+def demand_gradients(case: Case, ours, leaves: dict[str, Tensor]) -> None:
     """Demand that all parameters of a module have the gradients of these leaves."""
     found = dict(ours.named_parameters())
     for name, leaf in leaves.items():
@@ -1220,7 +1177,7 @@ def mixed(state: dict[str, Tensor], X: Tensor, k: int, capacity: int | None = No
             taken[e] += 1
             if capacity is None or taken[e] <= capacity:
                 expert = {name: W[e] for name, W in state.items() if name != "W_router"}
-                y = y + logits[e].exp() / total * gated(expert, x)
+                y = y + logits[e].exp() / total * through_gates(x, **expert)
         rows.append(y)
     return torch.stack(rows).reshape(X.shape)
 
@@ -1299,9 +1256,6 @@ def axes(moe, case):
     case.equal(ours(X), mixed(state, X, 2, 3), f"Y for X of shape {tuple(X.shape)}")
     flat = X.flatten(0, 2)
     case.equal(ours(flat), mixed(state, flat, 2, 3), f"Y for X of shape {tuple(flat.shape)}")
-
-
-# LoRA
 
 
 @check(MixtureOfExperts, see="Experts in place of one network")

@@ -365,7 +365,10 @@ def on_no_device(V, D, H, G, L, F, tied=False, experts=None, k=2):
     """Builds a model that has shapes alone, of one layer; the others are like it."""
     with torch.device("meta"):
         model = Llama(V, D, H, G, 1, F, tied, experts=experts)
-    count = lambda part: sum(weight.numel() for weight in part.parameters())  # noqa: E731
+
+    def count(part: torch.nn.Module) -> int:
+        return sum(weight.numel() for weight in part.parameters())
+
     (block,) = model.blocks
     one = count(block.feed_forward)
     found = {
@@ -504,6 +507,15 @@ def renormalised(logits, k):
     order = logs.argsort(dim=-1, descending=True)[..., :k]
     best = logs.gather(-1, order)
     return (best - best.logsumexp(dim=-1, keepdim=True)).exp(), order
+
+
+@alternative(route_top_k)
+def largest_of_all_shares(logits, k):
+    """As Hugging Face's Mixtral does it."""
+    if k < 1 or k > logits.size(-1):
+        raise ValueError("impossible")
+    weights, experts = torch.softmax(logits, dim=-1).topk(k, dim=-1)
+    return weights / weights.sum(dim=-1, keepdim=True), experts
 
 
 @alternative(route_top_k)
