@@ -94,10 +94,8 @@ def try_part(setting: Setting, part: str, results: Path) -> None:
     known = json.loads(results.read_text())
     name = f"{part}, {setting.name}"
     if name not in known:
-        start, before = time.perf_counter(), len(setting.differences)
-        found = globals()[part](setting)
-        differences = setting.differences[before:]
-        del setting.differences[before:]
+        start = time.perf_counter()
+        found, differences = globals()[part](setting)
         known[name] = [found, differences, time.perf_counter() - start]
         results.write_text(json.dumps(known))
     setting.found[part], differences, seconds = known[name]
@@ -163,36 +161,35 @@ def busy() -> Iterator[None]:
             loop.wait()
 
 
-def fresh(setting: Setting) -> str:
+def fresh(setting: Setting) -> tuple[str, list[str]]:
     """Compare the generated files with what would be built."""
     done = run(setting, "autograder", "build", "--check")
     stale = [line for line in done.stderr.splitlines() if "stale" in line]
     if done.returncode and not stale:
         stale = [done.stderr.strip()[-500:]]
-    setting.differences += stale
-    return f"{len(stale)} stale" if stale else "fresh"
+    return f"{len(stale)} stale" if stale else "fresh", stale
 
 
-def score(setting: Setting) -> str:
+def score(setting: Setting) -> tuple[str, list[str]]:
     """Compare the scoreboard with the first one that was made."""
     first = BUILD / "scoreboard.json"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "scoreboard.json")
         done = run(setting, "autograder", "score", "--json", str(path))
         rows = json.loads(path.read_text()) if path.exists() else []
-    if done.returncode:
-        setting.differences.append(done.stdout.partition("Not good enough:")[2].strip()[:500])
     for row in rows:
         del row["seconds"]
     if not first.exists():
         first.write_text(json.dumps(rows))
     expected = {row["exercise"]: row for row in json.loads(first.read_text())}
     other = [row["exercise"] for row in rows if row != expected.get(row["exercise"])]
-    setting.differences += [f"another row of the scoreboard: {name}" for name in other]
-    return "as elsewhere" if not other and rows and not done.returncode else "differs"
+    differences = [f"another row of the scoreboard: {name}" for name in other]
+    if done.returncode:
+        differences.append(done.stdout.partition("Not good enough:")[2].strip()[:500])
+    return "as elsewhere" if rows and not differences else "differs", differences
 
 
-def notebooks(setting: Setting) -> str:
+def notebooks(setting: Setting) -> tuple[str, list[str]]:
     """Run the solved notebooks, each cell a test: marked outputs as stored, all claims true."""
 
     def one(assignment) -> list[str]:
@@ -207,8 +204,8 @@ def notebooks(setting: Setting) -> str:
 
     with ThreadPoolExecutor(2) as pool:
         failures = list(pool.map(one, assignments()))
-    setting.differences += [line for lines in failures for line in dict.fromkeys(lines)]
-    return f"{sum(not lines for lines in failures)} of {len(failures)}"
+    differences = [line for lines in failures for line in dict.fromkeys(lines)]
+    return f"{sum(not lines for lines in failures)} of {len(failures)}", differences
 
 
 def run(setting: Setting, *command: str) -> subprocess.CompletedProcess:
