@@ -39,8 +39,8 @@ SLOW = (
 
 
 def pytest_xdist_auto_num_workers():
-    """Two workers more than processors: tests wait for kernels, browsers and bounds of time."""
-    return 2 + (os.cpu_count() or 1)
+    """One worker more than processors: tests wait for kernels, browsers and bounds of time."""
+    return 1 + (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(items):

@@ -50,6 +50,7 @@ def hollow(exercise: Exercise) -> dict[str, type | Callable]:
     """Make solutions with results of the right kind and shape that hold nothing, or with none."""
     wraps = {
         "zeros": _replaces(_zero),
+        "ones": _replaces(_one),
         "NaN": _replaces(_nan),
         "always refuses": _fails(ValueError),
     }
@@ -97,6 +98,12 @@ def _zero(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return torch.zeros_like(value)
     return type(value)() if isinstance(value, (bool, int, float, str)) else value
+
+
+def _one(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return torch.ones_like(value)
+    return type(value)(1) if isinstance(value, (bool, int, float)) else value
 
 
 def _nan(value: object) -> object:

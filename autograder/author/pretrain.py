@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from autograder.assignment import ROOT, CourseError
 from course_pkg.data import docstrings, text
+from course_pkg.data.small_llama import FOLDER
 from course_pkg.gpt import BPETokenizer, bits_per_byte, byte_pair_merges, language_model_loss
 from course_pkg.llama import Llama
 from course_pkg.tools import train
 
 BUILD = ROOT / "build" / "pretrain"
-WEIGHTS = ROOT / "course_pkg" / "data" / "weights"
 VOCABULARY = 2048
 CONTEXT = 256
 WARM_UP = 200
@@ -48,14 +48,14 @@ class Recipe:
     L: int
     H: int | None = None
     G: int | None = None
-    steps: int = 8_000
+    steps: int = 6_000
     B: int = 16
     lr: float = 2e-3
 
 
 RECIPES = {
     "target": Recipe(D=224, L=6, H=8, G=4),
-    "draft": Recipe(D=96, L=2, H=4, G=2, lr=4e-3),
+    "draft": Recipe(D=96, L=2, H=4, G=2, steps=8_000, lr=4e-3),
     "lstm": Recipe(D=432, L=2),
     "size-1": Recipe(D=32, L=2, H=4, G=2, steps=3000, lr=4e-3),
     "size-2": Recipe(D=64, L=2, H=4, G=2, steps=3000, lr=4e-3),
@@ -225,13 +225,60 @@ def store(name: str, model: nn.Module, losses: list[float], corpus: dict[str, Te
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens": len(losses) * RECIPES[name].B * CONTEXT,
         "bits_per_byte": round(bits, 4),
+        "every": every,
         "losses": [round(value, 4) for value in averaged(losses, every)],
         "torch": torch.__version__,
     }
-    WEIGHTS.mkdir(parents=True, exist_ok=True)
-    (WEIGHTS / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    write_json(FOLDER / f"{name}.json", facts)
     if name in ("target", "draft"):
-        state = {key: value.half().contiguous().cpu() for key, value in model.state_dict().items()}
-        save_file(state, WEIGHTS / f"{name}.safetensors")
-        save_file({"merges": corpus["merges"]}, WEIGHTS / "tokenizer.safetensors")
+        (FOLDER / name).mkdir(exist_ok=True)
+        state = {key: value.half().contiguous() for key, value in published(model.cpu()).items()}
+        save_file(state, FOLDER / name / "model.safetensors", metadata={"format": "pt"})
+        write_json(FOLDER / name / "config.json", configuration(RECIPES[name], model))
+        write_json(FOLDER / "merges.json", corpus["merges"].tolist())
     print(f"{name}: {facts['parameters']:,} parameters, {bits:.3f} bits per byte")
+
+
+def published(model: nn.Module) -> dict[str, Tensor]:
+    """Name and lay out the weights of a Llama as Hugging Face does: `load_llama` reads them."""
+    theirs = {"token.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
+    inner = {
+        "norm_1.weight": "input_layernorm.weight",
+        "norm_2.weight": "post_attention_layernorm.weight",
+        **{f"attention.W_{x}": f"self_attn.{x.lower()}_proj.weight" for x in "QKVO"},
+        **{f"feed_forward.W_{x}": f"mlp.{x}_proj.weight" for x in ("gate", "up", "down")},
+    }
+    state = {}
+    for name, value in model.state_dict().items():
+        if name in theirs:
+            state[theirs[name]] = value
+        else:
+            _, layer, part = name.split(".", 2)
+            matrix = value.T if value.dim() == 2 else value
+            state[f"model.layers.{layer}.{inner[part]}"] = matrix
+    return state
+
+
+def configuration(recipe: Recipe, model: Llama) -> dict[str, object]:
+    """Describe a model as transformers' LlamaConfig does."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": VOCABULARY,
+        "hidden_size": recipe.D,
+        "intermediate_size": model.blocks[0].feed_forward.F,
+        "num_hidden_layers": recipe.L,
+        "num_attention_heads": recipe.H,
+        "num_key_value_heads": recipe.G,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": model.norm.eps,
+        "rope_theta": model.blocks[0].attention.base,
+        "tie_word_embeddings": True,
+        "dtype": "float16",
+    }
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a file of JSON."""
+    path.write_text(json.dumps(content) + "\n")

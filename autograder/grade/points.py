@@ -9,8 +9,8 @@ _HOLLOW = "No points: a solution that computes nothing passes what has a ✓ her
 def earned(points: float, report: Report) -> float:
     """Give the passed checks' share of an exercise's points.
 
-    What a solution passes as well that computes nothing (its results are zeros, or it refuses
-    every input) earns nothing by itself.
+    What a solution passes as well that computes nothing (its results are zeros or ones, or it
+    refuses every input) earns nothing by itself.
     """
     return 0.0 if is_hollow(report) else round(points * report.share, 2)
 

@@ -41,6 +41,7 @@ def drop_later(assignment: Assignment, package: Path) -> None:
             module.unlink()
             (package / "checks" / module.name).unlink()
             (package / "checks" / "data" / f"{other.name}.npz").unlink()
+            shutil.rmtree(package / "data" / "weights" / other.topic, ignore_errors=True)
 
 
 def _stage(assignment: Assignment, staging: Path) -> None:

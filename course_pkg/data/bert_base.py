@@ -6,9 +6,9 @@ import unicodedata
 from functools import cache
 from pathlib import Path
 
+from safetensors.torch import load_file
 from torch import Tensor
 
-from course_pkg.data import gpt2
 from course_pkg.data.sentences import Vocabulary
 
 NAME = "google-bert/bert-base-uncased"
@@ -44,7 +44,7 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Vocabulary]:
         The state dict, under Hugging Face's names, and the word pieces.
     """
     pieces = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
-    return gpt2._weights(folder / "model.safetensors"), Vocabulary([p for p in pieces if p])
+    return load_file(folder / "model.safetensors"), Vocabulary([p for p in pieces if p])
 
 
 def wordpieces(vocabulary: Vocabulary, text: str) -> list[int]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import json
 import os
 import threading
 import time
@@ -10,12 +9,12 @@ import urllib.request
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 MEGABYTES = 549
 _FILES = ("model.safetensors", "merges.txt")
 _SITE = "https://huggingface.co/openai-community/gpt2/resolve/main/"
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "U8": torch.uint8}
 
 
 def find() -> Path | None:
@@ -83,7 +82,7 @@ def read(folder: Path) -> tuple[dict[str, Tensor], list[tuple[int, int]]]:
     Returns:
         The state dict, under Hugging Face's names, and the pairs of tokens to merge.
     """
-    state = _weights(folder / "model.safetensors")
+    state = load_file(folder / "model.safetensors")
     letters = _letters()
     places = {byte: place for place, byte in enumerate(letters.values())}
     rows = torch.tensor([places[byte] for byte in range(256)])
@@ -134,17 +133,3 @@ def _letters() -> dict[str, int]:
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
     return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file: the length of a JSON header, the header, and the numbers."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        header.pop("__metadata__", None)
-        start, state = file.tell(), {}
-        for name, entry in header.items():
-            first, last = entry["data_offsets"]
-            file.seek(start + first)
-            numbers = torch.frombuffer(bytearray(file.read(last - first)), dtype=torch.uint8)
-            state[name] = numbers.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return state

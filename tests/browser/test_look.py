@@ -42,6 +42,7 @@ def server(tmp_path_factory):
             shutil.copytree(ROOT / folder / assignment.name, root / folder / assignment.name)
     jupyter = root / "autograder" / "course" / "jupyter"
     write_reports(root / REPORTS, jupyter / "data")
+    without_a_kernel(jupyter / "data")
     settings = jupyter / "config" / "lab" / "user-settings" / "@jupyterlab"
     for name, value in {
         "notebook-extension/tracker": {"windowingMode": "none", "kernelShutdown": True},
@@ -79,6 +80,14 @@ def write_reports(path: Path, data: Path) -> None:
     data.mkdir(parents=True)
     NotebookNotary(data_dir=str(data)).sign(nb)
     nbformat.write(nb, path)
+
+
+def without_a_kernel(data: Path) -> None:
+    """Let notebooks have something that does nothing in place of a kernel: nothing is run here."""
+    nothing = {"argv": ["sleep", "3600"], "display_name": "Python 3", "language": "python"}
+    path = data / "kernels" / "python3" / "kernel.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(nothing))
 
 
 def choose(lab: Lab, theme: str) -> None:
