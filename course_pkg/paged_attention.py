@@ -393,8 +393,7 @@ class PrefixCache(BlockAllocator):
         """
         super().free(block)
         if self.references[block] == 0 and block in self.names:
-            self.unused.remove(block)
-            self.idle[block] = None
+            self.idle[self.unused.pop()] = None  # it has just come there, as the last
 
     def register(self, block: int, name: str) -> None:
         """Name a block by its content, unless it has a name or another block has this one."""

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import deque
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -176,6 +177,23 @@ def test_the_block_freed_first_is_forgotten_first():
     cache.free(1)
     assert cache.allocate() == 0
     assert [cache.find(name) for name in "abc"] == [None, 1, 2]
+
+
+def test_a_block_is_freed_without_a_search():
+    class Unsearched(deque):
+        def search(self, *wanted):
+            raise AssertionError("a search takes longer the more blocks there are")
+
+        __iter__ = __contains__ = index = remove = search
+
+    cache = PrefixCache(5)
+    cache.unused = Unsearched(cache.unused)
+    owned = [cache.allocate() for _ in range(3)]
+    for block, name in zip(owned[:2], "ab", strict=True):
+        cache.register(block, name)
+    for block in owned:
+        cache.free(block)
+    assert list(cache.idle) == owned[:2] and cache.available == 5
 
 
 def test_an_exhausted_manager_changes_nothing():
