@@ -31,7 +31,7 @@ class SmallDecoder(tuple):
 
 
 class SmallServed(tuple):
-    """A language model of known weights, as an engine of paged_attention serves it.
+    """A language model of known weights, as an engine of serving serves it.
 
     X = E[tokens] + P[positions],   X ← X + attend(X W_Q, X W_K, X W_V) W_O in every layer,
     logits = 4 X Eᵀ / ‖X‖

@@ -37,12 +37,12 @@ class Frame:
 
 
 def snapshot(engine, title: str = "") -> Frame:
-    """Take a frame of an engine of paged_attention."""
+    """Take a frame of an engine of serving."""
     allocator = engine.scheduler.manager.allocator
     tables = {n: engine.sequences[n].block_table for n in engine.scheduler.running}
     return Frame(
         blocks=len(allocator.references),
-        block_size=engine.cache.K.shape[3],
+        block_size=engine.runner.cache.K.shape[3],
         tables={number: list(table.blocks) for number, table in tables.items()},
         lengths={number: table.length for number, table in tables.items()},
         cached=frozenset(allocator.idle),

@@ -1,4 +1,4 @@
-"""Attention for the engine of paged_attention: on a GPU, the kernel of flash_kernels decodes."""
+"""Attention for the engine of serving: on a GPU, the kernel of flash_kernels decodes."""
 
 from collections.abc import Callable
 

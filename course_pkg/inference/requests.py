@@ -14,6 +14,20 @@ class NeverFits(ValueError):
     """A request needs more than there is, even with all memory to itself."""
 
 
+class Plan(NamedTuple):
+    """What a step is to do.
+
+    Attributes:
+        work: (number, start, stop) for each sequence whose tokens start … stop-1 are to be
+            computed.
+        copies: the blocks to copy before that, as pairs (from, to), one after the other. Blocks of
+            the cache are numbered from 0 to N-1, those on the host from N on.
+    """
+
+    work: list[tuple[int, int, int]]
+    copies: list[tuple[int, int]]
+
+
 class Sampling(NamedTuple):
     """How to continue a prompt.
 
@@ -23,6 +37,8 @@ class Sampling(NamedTuple):
         samples: how many continuations to draw.
         temperature, top_k, top_p: as in `token_probabilities` of gpt; 0 takes the best token.
         seed: sample number k draws with a generator seeded with seed + k.
+        beams: more than 1 for a beam search of that width, in place of sampling.
+        alpha: a beam search judges a continuation of T tokens by log p / T^alpha.
     """
 
     max_tokens: int = 16
@@ -32,15 +48,19 @@ class Sampling(NamedTuple):
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+    beams: int = 1
+    alpha: float = 1.0
 
 
 class Output(NamedTuple):
     """What became of a prompt.
 
     Attributes:
-        tokens: the tokens that each sample added.
-        reasons: why each sample ended: "length" or "stop".
+        tokens: the tokens that each sample added; of a beam search, the best continuation first.
+        reasons: why each sample ended: "length", "stop" or "abort".
+        log_p: of a beam search, the log-probability of each continuation; otherwise empty.
     """
 
     tokens: list[list[int]]
-    reasons: list[str]
+    reasons: list[str | None]
+    log_p: list[float]

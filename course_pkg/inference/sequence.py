@@ -22,9 +22,17 @@ class Sequence:
         output: the other tokens, in a new list.
         block_table: the `BlockTable` of its blocks; None while it has none.
         block_hashes: the names of its full blocks, in their order.
+        computed: of how many tokens the keys and values are written. Only between the planning of
+            a step and its end is its table longer.
+        longest: how many slots it will need at most.
+        forks: how many forks of it are still to come.
+        group: the numbers of the sequences that run and wait only together, shared by them; None
+            for one that is on its own.
         sampling: how to continue it.
         generator: the source of its randomness.
         samples: the numbers of all samples of its request; shared by them.
+        taken: how many tokens of its output have been handed out.
+        log_p: in a beam search, the log-probability of its output.
         reason: why it has ended: "length", "stop" or "abort"; None while it has not.
 
     Args:
@@ -35,9 +43,15 @@ class Sequence:
     prompt_length: int = field(init=False)
     block_table: "BlockTable | None" = None
     block_hashes: list[str] = field(default_factory=list)
+    computed: int = 0
+    longest: int = 0
+    forks: int = 0
+    group: list[int] | None = None
     sampling: Sampling = field(default_factory=Sampling)
     generator: torch.Generator | None = None
     samples: list[int] = field(default_factory=list)
+    taken: int = 0
+    log_p: float = 0.0
     reason: str | None = None
 
     def __post_init__(self):
