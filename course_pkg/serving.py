@@ -6,7 +6,6 @@ vocabulary, L layers; G heads of keys and values of size D_h.
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -464,6 +463,16 @@ class ModelRunner:
 HISTORY = 100_000  # steps whose counters are kept
 
 
+def demand_numbers(logits: Float[Tensor, "V"]) -> None:
+    """Demand that a model has given numbers.
+
+    Raises:
+        FloatingPointError: there is a NaN among them, of which nothing can be drawn or chosen.
+    """
+    if logits.isnan().any():
+        raise FloatingPointError("the model gives logits that are no numbers")
+
+
 def merit(beam: Sequence) -> float:
     """Judge a beam by its log-probability over the power of its length."""
     return beam.log_p / max(len(beam.output), 1) ** beam.sampling.alpha
@@ -507,7 +516,7 @@ class EngineCore:
         self.sequences = self.scheduler.sequences
         self.requests: dict[int, list[int]] = {}
         self.numbers = itertools.count()  # of the sequences to come
-        self.history: deque[dict[str, int]] = deque(maxlen=HISTORY)
+        self.history: list[dict[str, int]] = []
 
     def add(self, prompt: list[int], sampling: Sampling | None = None) -> int:
         """Let a request wait for its turn.
@@ -574,7 +583,7 @@ class EngineCore:
     def step(self) -> list[tuple[int, int]]:
         """Compute what the scheduler chooses, and add a token wherever all others are computed.
 
-        If the model raises, the engine is as it was, except that blocks may have changed hands: no
+        If the model raises, or gives what are no numbers, the engine is as it was, except that blocks may have changed hands: no
         token is added or lost, no generator has drawn, and the next step tries again.
 
         Returns:
@@ -601,6 +610,7 @@ class EngineCore:
         added = [pair for number, draws in drawn.items() for pair in self.write(number, draws)]
         ### END SOLUTION
         self.history.append(self.counters(len(plan.work)))
+        del self.history[:-HISTORY]
         return added
 
     def piece(self, number: int, start: int, stop: int) -> tuple[list[int], int, list[int]]:
@@ -614,6 +624,7 @@ class EngineCore:
         Returns:
             (token, generator) for each: a generator that has drawn, in place of the sample's own.
         """
+        demand_numbers(logits)
         sequence = self.sequences[number]
         sampling, seed = sequence.sampling, sequence.sampling.seed + len(sequence.samples)
         generators = [sequence.generator.clone_state()]
@@ -767,6 +778,7 @@ class BeamCore(EngineCore):
         """Draw tokens as in `EngineCore`; of a beam, give the log-probabilities of all tokens."""
         if self.sequences[number].sampling.beams == 1:
             return super().draw(number, logits)
+        demand_numbers(logits)
         precise = torch.promote_types(logits.dtype, torch.float32)
         return torch.log_softmax(logits.to(precise), dim=0).cpu()
 
@@ -1007,6 +1019,8 @@ class SwapSpace:
         Returns:
             The blocks of the cache that each sequence has then, by its number, and the blocks to
             copy, as pairs (from, to), with N added to those here.
+        Raises:
+            ValueError: there are more or fewer blocks; then nothing has changed.
         """
         ### BEGIN SOLUTION
         there = dict(zip(self.blocks(numbers), blocks, strict=True))

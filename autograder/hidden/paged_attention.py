@@ -6,16 +6,12 @@ import torch
 
 from course_pkg.checking.registry import check
 from course_pkg.checks.paged_attention import (
-    Driver,
-    added,
     attended,
     cache_of,
     compare_copies,
     compare_names,
     compare_scenes,
-    compare_tokens,
     filled,
-    flat,
     found_among,
     grown,
     lists,
@@ -26,27 +22,19 @@ from course_pkg.checks.paged_attention import (
     number,
     numbers,
     paged_inputs,
-    pairs,
     part,
-    queues,
-    record,
     references,
     same,
     scene,
-    small_model,
     table_of,
-    texts,
 )
-from course_pkg.inference.models import generate_uncached
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
     BlockTable,
-    Engine,
     PagedKVCache,
     PrefixCache,
-    Scheduler,
     copy_on_write,
     fragmentation,
     online_softmax_merge,
@@ -422,256 +410,3 @@ def gap(managers, case):
     same(case, seen, [0, 0, 1, 1, 1, 1, 1, 1, 1], what)
     case.raises(OutOfBlocks, lambda: manager.grow(3, 1), "no block is left")
     same(case, [len(lists(manager, 3)[0])], [0], "blocks after the error")
-
-
-@check(Scheduler, weight=2, see="When memory runs out in the middle of a batch")
-def exhaustion_in_the_middle(schedulers, case):
-    """lets those who came first go on, and nobody overtake the one that lost its blocks"""
-    driver = Driver(schedulers, 7, 2)
-    for sequence, length in enumerate((4, 4, 6)):
-        driver.add(sequence, length)
-    driver.step()
-    driver.add(3, 1)
-    later = [(1, 0, 4, 5), (1, 1, 4, 5), (2, 0, 5, 6), (2, 1, 5, 6), (3, 0, 6, 7)]
-    seen = []
-    for _ in range(3):  # in the last one, the one that asks is the last itself
-        driver.step()
-        seen += queues(driver.scheduler)
-    driver.compare(case, [*((0, n, 0, 4 + n // 2 * 2) for n in range(3)), *later])
-    expected = [0, 1, -1, 2, 3] * 2 + [0, -1, 1, 2, 3]
-    same(case, seen, expected, "running, -1, waiting after three steps")
-
-
-@check(Scheduler, weight=2, see="When memory runs out in the middle of a batch")
-def several_lose(schedulers, case):
-    """takes the blocks of as many as it needs to, who come back in their order"""
-    driver = Driver(schedulers, 8, 1)
-    driver.add(0, 4)
-    for sequence in (1, 2):
-        driver.add(sequence, 2)
-    driver.step()
-    seen = []
-    for _ in range(4):
-        driver.step()
-        seen.append(queues(driver.scheduler))
-    driver.remove(0)
-    driver.step()
-    seen.append(queues(driver.scheduler))
-    expected = [[0, 1, -1, 2], [0, -1, 1, 2], [0, -1, 1, 2], [0, -1, 1, 2], [1, 2, -1]]
-    same(case, flat(seen), flat(expected), "running, -1, waiting after each of five steps")
-    same(case, driver.rows[-2:], [(5, 1, 0, 4), (5, 2, 0, 3)], "the work of the last step")
-
-
-@check(Scheduler, see="Who runs next")
-def at_most(schedulers, case):
-    """admits no more sequences than it may, and copies the tokens it is given"""
-    driver = Driver(schedulers, 40, 2, 2)
-    for sequence in range(4):
-        driver.add(sequence, 3)
-    driver.step()
-    same(case, queues(driver.scheduler), [0, 1, -1, 2, 3], "running, -1, waiting with most = 2")
-    driver.remove(2)
-    driver.remove(0)
-    driver.step()
-    same(case, queues(driver.scheduler), [1, 3, -1], "running, -1, waiting after two have ended")
-    found = number(driver.scheduler.manager.allocator.available, "available")
-    same(case, [found], [36], "free blocks")
-
-
-@check(Scheduler, weight=2, see="Who runs next")
-def forks(schedulers, case):
-    """puts a fork right behind its parent, running or waiting, with the same tokens"""
-    driver = Driver(schedulers, 10, 4, 2)
-    for sequence in range(3):
-        driver.add(sequence, 5)
-    driver.step()
-    scheduler = driver.scheduler
-    scheduler.fork(0, 7)
-    scheduler.fork(2, 8)
-    driver.lengths |= {7: driver.lengths[0], 8: driver.lengths[2]}
-    same(case, queues(scheduler), [0, 7, 1, -1, 2, 8], "running, -1, waiting after two forks")
-    copies = pairs(scheduler.schedule()[1], "the copies")
-    same(case, [len(copies)], [1], "copies in the step after the fork")
-    for each in (0, 7, 1):
-        scheduler.computed(each)
-        scheduler.append(each, 60 + each)
-    found = []
-    for each in (0, 7, 1):
-        sequence = record(scheduler, each)
-        found += [*numbers(sequence.tokens, "tokens"), -1, *numbers(sequence.output, "output")]
-    expected = [0, 1, 2, 3, 4, 7, 60, -1, 7, 60, 0, 1, 2, 3, 4, 7, 67, -1, 7, 67]
-    expected += [100, 101, 102, 103, 104, 7, 61, -1, 7, 61]
-    same(case, found, expected, "(tokens, -1, output) of the first, its fork and the second")
-    scheduler.fork(2, 9)
-    scheduler.append(2, 50)
-    tokens = numbers(record(scheduler, 9).tokens, "tokens")
-    same(case, tokens, [200, 201, 202, 203, 204], "tokens of a fork that waits")
-    for each in (7, 8, 2, 1, 0, 9):
-        scheduler.remove(each)
-    found = number(scheduler.manager.allocator.available, "available")
-    same(case, [found, *queues(scheduler)], [10, -1], "free blocks; who runs, -1, waits at the end")
-
-
-@check(Scheduler, see="A prompt that is cached as a whole")
-def finds_prompts(schedulers, case):
-    """starts after what is cached already, and counts it as a hit once"""
-    driver = Driver(schedulers, 9, 3)
-    driver.add(0, 7, token=4)
-    driver.step()
-    driver.add(1, 9, token=4)
-    driver.add(2, 12, token=4)
-    driver.step()
-    driver.step()
-    expected = [(0, 0, 0, 7), (1, 0, 7, 8), (1, 1, 6, 9), (1, 2, 6, 12), (2, 0, 8, 9)]
-    driver.compare(case, [*expected, (2, 1, 9, 10), (2, 2, 12, 13)])
-    same(case, [number(driver.scheduler.hits, "hits")], [12], "hits")
-
-
-@check(Scheduler, see="Chunked prefill")
-def budget_ends(schedulers, case):
-    """spends no more than its budget on those who run, and leaves the others for later"""
-    driver = Driver(schedulers, 30, 4, 64, 3)
-    for sequence in range(3):
-        driver.add(sequence, 2)
-    for _ in range(4):
-        driver.step()
-    expected = [(0, 0, 0, 2), (0, 1, 0, 1), (1, 0, 2, 3), (1, 1, 1, 2), (1, 2, 0, 1)]
-    expected += [(2, 0, 3, 4), (2, 1, 2, 3), (2, 2, 1, 2), (3, 0, 4, 5), (3, 1, 3, 4), (3, 2, 2, 3)]
-    driver.scheduler.fork(0, 9)
-    driver.lengths[9] = driver.lengths[0]
-    driver.step()
-    expected += [(4, 0, 5, 6), (4, 9, 5, 6), (4, 1, 4, 5)]
-    driver.compare(case, expected)
-
-
-@check(Engine, weight=2, see="The engine")
-def chunks_and_borders(engines, case):
-    """adds the same tokens when prompts are computed in chunks or end on a border"""
-    model, prompts = small_model(case), texts(case, 8, 4, 12, 1)
-    expected = [generate_uncached(model, prompt, 5) for prompt in prompts]
-    for budget in (3, 5):
-        engine = engines(model, 30, 4, 64, budget)
-        rows, _ = added(case, engine.generate(prompts, Sampling(5)))
-        compare_tokens(case, rows, expected, f"tokens with a budget of {budget}")
-
-
-@check(Engine, weight=2, see="A prompt that is cached as a whole")
-def cached_prompts(engines, case):
-    """adds the same tokens to a prompt that it has seen before"""
-    model, (prompt,) = small_model(case), texts(case, 8)
-    expected = [generate_uncached(model, prompt, 5)]
-    engine = engines(model, 12, 4)
-    for time in ("first", "second", "third"):
-        rows, _ = added(case, engine.generate([prompt], Sampling(5)))
-        compare_tokens(case, rows, expected, f"tokens of the {time} time")
-    same(case, [number(engine.scheduler.hits, "hits")], [8], "tokens found in the cache")
-
-
-@check(Engine, weight=2, see="Many samples of one prompt")
-def forks_and_aborts(engines, case):
-    """lets forks of forks go on as their parents do, and forgets what is aborted"""
-    model, prompts = small_model(case), texts(case, 6, 3)
-    expected = generate_uncached(model, prompts[0], 9)
-    engine = engines(model, 20, 4)
-    first, other = (number(engine.add(prompt, Sampling(9)), "add") for prompt in prompts)
-    pairs(engine.step(), "step")
-    second = number(engine.fork(first), "fork")
-    pairs(engine.step(), "step")
-    third = number(engine.fork(second), "fork")
-    engine.abort(other)
-    events = []
-    for _ in range(8):
-        events += pairs(engine.step(), "step")
-    rows = [[token for each, token in events if each == n] for n in (first, second, third)]
-    compare_tokens(case, rows, [expected[2:]] * 3, "tokens of three forks after the second step")
-    late = [token for each, token in events if each == other]
-    same(case, late, [], "tokens of the one that was aborted")
-    free = number(engine.scheduler.manager.allocator.available, "available")
-    same(case, [free], [20], "free blocks at the end")
-
-
-@check(Engine, see="Many samples of one prompt")
-def forks_draw_apart(engines, case):
-    """draws the same samples when there is hardly memory for one of them"""
-    model, (prompt,) = small_model(case), texts(case, 5)
-    sampling = Sampling(7, None, 3, 1.5, top_k=9, seed=5)
-    wide = added(case, engines(model, 40, 2).generate([prompt], sampling), 3)[0]
-    narrow = added(case, engines(model, 7, 2).generate([prompt], sampling), 3)[0]
-    compare_tokens(case, narrow, wide, "tokens of three samples with 7 blocks, as with 40")
-    case.that(len(set(map(tuple, wide))) > 1, "Samples should differ, yours are all the same.")
-
-
-@check(Engine, weight=2, see="Tokens as soon as they are there")
-def streams(engines, case):
-    """hands out every token in the order in which they are made"""
-    model, prompts = small_model(case), texts(case, 6, 2, 5)
-    expected = [generate_uncached(model, prompt, 4) for prompt in prompts]
-    engine = engines(model, 20, 4)
-    engine.add([1, 2, 3], Sampling(3))
-    events = pairs(engine.stream(prompts, Sampling(4)), "the stream", 3)
-    wanted = [(place, 0, expected[place][n]) for n in range(4) for place in range(3)]
-    same(case, events, wanted, "(prompt, sample, token) of the stream")
-    sampled = engine.stream(prompts[:1], Sampling(4, samples=2))
-    wanted = [(0, sample, token) for token in expected[0] for sample in range(2)]
-    same(case, pairs(sampled, "the stream", 3), wanted, "(prompt, sample, token) of two samples")
-
-
-@check(Engine, weight=2, see="Limits and errors")
-def refused_as_a_whole(engines, case):
-    """begins none of the prompts if it must refuse one, and stays usable"""
-    model, prompts = small_model(case), texts(case, 3, 15)
-    engine = engines(model, 4, 4)
-    case.raises(NeverFits, lambda: engine.generate(prompts, Sampling(4)), "the second never fits")
-    case.raises(ValueError, lambda: engine.generate([[1], []], Sampling(4)), "a prompt is empty")
-    case.raises(ValueError, lambda: engine.generate([[1]], Sampling(0)), "nothing is to be added")
-    case.raises(ValueError, lambda: engine.generate([[1]], Sampling(4, None, 0)), "samples is 0")
-    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after four errors")
-    rows, _ = added(case, engine.generate(prompts[:1], Sampling(4)))
-    compare_tokens(case, rows, [generate_uncached(model, prompts[0], 4)], "tokens afterwards")
-    (fits,) = texts(case, 60)
-    rows, _ = added(case, engines(model, 16, 4).generate([fits], Sampling(4)))
-    same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
-
-
-@check(Engine, weight=2, see="The engine")
-def joins_late(engines, case):
-    """adds the same tokens to a prompt that comes while another is continued"""
-    model, prompts = small_model(case), texts(case, 4, 9)
-    expected = [generate_uncached(model, prompt, 16) for prompt in prompts]
-    engine, rows = engines(model, 20, 4), {}
-    for prompt in prompts:
-        rows[number(engine.add(prompt), "add")] = []
-        for each, token in pairs(engine.step(), "step"):
-            rows[each].append(token)
-    for _ in range(15):
-        for each, token in pairs(engine.step(), "step"):
-            rows[each].append(token)
-    compare_tokens(case, list(rows.values()), expected, "tokens of two prompts, one step apart")
-    same(
-        case,
-        [len(engine.history), len(list(engine.step()))],
-        [17, 0],
-        "steps in history, and one more",
-    )
-
-
-@check(Engine, see="Tokens as soon as they are there")
-def cleans_up(engines, case):
-    """gives all blocks back when a stream is broken off"""
-    model, prompts = small_model(case, calls=3), texts(case, 6, 5)
-    engine = engines(model, 20, 4)
-    case.raises(RuntimeError, lambda: engine.stream(prompts, Sampling(9)), "the model fails")
-    free = number(engine.scheduler.manager.allocator.available, "available")
-    same(case, [free, *queues(engine.scheduler)], [20, -1], "free blocks, running, -1, waiting")
-
-
-@check(Engine, see="Limits and errors")
-def own_limits(engines, case):
-    """gives each prompt its own limits, and the outputs in the prompts' order"""
-    model, prompts = small_model(case), texts(case, 4, 7, 3)
-    counts = [7, 1, 4]
-    sampling = [Sampling(count) for count in counts]
-    rows, _ = added(case, engines(model, 20, 4).generate(prompts, sampling))
-    pairs_of = zip(prompts, counts, strict=True)
-    expected = [generate_uncached(model, prompt, count) for prompt, count in pairs_of]
-    compare_tokens(case, rows, expected, f"tokens with counts {counts}")

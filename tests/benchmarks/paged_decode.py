@@ -16,7 +16,7 @@ import torch
 from course_pkg.inference.contiguous import ContiguousEngine
 from course_pkg.inference.models import Llama
 from course_pkg.inference.requests import Sampling
-from course_pkg.paged_attention import Engine
+from course_pkg.serving import Engine
 from course_pkg.tools.threads import one_thread
 
 LIMIT = 1.3

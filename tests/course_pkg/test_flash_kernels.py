@@ -27,7 +27,8 @@ from course_pkg.flash_kernels import (
 from course_pkg.inference.decoding import by_kernel, with_kernel
 from course_pkg.inference.models import Llama
 from course_pkg.inference.requests import Sampling
-from course_pkg.paged_attention import Engine, paged_attention
+from course_pkg.paged_attention import paged_attention
+from course_pkg.serving import Engine
 from course_pkg.tools import launch
 from course_pkg.tools.launch import kernel, tl
 from tests import untested
@@ -201,7 +202,7 @@ def test_an_engine_decodes_with_the_kernel():
 
     for attention in (by_kernel(kernel, paged_attention), paged_attention):
         engine = Engine(model, blocks=12, block_size=4)
-        engine.attention = attention
+        engine.runner.attention = attention
         given.append([out.tokens for out in engine.generate(prompts, Sampling(max_tokens=3))])
     assert given[0] == given[1]
     assert lengths == [[4, 7], [5, 8]]  # each step but the first, which reads the prompts

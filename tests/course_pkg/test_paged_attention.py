@@ -5,7 +5,6 @@ import random
 from collections import deque
 from itertools import pairwise
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch.nn import functional
@@ -13,24 +12,20 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from course_pkg.checking.models import SmallServed
 from course_pkg.data import requests
-from course_pkg.gpt import GPT
-from course_pkg.inference import block_map
 from course_pkg.inference.contiguous import (
     ContiguousEngine,
     contiguous_attention,
     paged_reservations,
     reservations,
 )
-from course_pkg.inference.models import Llama, ServedGPT, attend_to_all, generate_uncached
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.inference.models import Llama, attend_to_all, generate_uncached
+from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
     BlockTable,
-    Engine,
     PagedKVCache,
     PrefixCache,
-    Scheduler,
     copy_on_write,
     fragmentation,
     online_softmax_merge,
@@ -208,79 +203,6 @@ def test_an_exhausted_manager_changes_nothing():
     assert manager.grow(1, 1) == [(before[0][2], manager.blocks(1)[2])]
 
 
-def test_the_last_to_come_is_the_first_to_go():
-    scheduler = Scheduler(blocks=4, block_size=2)
-    for number in range(3):
-        scheduler.add(number, [number, 7])
-    assert [number for number, _, _ in scheduler.schedule()[0]] == [0, 1, 2]
-    for number in range(3):
-        scheduler.computed(number)
-        scheduler.append(number, 5)
-    work, _ = scheduler.schedule()
-    assert work == [(0, 2, 3), (1, 2, 3)]
-    assert scheduler.running == [0, 1] and list(scheduler.waiting) == [2]
-
-
-@pytest.mark.parametrize("rng", [0, 1], indirect=True)
-@pytest.mark.parametrize("block_size", [1, 3, 16, 64])
-@pytest.mark.parametrize("budget", [None, 5])
-def test_the_engine_says_what_plain_generation_says(model, rng, block_size, budget):
-    prompts = prompts_of(rng, 6)
-    prompts.append(prompts[0] + [1, 2, 3])
-    engine = Engine(model, max(64 // block_size, 1), block_size, budget=budget)
-    outputs = engine.generate(prompts, Sampling(max_tokens=14))
-    for prompt, output in zip(prompts, outputs, strict=True):
-        assert output.tokens == [generate_uncached(model, prompt, 14)]
-        assert output.reasons == ["length"]
-    assert engine.scheduler.manager.allocator.available == max(64 // block_size, 1)
-    assert not engine.sequences
-
-
-@pytest.mark.parametrize("rng", [0, 1], indirect=True)
-def test_samples_share_the_prompt_and_repeat(model, rng):
-    prompt = prompts_of(rng, 1)[0]
-    sampling = Sampling(max_tokens=9, samples=3, temperature=1.0, top_k=20, seed=4)
-    together = Engine(model, 60, 4).generate([prompt], sampling)[0].tokens
-    for k, tokens in enumerate(together):
-        alone = Sampling(max_tokens=9, temperature=1.0, top_k=20, seed=4 + k)
-        assert Engine(model, 60, 4).generate([prompt], alone)[0].tokens == [tokens]
-    cramped = Engine(model, -(-(len(prompt) + 9) // 4) + 1, 4)
-    assert cramped.generate([prompt], sampling)[0].tokens == together
-
-
-@pytest.mark.parametrize("rng", [0, 1], indirect=True)
-def test_stop_stream_and_abort(model, rng):
-    prompts = prompts_of(rng, 3)
-    plain = [generate_uncached(model, prompt, 12) for prompt in prompts]
-    stop = plain[1][4]
-    outputs = Engine(model, 80, 4).generate(prompts, Sampling(max_tokens=12, stop=stop))
-    for output, prompt in zip(outputs, prompts, strict=True):
-        assert output.tokens == [generate_uncached(model, prompt, 12, stop)]
-    engine = Engine(model, 80, 4)
-    streamed = [[], [], []]
-    for place, sample, token in engine.stream(prompts, Sampling(max_tokens=12)):
-        assert sample == 0
-        streamed[place].append(token)
-    assert streamed == plain
-    stream = engine.stream(prompts, Sampling(max_tokens=12))
-    next(stream)
-    stream.close()
-    assert not engine.sequences and engine.scheduler.manager.allocator.available == 80
-
-
-def test_what_can_never_fit_is_refused_at_once(model):
-    engine = Engine(model, blocks=5, block_size=4)
-    assert len(engine.generate([[1] * 13], Sampling(max_tokens=8))[0].tokens[0]) == 8
-    with pytest.raises(NeverFits, match="21 tokens to keep, but the cache has 20 slots"):
-        engine.generate([[1], [1] * 14], Sampling(max_tokens=8))
-    assert not engine.sequences and not engine.scheduler.waiting
-    with pytest.raises(NeverFits, match="exceed the model's context"):
-        Engine(model, 10_000, 4).add([1] * 2000, Sampling(max_tokens=49))
-    for prompt, wrong in [([], {}), ([1], {"max_tokens": 0}), ([1], {"samples": 0})]:
-        with pytest.raises(ValueError, match="a request needs"):
-            engine.add(prompt, Sampling(**wrong))
-
-
 def test_llama_is_transformers(model):
     config = LlamaConfig(
         vocab_size=61, hidden_size=24, intermediate_size=72, num_hidden_layers=2,
@@ -308,20 +230,6 @@ def test_llama_is_transformers(model):
         expected = theirs(tokens[None]).logits[0]
         given = ours(tokens, torch.arange(30), attend_to_all, torch.arange(30))
     torch.testing.assert_close(given, expected, rtol=1e-6, atol=1e-6)  # float32 angles
-
-
-@pytest.mark.parametrize("rng", [0, 1], indirect=True)
-def test_the_engine_serves_the_gpt_of_08(rng):
-    torch.manual_seed(1)
-    gpt = GPT(V=61, context=64, D=24, H=4, L=2).double()
-    tokens = torch.randint(61, (1, 20))
-    with torch.no_grad():
-        given = ServedGPT(gpt)(tokens[0], torch.arange(20), attend_to_all, torch.arange(20))
-        torch.testing.assert_close(given, gpt(tokens)[0], **CLOSE)
-    prompts = prompts_of(rng, 4)
-    outputs = Engine(ServedGPT(gpt), 30, 4).generate(prompts, Sampling(max_tokens=8))
-    for prompt, output in zip(prompts, outputs, strict=True):
-        assert output.tokens == [generate_uncached(ServedGPT(gpt), prompt, 8)]
 
 
 @pytest.mark.parametrize("rng", [0, 1], indirect=True)
@@ -410,56 +318,3 @@ def test_contiguous_attention_is_torchs(rng):
         torch.ones(T, 4, dtype=torch.bool).tril(2), enable_gqa=True,
     )  # fmt: skip
     torch.testing.assert_close(Y[1:2], expected.transpose(1, 2), **CLOSE)
-
-
-@pytest.fixture
-def frames(model) -> list[block_map.Frame]:
-    engine = Engine(model, blocks=20, block_size=4)
-    engine.add([1] * 10, Sampling(max_tokens=3, samples=2, temperature=1.0))
-    found = [block_map.snapshot(engine, "at first")]
-    while engine.scheduler.running or engine.scheduler.waiting:
-        engine.step()
-        found.append(block_map.snapshot(engine, f"step {len(found)}"))
-    return found
-
-
-def colours_of(frame: block_map.Frame) -> list[tuple]:
-    ax = block_map.draw(frame)
-    return [patch.get_facecolor() for patch in ax.patches if patch.get_fill()]
-
-
-def test_a_map_shows_owners_shared_blocks_and_what_is_cached(frames):
-    assert len(colours_of(frames[0])) == 20 == colours_of(frames[0]).count((1, 1, 1, 1))
-    table, other = frames[1].tables.values()
-    assert table == other and len(table) == 3
-    assert len(colours_of(frames[1])) == 20 + 2 * 3  # a stripe for each of both in three blocks
-    borders = [patch for patch in block_map.draw(frames[1]).patches if not patch.get_fill()]
-    assert len(borders) == 3
-    assert len(set(frames[2].tables[0]) & set(frames[2].tables[1])) == 2  # copied on write
-    last = frames[-1]
-    assert not last.tables and len(last.cached) == 4  # two full ones of the prompt, one of each
-    assert colours_of(last).count((1, 1, 1, 1)) == 16
-    plt.close("all")
-
-
-def test_where_no_widgets_run_there_is_a_strip(frames, monkeypatch):
-    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    block_map.explore(frames, "A title", [0, 1, 3])
-    figure = plt.gcf()
-    assert figure.get_suptitle() == "A title"
-    assert [ax.get_title() for ax in figure.axes[:3]] == ["at first", "step 1", "step 3"]
-    plt.close("all")
-
-
-def test_where_widgets_run_there_is_a_slider(frames, monkeypatch):
-    shown = []
-    monkeypatch.setenv("JPY_SESSION_NAME", "12_paged_attention.ipynb")
-    monkeypatch.setattr("IPython.display.display", shown.append)
-    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf().axes[0].get_title()))
-    block_map.explore(frames, "A title", [0, 1])
-    (box,) = [each for each in shown if not isinstance(each, str)]
-    play, slider = box.children[0].children
-    assert (slider.min, slider.max, play.max) == (0, len(frames) - 1, len(frames) - 1)
-    slider.value = 2
-    assert shown[-1] == "A title\nstep 2"
-    plt.close("all")

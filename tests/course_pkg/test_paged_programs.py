@@ -1,16 +1,11 @@
-"""A thousand random programs of allocator, block manager and engine, against plain models."""
+"""Eight hundred random programs of allocator and block manager, against plain models."""
 
-import random
-
-import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from course_pkg.inference.models import Llama, attend_to_all
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
-from course_pkg.paged_attention import BlockManager, BlockTable, Engine, PrefixCache
-from course_pkg.tools.threads import one_thread
+from course_pkg.inference.requests import OutOfBlocks
+from course_pkg.paged_attention import BlockManager, BlockTable, PrefixCache
 
 BLOCKS = 7
 COMMON = {
@@ -166,125 +161,6 @@ class Management(RuleBasedStateMachine):
                 assert self.memory[slot] == tuple(self.texts[number][: position + 1])
 
 
-torch.manual_seed(0)
-MODEL = Llama(V=7, D=16, H=4, G=2, L=2, context=64).double()
-KNOWN: dict[tuple[int, ...], torch.Tensor] = {}
-
-
-@torch.no_grad()
-def plain_logits(tokens: tuple[int, ...]) -> torch.Tensor:
-    """Compute the logits after a text without any cache."""
-    if tokens not in KNOWN:
-        positions = torch.arange(len(tokens))
-        KNOWN[tokens] = MODEL(torch.tensor(tokens), positions, attend_to_all, positions[-1:])[0]
-    return KNOWN[tokens]
-
-
-class Serving(RuleBasedStateMachine):
-    """The engine against plain generation, while requests come, fork, end and lose their blocks."""
-
-    def __init__(self):
-        super().__init__()
-        self.engine = None
-        self.prompts: dict[int, list[int]] = {}
-
-    @precondition(lambda self: self.engine is None)
-    @rule(
-        shape=st.sampled_from([(18, 1), (10, 2), (6, 3), (4, 5)]),
-        most=st.sampled_from([2, 64]),
-        budget=st.sampled_from([None, 1, 4]),
-    )
-    def begin(self, shape, most, budget):
-        self.engine = Engine(MODEL, *shape, most, budget)
-        write, forward = self.engine.cache.write, self.engine.forward
-        S, users = shape[1], self.engine.scheduler.manager.allocator.references
-
-        def checked_write(layer, slots, K, V):
-            assert len(set(slots.tolist())) == len(slots), "two tokens in one slot"
-            assert all(users[slot // S] == 1 for slot in slots.tolist()), "written while shared"
-            write(layer, slots, K, V)
-
-        def checked_forward(work):
-            logits = forward(work)
-            for (number, _, stop), row in zip(work, logits, strict=True):
-                text = tuple(self.engine.sequences[number].tokens[:stop])
-                torch.testing.assert_close(row, plain_logits(text), rtol=1e-10, atol=1e-10)
-            return logits
-
-        self.engine.cache.write, self.engine.forward = checked_write, checked_forward
-
-    @precondition(lambda self: self.engine is not None)
-    @rule(
-        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=12),
-        count=st.integers(1, 8),
-        samples=st.integers(1, 3),
-    )
-    def add(self, prompt, count, samples):
-        fits = len(prompt) + count - 1 <= self.engine.cache.K[0, 0, ..., 0].numel()
-        try:
-            number = self.engine.add(prompt, Sampling(max_tokens=count, samples=samples))
-        except NeverFits:
-            assert not fits
-            return
-        assert fits
-        self.prompts[number] = prompt
-
-    @precondition(lambda self: self.engine is not None)
-    @rule(times=st.integers(1, 4))
-    def step(self, times):
-        for _ in range(times):
-            self.engine.step()
-
-    def alive(self) -> list[int]:
-        return sorted(n for n, each in self.engine.sequences.items() if each.reason is None)
-
-    @precondition(lambda self: self.engine is not None and self.alive())
-    @rule(data=st.data())
-    def fork(self, data):
-        self.engine.fork(data.draw(st.sampled_from(self.alive())))
-
-    @precondition(lambda self: self.engine is not None and self.alive())
-    @rule(data=st.data())
-    def abort(self, data):
-        self.engine.abort(data.draw(st.sampled_from(self.alive())))
-
-    @precondition(lambda self: self.engine is not None and self.engine.scheduler.running)
-    @rule(data=st.data())
-    def preempt(self, data):
-        running = self.engine.scheduler.running
-        self.engine.scheduler.preempt(data.draw(st.sampled_from(running)))
-
-    @invariant()
-    def nothing_is_lost(self):
-        if self.engine is None:
-            return
-        scheduler = self.engine.scheduler
-        blocks_are_in_order(scheduler.manager)
-        assert sorted(tables_of(scheduler.manager)) == sorted(scheduler.running)
-        assert sorted([*scheduler.running, *scheduler.waiting]) == self.alive()
-        for sequence in self.engine.sequences.values():
-            text = list(self.prompts[sequence.samples[0]])
-            assert sequence.tokens == [*text, *sequence.output]
-            for token in sequence.output:
-                assert token == int(plain_logits(tuple(text)).argmax())
-                text.append(token)
-
-    def teardown(self):
-        if self.engine is None:
-            return
-        for _ in range(2000):
-            if not self.alive():
-                break
-            self.engine.step()
-            self.nothing_is_lost()
-        allocator = self.engine.scheduler.manager.allocator
-        assert not self.alive() and allocator.available == len(allocator.references)
-        for sequence in self.engine.sequences.values():
-            assert (
-                sequence.reason == "abort" or len(sequence.output) == sequence.sampling.max_tokens
-            )
-
-
 def programs(machine: type, count: int, steps: int):
     case = machine.TestCase
     case.settings = settings(max_examples=count, stateful_step_count=steps, **COMMON)
@@ -293,19 +169,3 @@ def programs(machine: type, count: int, steps: int):
 
 TestAllocation = programs(Allocation, 400, 40)
 TestManagement = programs(Management, 400, 30)
-TestServing = programs(Serving, 200, 20)
-
-
-def test_where_blocks_lie_changes_no_bit():
-    prompts = [[1, 2, 3, 4, 5, 6, 0, 1], [2, 2], [1, 2, 3, 4, 5]]
-    seen = []
-    with one_thread():
-        for shuffle in (None, 1, 2):
-            engine = Engine(MODEL, blocks=20, block_size=4)
-            if shuffle is not None:
-                random.Random(shuffle).shuffle(engine.scheduler.manager.allocator.unused)
-            forward, logits = engine.forward, []
-            engine.forward = lambda work, f=forward, kept=logits: kept.append(f(work)) or kept[-1]
-            engine.generate(prompts, Sampling(max_tokens=6, samples=2))
-            seen.append(torch.cat(logits))
-    assert torch.equal(seen[0], seen[1]) and torch.equal(seen[0], seen[2])

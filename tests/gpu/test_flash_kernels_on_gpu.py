@@ -8,7 +8,8 @@ from course_pkg.flash_kernels import triton_flash_forward, triton_paged_decode
 from course_pkg.inference.decoding import with_kernel
 from course_pkg.inference.models import Llama
 from course_pkg.inference.requests import Sampling
-from course_pkg.paged_attention import Engine, paged_attention
+from course_pkg.paged_attention import paged_attention
+from course_pkg.serving import Engine
 from course_pkg.tools import launch
 from tests.gpu import needs_gpu
 
@@ -81,9 +82,9 @@ def test_the_engine_decodes_with_the_kernel():
     for attention in (None, paged_attention):
         engine = Engine(model, blocks=40, block_size=4)
         if attention:
-            engine.attention = attention
+            engine.runner.attention = attention
         else:
-            assert engine.attention is not paged_attention
+            assert engine.runner.attention is not paged_attention
         given.append([out.tokens for out in engine.generate(prompts, Sampling(max_tokens=30))])
     assert given[0] == given[1]
 

@@ -424,7 +424,7 @@ def test_a_part_of_a_part_is_named_and_not_what_stands_between(monkeypatch):
     module = importlib.import_module("course_pkg.paged_attention")
     monkeypatch.setattr(module.BlockAllocator, "allocate", allocate)
     with pytest.raises(CheckFailed) as failed:
-        check(module.Scheduler)
+        check(module.BlockManager)
     assert failed.value.report.broken_parts == ["BlockAllocator"]
 
 

@@ -1,0 +1,423 @@
+"""Hidden checks of serving: several that lose their blocks, borders, errors, forks of forks."""
+
+import math
+
+import torch
+
+from course_pkg.checking.registry import check
+from course_pkg.checks.paged_attention import flat, number, numbers, pairs, record, same, tables
+from course_pkg.checks.serving import (
+    Driver,
+    added,
+    beam_rows,
+    compare_choice,
+    compare_runs,
+    compare_tokens,
+    free_blocks,
+    queues,
+    run,
+    search,
+    search_by_hand,
+    serve,
+    small_model,
+    texts,
+)
+from course_pkg.inference.models import generate_uncached
+from course_pkg.inference.requests import NeverFits, Sampling
+from course_pkg.serving import (
+    BeamCore,
+    ChunkedScheduler,
+    Engine,
+    EngineCore,
+    ModelRunner,
+    PreemptingScheduler,
+    Scheduler,
+    SwappingScheduler,
+    SwapSpace,
+    choose_beams,
+)
+
+
+@check(Scheduler, see="Decide anew in every step")
+def at_most(schedulers, case):
+    """admits no more sequences than it may, and copies the tokens it is given"""
+    driver = Driver(schedulers, 40, 2, 2)
+    for sequence in range(4):
+        driver.add(sequence, 3, longest=5)
+    driver.step()
+    same(case, queues(driver.scheduler), [0, 1, -1, 2, 3], "running, -1, waiting with most = 2")
+    driver.remove(2)
+    driver.remove(0)
+    driver.step()
+    same(case, queues(driver.scheduler), [1, 3, -1], "running, -1, waiting after two have ended")
+    same(case, [driver.available], [36], "free blocks")
+
+
+@check(Scheduler, weight=2, see="Decide anew in every step")
+def forks(schedulers, case):
+    """copies a shared block before a fork or its parent writes to it"""
+    driver = Driver(schedulers, 10, 4, 3)
+    driver.add(0, 5, longest=8, forks=1)
+    driver.add(1, 4, longest=8)
+    driver.step()
+    driver.fork(0, 7)
+    driver.step()
+    same(case, queues(driver.scheduler), [0, 7, 1, -1], "running, -1, waiting after a fork")
+    same(case, [len(driver.copies)], [1], "copies in the step after the fork")
+    expected = [(0, 0, 0, 5), (0, 1, 0, 4), (1, 0, 5, 6), (1, 7, 5, 6), (1, 1, 4, 5)]
+    driver.compare(case, expected)
+    for each in (7, 1, 0):
+        driver.remove(each)
+    same(case, [driver.available, *queues(driver.scheduler)], [10, -1], "free blocks at the end")
+
+
+@check(Scheduler, see="Decide anew in every step")
+def finds_prompts(schedulers, case):
+    """starts after what is cached already, and counts it as a hit once"""
+    driver = Driver(schedulers, 19, 3)
+    driver.add(0, 7, token=4, longest=12)
+    driver.step()
+    driver.add(1, 9, token=4, longest=12)
+    driver.add(2, 12, token=4, longest=15)
+    driver.step()
+    driver.step()
+    expected = [(0, 0, 0, 7), (1, 0, 7, 8), (1, 1, 6, 9), (1, 2, 6, 12), (2, 0, 8, 9)]
+    driver.compare(case, [*expected, (2, 1, 9, 10), (2, 2, 12, 13)])
+    same(case, [number(driver.scheduler.hits, "hits")], [12], "hits")
+
+
+@check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
+def exhaustion_in_the_middle(schedulers, case):
+    """lets those who came first go on, and nobody overtake the one that lost its blocks"""
+    driver = Driver(schedulers, 7, 2)
+    for sequence, length in enumerate((4, 4, 6)):
+        driver.add(sequence, length)
+    driver.step()
+    driver.add(3, 1)
+    later = [(1, 0, 4, 5), (1, 1, 4, 5), (2, 0, 5, 6), (2, 1, 5, 6), (3, 0, 6, 7)]
+    seen = []
+    for _ in range(3):  # in the last one, the one that asks is the last itself
+        driver.step()
+        seen += queues(driver.scheduler)
+    driver.compare(case, [*((0, n, 0, 4 + n // 2 * 2) for n in range(3)), *later])
+    expected = [0, 1, -1, 2, 3] * 2 + [0, -1, 1, 2, 3]
+    same(case, seen, expected, "running, -1, waiting after three steps")
+
+
+@check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
+def several_lose(schedulers, case):
+    """takes the blocks of as many as it needs to, who come back in their order"""
+    driver = Driver(schedulers, 8, 1)
+    driver.add(0, 4)
+    for sequence in (1, 2):
+        driver.add(sequence, 2)
+    driver.step()
+    seen = []
+    for _ in range(4):
+        driver.step()
+        seen.append(queues(driver.scheduler))
+    driver.remove(0)
+    driver.step()
+    seen.append(queues(driver.scheduler))
+    expected = [[0, 1, -1, 2], [0, -1, 1, 2], [0, -1, 1, 2], [0, -1, 1, 2], [1, 2, -1]]
+    same(case, flat(seen), flat(expected), "running, -1, waiting after each of five steps")
+    same(case, driver.rows[-2:], [(5, 1, 0, 4), (5, 2, 0, 3)], "the work of the last step")
+
+
+@check(PreemptingScheduler, see="Several that belong together")
+def planned_no_more(schedulers, case):
+    """drops the work of a group one of which finds no block"""
+    driver = Driver(schedulers, 5, 2, 9)
+    driver.add(0, 1)
+    driver.add(1, 3, forks=1, together=True)
+    driver.step()
+    driver.fork(1, 11)
+    for _ in range(2):
+        driver.step()
+    rows = [(0, 0, 0, 1), (0, 1, 0, 3), (1, 0, 1, 2), (1, 1, 3, 4), (1, 11, 3, 4)]
+    driver.compare(case, [*rows, (2, 0, 2, 3)])
+    same(case, queues(driver.scheduler), [0, -1, 1, 11], "running, -1, waiting")
+    demand = driver.available
+    same(case, [demand], [3], "free blocks")
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
+def budget_ends(schedulers, case):
+    """spends exactly its budget, and admits nobody when nothing is left"""
+    driver = Driver(schedulers, 30, 4, 3, 0, 3)
+    for sequence in range(3):
+        driver.add(sequence, 2)
+    seen = []
+    for _ in range(3):
+        driver.step()
+        seen += queues(driver.scheduler)
+    expected = [(0, 0, 0, 2), (0, 1, 0, 1), (1, 0, 2, 3), (1, 1, 1, 2), (1, 2, 0, 1)]
+    driver.compare(case, [*expected, (2, 0, 3, 4), (2, 1, 2, 3), (2, 2, 1, 2)])
+    same(case, seen, [0, 1, -1, 2, 0, 1, 2, -1, 0, 1, 2, -1], "running, -1, waiting")
+
+
+@check(ChunkedScheduler, see="When memory runs out in the middle of a batch")
+def preempts_too(schedulers, case):
+    """takes blocks from the last to come, in the middle of a prompt as well"""
+    driver = Driver(schedulers, 4, 2, 3, 0, 5)
+    driver.add(0, 4)
+    driver.add(1, 4)
+    for _ in range(3):
+        driver.step()
+    expected = [(0, 0, 0, 4), (0, 1, 0, 1), (1, 0, 4, 5), (2, 0, 5, 6)]
+    driver.compare(case, expected)
+    same(case, queues(driver.scheduler), [0, -1, 1], "running, -1, waiting")
+
+
+@check(ModelRunner, weight=2, see="All tokens in one row")
+def borders(runners, case):
+    """computes chunks that end on a border of a block, one before and one after"""
+    for S in (1, 4):
+        compare_runs(case, runners, [8, 9, 7, 12, 4], [4, 8, 3, 5, 0], S)
+
+
+@check(ModelRunner, see="All tokens in one row")
+def nothing_to_do(runners, case):
+    """gives no logits for an empty batch"""
+    runner = runners(small_model(case, calls=0), 4, 2)
+    same(case, [len(runner.forward([]))], [0], "rows of an empty batch")
+
+
+@check(EngineCore, weight=2, see="One step of the engine")
+def joins_late(engines, case):
+    """adds the same tokens to a prompt that comes while another is continued"""
+    model, prompts = small_model(case), texts(case, 4, 9)
+    expected = [generate_uncached(model, prompt, 16) for prompt in prompts]
+    engine, rows = engines(model, 20, 4), {}
+    for prompt in prompts:
+        rows[number(engine.add(prompt), "add")] = []
+        for each, token in pairs(engine.step(), "step"):
+            rows[each].append(token)
+    run(engine, rows)
+    compare_tokens(case, list(rows.values()), expected, "tokens of two prompts, one step apart")
+    counts = [len(engine.history), len(list(engine.step()))]
+    same(case, counts, [17, 0], "steps in history, and tokens of one more")
+
+
+@check(EngineCore, weight=2, see="Many samples of one prompt")
+def forks_of_forks(engines, case):
+    """lets forks of forks go on as their parents do, and forgets what is aborted"""
+    model, prompts = small_model(case), texts(case, 6, 3)
+    expected = generate_uncached(model, prompts[0], 9)
+    engine = engines(model, 20, 4)
+    first, other = (number(engine.add(prompt, Sampling(9)), "add") for prompt in prompts)
+    engine.step()
+    second = number(engine.fork(first), "fork")
+    engine.step()
+    third = number(engine.fork(second), "fork")
+    engine.abort(other)
+    rows = run(engine, {first: []})
+    given = [rows[each] for each in (first, second, third)]
+    compare_tokens(case, given, [expected[2:]] * 3, "tokens of three forks after the second step")
+    same(case, rows.get(other, []), [], "tokens of the one that was aborted")
+    same(case, [free_blocks(engine)], [20], "free blocks at the end")
+
+
+@check(EngineCore, see="Many samples of one prompt")
+def narrow(engines, case):
+    """draws the same samples when there is hardly memory for one of them"""
+    model, (prompt,) = small_model(case), texts(case, 5)
+    sampling, found = Sampling(7, None, 3, 1.5, top_k=9, seed=5), []
+    for blocks, host in ((40, 0), (7, 0), (7, 9)):
+        engine = engines(model, blocks, 2, host=host)
+        found.append(list(run(engine, {engine.add(prompt, sampling): []}).values()))
+    for rows, where in zip(found[1:], ("7 blocks", "7 blocks and 9 on the host"), strict=True):
+        compare_tokens(case, rows, found[0], f"tokens of three samples with {where}, as with 40")
+    different = len(set(map(tuple, found[0])))
+    case.that(different > 1, "Samples should differ, yours are all the same.")
+
+
+@check(EngineCore, see="Limits and errors")
+def refuses_settings(engines, case):
+    """raises ValueError for requests that make no sense, and stays usable"""
+    model, (prompt,) = small_model(case), texts(case, 3)
+    engine = engines(model, 8, 4)
+    for text, sampling, why in (
+        ([], Sampling(4), "the prompt is empty"),
+        (prompt, Sampling(0), "nothing is to be added"),
+        (prompt, Sampling(4, None, 0), "samples is 0"),
+        (prompt, Sampling(4, beams=0), "beams is 0"),
+        (prompt, Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
+        (prompt, Sampling(4, samples=2, beams=2), "there are samples and beams"),
+        (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
+    ):
+        case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
+    rows = serve(case, engine, [prompt], Sampling(4))
+    compare_tokens(case, rows, [generate_uncached(model, prompt, 4)], "tokens afterwards")
+    (fits,) = texts(case, 60)
+    rows = serve(case, engines(model, 16, 4), [fits], Sampling(4))
+    same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
+
+
+@check(EngineCore, see="A prompt that is cached")
+def cached_prompts(engines, case):
+    """adds the same tokens to a prompt that it has seen before"""
+    model, (prompt,) = small_model(case), texts(case, 8)
+    expected = [generate_uncached(model, prompt, 5)]
+    engine = engines(model, 12, 4)
+    for time in ("first", "second", "third"):
+        rows = serve(case, engine, [prompt], Sampling(5))
+        compare_tokens(case, rows, expected, f"tokens of the {time} time")
+    same(case, [number(engine.scheduler.hits, "hits")], [8], "tokens found in the cache")
+
+
+@check(choose_beams, see="Which beams go on")
+def few_candidates(choose, case):
+    """gives fewer beams when there are fewer candidates, and leaves out the impossible"""
+    rows, inputs = beam_rows(case, 1, 6, [False])
+    inputs[2][0, [1, 4]] = -math.inf
+    rows[0] = (*rows[0][:2], inputs[2][0].tolist(), False)
+    compare_choice(case, choose, rows, inputs, 9, 1.0)
+    compare_choice(case, choose, *beam_rows(case, 2, 3, [True, False]), 9, 0.5)
+
+
+@check(choose_beams, see="Which beams go on")
+def all_ended(choose, case):
+    """keeps beams as they are when all have ended"""
+    compare_choice(case, choose, *beam_rows(case, 3, 4, [True] * 3), 3, 1.0)
+
+
+@check(BeamCore, weight=2, see="Branches share blocks")
+def beside_others(engines, case):
+    """finds the same beams beside other requests and with little memory, and disturbs nobody"""
+    model, prompts = small_model(case, V=7, calls=900), texts(case, 4, 6, 5, V=7)
+    plain = [generate_uncached(model, prompt, 9) for prompt in prompts[1:]]
+    sampling = Sampling(7, 2, beams=3)
+    expected = [row for row, _ in search_by_hand(model, prompts[0], sampling)]
+    for settings in ({}, {"host": 20}, {"most": 5, "budget": 5}):
+        engine = engines(model, 16, 2, **settings)
+        others = [engine.add(prompt, Sampling(9)) for prompt in prompts[1:]]
+        tokens, _ = search(case, engine, prompts[0], sampling)
+        compare_tokens(case, tokens, expected, f"tokens of the beams with {settings}")
+        run(engine, {each: [] for each in others})
+        rows = [numbers(record(engine, each).output, "output") for each in others]
+        compare_tokens(case, rows, plain, f"tokens of the others with {settings}")
+        same(case, [free_blocks(engine)], [16], "free blocks at the end")
+
+
+@check(BeamCore, see="Branches share blocks")
+def shares(engines, case):
+    """keeps what beams have in common once"""
+    model, (prompt,) = small_model(case, V=7), texts(case, 9, V=7)
+    engine = engines(model, 40, 2)
+    request = engine.add(prompt, Sampling(2, beams=4))
+    engine.step()
+    engine.step()
+    same(case, [len(engine.requests[request])], [4], "beams after two steps")
+    shared = engine.history[0]["blocks shared"], free_blocks(engine)
+    same(case, list(shared), [5, 40], "blocks shared after a step, and free at the end")
+
+
+@check(Engine, weight=2, see="Limits and errors")
+def refused_as_a_whole(engines, case):
+    """begins none of the prompts if it must refuse one, and stays usable"""
+    model, prompts = small_model(case), texts(case, 3, 15)
+    engine = engines(model, 4, 4)
+    case.raises(NeverFits, lambda: engine.generate(prompts, Sampling(4)), "the second never fits")
+    case.raises(ValueError, lambda: engine.generate([[1], []], Sampling(4)), "a prompt is empty")
+    beams = Sampling(4, beams=2)
+    case.raises(ValueError, lambda: engine.stream([[1]], beams), "beams are to be streamed")
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after three errors")
+    rows, _ = added(case, engine.generate(prompts[:1], Sampling(4)))
+    compare_tokens(case, rows, [generate_uncached(model, prompts[0], 4)], "tokens afterwards")
+
+
+@check(Engine, see="Tokens as soon as they are there")
+def cleans_up(engines, case):
+    """gives all blocks back when the model fails"""
+    for call in ("generate", "stream"):
+        model, prompts = small_model(case, calls=3), texts(case, 6, 5)
+        engine = engines(model, 20, 4)
+        case.raises(
+            RuntimeError,
+            lambda e=engine, c=call, p=prompts: getattr(e, c)(p, Sampling(9)),
+            "the model fails",
+        )
+        found = [free_blocks(engine), *queues(engine.scheduler), len(engine.requests)]
+        same(case, found, [20, -1, 0], f"free blocks, running, -1, waiting, requests: {call}")
+
+
+@check(Engine, see="The engine")
+def own_limits(engines, case):
+    """gives each prompt its own limits, and the outputs in the prompts' order"""
+    model, prompts = small_model(case), texts(case, 4, 7, 3)
+    counts = [7, 1, 4]
+    sampling = [Sampling(count) for count in counts]
+    rows, _ = added(case, engines(model, 20, 4).generate(prompts, sampling))
+    pairs_of = zip(prompts, counts, strict=True)
+    expected = [generate_uncached(model, prompt, count) for prompt, count in pairs_of]
+    compare_tokens(case, rows, expected, f"tokens with counts {counts}")
+
+
+@check(Engine, see="Two who listen at once")
+def takes_samples(engines, case):
+    """hands out the tokens of each sample once, in their order"""
+    model, (prompt,) = small_model(case), texts(case, 4)
+    plain = generate_uncached(model, prompt, 4)
+    engine = engines(model, 20, 4)
+    request, seen = engine.add(prompt, Sampling(4, samples=2)), []
+    for count in (1, 2, 1):
+        for _ in range(count):
+            engine.step()
+        seen += pairs(engine.take(request), "take")
+    wanted = [
+        (k, token) for part in (plain[:1], plain[1:3], plain[3:]) for k in (0, 1) for token in part
+    ]
+    same(case, seen, wanted, "(sample, token) after one, three and four steps")
+    sampled = pairs(engine.stream([prompt], Sampling(4, samples=2)), "the stream", 3)
+    same(case, sampled, [(0, k, token) for token in plain for k in (0, 1)], "a stream of two")
+
+
+@check(SwapSpace, see="A second cache on the host")
+def used_again(spaces, case):
+    """hands out host blocks again that were given back, and none that is in use"""
+    space, inside = spaces(3, 50), {}
+    for step, count in enumerate(case.integers(1, 3, 12).tolist()):
+        while 3 - sum(inside.values()) < count:
+            gone = min(inside)
+            space.back([gone], list(range(inside.pop(gone))))
+        copies = pairs(space.out({step: [7 * n for n in range(count)]}), "out")
+        same(case, [len(copies)], [count], "blocks that go out")
+        inside[step] = count
+        same(case, [number(space.available, "available")], [3 - sum(inside.values())], "available")
+    case.raises(ValueError, lambda: space.back([min(inside)], [1] * 9), "there are too many blocks")
+
+
+@check(SwappingScheduler, weight=2, see="Swap instead of computing again")
+def leaves_the_host(schedulers, case):
+    """frees what a sequence has on the host when it ends there, and keeps forks apart"""
+    driver = Driver(schedulers, 5, 2, 64, 0, None, 6)
+    driver.add(0, 4)
+    driver.add(1, 5)
+    for _ in range(2):
+        driver.step()
+    driver.fork(1, 2)
+    seen = [number(driver.scheduler.space.available, "available")]
+    driver.remove(1)
+    seen.append(number(driver.scheduler.space.available, "available"))
+    driver.remove(2)
+    seen += [number(driver.scheduler.space.available, "available"), driver.available]
+    same(case, seen, [3, 3, 6, 2], "free host blocks; and free blocks of the cache")
+
+
+@check(SwappingScheduler, see="Swap instead of computing again")
+def watermark_too(schedulers, case):
+    """leaves the watermark when it brings somebody back"""
+    driver = Driver(schedulers, 6, 2, 64, 2, None, 9)
+    driver.add(0, 4)
+    driver.add(1, 4)
+    seen = []
+    for _ in range(4):
+        driver.step()
+        seen += queues(driver.scheduler)
+    same(case, seen, [0, 1, -1] * 4, "running, -1, waiting after each of four steps")
+    table = tables(driver.scheduler, 1)[0]
+    same(case, [table[0], driver.available], [7, 0], "length of a table, and free blocks")
+    found = torch.tensor([driver.available])
+    case.equal(found, torch.tensor([-2]), "left")

@@ -1,0 +1,779 @@
+"""Checks of serving. Oracles: plain generation, a search by hand, plans by the rules."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.models import SmallServed
+from course_pkg.checking.registry import check
+from course_pkg.checks.paged_attention import (
+    demand_no_table,
+    flat,
+    number,
+    numbers,
+    pairs,
+    record,
+    same,
+    tables,
+)
+from course_pkg.inference.models import attend_to_all, generate_uncached
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.serving import (
+    BeamCore,
+    ChunkedScheduler,
+    Engine,
+    EngineCore,
+    ModelRunner,
+    PreemptingScheduler,
+    Scheduler,
+    SwappingScheduler,
+    SwapSpace,
+    choose_beams,
+)
+
+STEPS = 300  # more than any engine of these checks may take
+
+
+class Driver:
+    """Do with a scheduler what an engine does, and note what it chooses.
+
+    Args:
+        schedulers: the student's class.
+        settings: its arguments.
+    """
+
+    def __init__(self, schedulers, *settings, **named):
+        self.scheduler = schedulers(*settings, **named)
+        self.lengths: dict[int, int] = {}
+        self.rows: list[tuple[int, ...]] = []
+        self.copies: list[tuple[int, ...]] = []
+        self.steps = 0
+
+    def add(self, sequence: int, length: int, token: int | None = None, **settings) -> None:
+        """Add a sequence whose tokens are all its own, or all the same."""
+        text = [100 * sequence + n if token is None else token for n in range(length)]
+        self.scheduler.add(sequence, text, **settings)
+        self.lengths[sequence] = length
+
+    def fork(self, sequence: int, child: int) -> None:
+        """Fork a sequence."""
+        self.scheduler.fork(sequence, child)
+        self.lengths[child] = self.lengths[sequence]
+
+    def step(self) -> list[tuple[int, ...]]:
+        """Take a step: what is computed to its end gets a token."""
+        result = self.scheduler.schedule()
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            raise Failure(
+                f"schedule should return a plan of work and copies, yours is {describe(result)}."
+            )
+        work = pairs(result[0], "the work", 3)
+        self.copies = pairs(result[1], "the copies")
+        for sequence, start, stop in work:
+            if sequence not in self.lengths or not 0 <= start < stop <= self.lengths[sequence]:
+                raise Failure(
+                    f"{(sequence, start, stop)} is no work that there is in step {self.steps}."
+                )
+        for sequence, _, stop in work:
+            self.scheduler.advance(sequence, stop)
+            if stop == self.lengths[sequence]:
+                self.scheduler.append(sequence, 7)
+                self.lengths[sequence] += 1
+        self.rows += [(self.steps, *row) for row in work]
+        self.steps += 1
+        return work
+
+    def remove(self, sequence: int) -> None:
+        """End a sequence."""
+        self.scheduler.remove(sequence)
+        del self.lengths[sequence]
+
+    def compare(self, case: Case, expected: list[tuple[int, ...]]) -> None:
+        """Compare all work since the beginning."""
+        same(case, self.rows, expected, "(step, sequence, start, stop) of all work")
+
+    @property
+    def available(self) -> int:
+        return number(self.scheduler.manager.allocator.available, "available")
+
+
+def queues(scheduler) -> list[int]:
+    """Read who runs, then -1, then who waits."""
+    running, waiting = scheduler.running, scheduler.waiting
+    return [*numbers(running, "running"), -1, *numbers(waiting, "waiting")]
+
+
+@check(Scheduler, see="Decide anew in every step")
+def one_object(schedulers, case):
+    """keeps tokens and table of a sequence in one Sequence, which its manager knows too"""
+    driver = Driver(schedulers, 8, 2)
+    for sequence in (3, 5):
+        driver.add(sequence, 3, longest=8)
+    for _ in range(3):
+        driver.step()
+    scheduler = driver.scheduler
+    for holder in (scheduler, scheduler.manager):
+        tokens = [numbers(record(holder, each).tokens, "tokens") for each in (3, 5)]
+        expected = [300, 301, 302, 7, 7, 7, 500, 501, 502, 7, 7, 7]
+        same(case, flat(tokens), expected, "tokens of two sequences after three steps")
+        lengths = [tables(holder, each)[0][0] for each in (3, 5)]
+        same(case, lengths, [5, 5], "length of their tables")
+    driver.remove(3)
+    demand_no_table(case, scheduler, 3, "is removed")
+    same(case, numbers(record(scheduler, 3).output, "output"), [7, 7, 7], "output of a removed one")
+
+
+@check(Scheduler, weight=2, see="Decide anew in every step")
+def joins_and_leaves(schedulers, case):
+    """lets sequences join and leave the batch in any step"""
+    driver = Driver(schedulers, 20, 4)
+    driver.add(0, 5, longest=9)
+    driver.add(1, 3, longest=9)
+    driver.step()
+    driver.add(2, 9, longest=12)
+    driver.step()
+    driver.remove(1)
+    driver.step()
+    expected = [(0, 0, 0, 5), (0, 1, 0, 3), (1, 0, 5, 6), (1, 1, 3, 4), (1, 2, 0, 9)]
+    driver.compare(case, [*expected, (2, 0, 6, 7), (2, 2, 9, 10)])
+
+
+@check(Scheduler, weight=2, see="Room is set aside")
+def sets_aside(schedulers, case):
+    """admits a sequence only when all blocks that it may ever need can be set aside"""
+    driver = Driver(schedulers, 7, 2)
+    for sequence, longest in enumerate((5, 8, 3, 1)):
+        driver.add(sequence, 3 if sequence < 3 else 1, longest=longest)
+    driver.step()
+    driver.step()
+    driver.remove(0)
+    driver.step()
+    expected = [(0, 0, 0, 3), (0, 1, 0, 3), (1, 0, 3, 4), (1, 1, 3, 4)]
+    driver.compare(case, [*expected, (2, 1, 4, 5), (2, 2, 0, 3), (2, 3, 0, 1)])
+
+
+@check(Scheduler, see="Room is set aside")
+def first_come(schedulers, case):
+    """lets nobody overtake a sequence that waits for more memory"""
+    driver = Driver(schedulers, 6, 2)
+    for sequence, length in enumerate((6, 8, 2)):
+        driver.add(sequence, length, longest=length + 2 * (sequence == 0))
+    driver.step()
+    driver.step()
+    driver.remove(0)
+    driver.step()
+    driver.compare(case, [(0, 0, 0, 6), (1, 0, 6, 7), (2, 1, 0, 8), (2, 2, 0, 2)])
+
+
+@check(Scheduler, see="Room is set aside")
+def forks_to_come(schedulers, case):
+    """keeps places and blocks for the forks that are still to come"""
+    seen = []
+    for most, blocks in ((3, 99), (99, 8)):
+        driver = Driver(schedulers, blocks, 2, most)
+        driver.add(0, 3, longest=6, forks=1)
+        for sequence in (1, 2):
+            driver.add(sequence, 3, longest=3)
+        driver.step()
+        seen += queues(driver.scheduler)
+        driver.fork(0, 7)
+        driver.step()
+        seen += queues(driver.scheduler)
+    expected = [0, 1, -1, 2, 0, 7, 1, -1, 2]
+    what = "running, -1, waiting before and after a fork: for most = 3, and for 8 blocks"
+    same(case, seen, expected * 2, what)
+
+
+@check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
+def preempts(schedulers, case):
+    """takes blocks from the last to come, who then waits before all others"""
+    driver = Driver(schedulers, 4, 2)
+    for sequence in range(4):
+        driver.add(sequence, 2)
+    seen = []
+    for _ in range(4):
+        driver.step()
+        seen.append(queues(driver.scheduler))
+    expected = [[0, 1, 2, 3, -1], [0, 1, -1, 2, 3], [0, 1, -1, 2, 3], [0, -1, 1, 2, 3]]
+    same(case, flat(seen), flat(expected), "running, -1, waiting after each of four steps")
+    rows = [(0, n, 0, 2) for n in range(4)]
+    rows += [(1, 0, 2, 3), (1, 1, 2, 3), (2, 0, 3, 4), (2, 1, 3, 4), (3, 0, 4, 5)]
+    driver.compare(case, rows)
+
+
+@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
+def comes_back(schedulers, case):
+    """computes a sequence that lost its blocks again, except for what is still cached"""
+    driver = Driver(schedulers, 5, 2)
+    driver.add(0, 4)
+    driver.add(1, 5)
+    driver.step()
+    driver.step()
+    driver.remove(0)
+    driver.step()
+    driver.compare(case, [(0, 0, 0, 4), (0, 1, 0, 5), (1, 0, 4, 5), (2, 1, 4, 6)])
+    scheduler = driver.scheduler
+    counts = [number(scheduler.hits, "hits"), number(scheduler.preemptions, "preemptions")]
+    same(case, counts, [4, 1], "hits and preemptions")
+
+
+@check(PreemptingScheduler, see="Nobody comes back at once")
+def not_at_once(schedulers, case):
+    """admits nobody in a step in which somebody lost blocks"""
+    driver = Driver(schedulers, 5, 1)
+    for sequence, length in enumerate((1, 3, 1)):
+        driver.add(sequence, length)
+    seen = []
+    for _ in range(2):
+        driver.step()
+        seen += queues(driver.scheduler)
+    same(case, seen, [0, 1, 2, -1, 0, -1, 1, 2], "running, -1, waiting after each of two steps")
+    demand_no_table(case, driver.scheduler, 1, "has lost its blocks")
+
+
+@check(PreemptingScheduler, see="A watermark")
+def leaves_some(schedulers, case):
+    """admits nobody who would leave fewer blocks than the watermark, unless nobody runs"""
+    seen = []
+    for watermark in (0, 1, 2):
+        driver = Driver(schedulers, 7, 2, 64, watermark)
+        driver.add(0, 8)
+        driver.add(1, 3)
+        driver.step()
+        seen += queues(driver.scheduler)
+    alone = Driver(schedulers, 4, 2, 64, 3)
+    alone.add(0, 7)
+    alone.step()
+    expected = [0, 1, -1, 0, 1, -1, 0, -1, 1, 0, -1]
+    what = "running, -1, waiting with a watermark of 0, 1 and 2; and of 3 for one that is alone"
+    same(case, seen + queues(alone.scheduler), expected, what)
+
+
+@check(PreemptingScheduler, weight=2, see="Several that belong together")
+def as_a_group(schedulers, case):
+    """takes the blocks of a group together, and admits it together"""
+    driver = Driver(schedulers, 8, 2, 9)
+    driver.add(0, 7)
+    driver.add(1, 3, forks=2, together=True)
+    driver.step()
+    for child in (11, 12):
+        driver.fork(1, child)
+    seen = []
+    for _ in range(2):
+        driver.step()
+        seen += queues(driver.scheduler)
+    driver.remove(0)
+    driver.step()
+    seen += queues(driver.scheduler)
+    expected = [0, 1, 12, 11, -1, 0, -1, 1, 12, 11, 1, 12, 11, -1]
+    same(case, seen, expected, "running, -1, waiting: with a group, without blocks for it, with it")
+
+
+@check(ChunkedScheduler, weight=2, see="Chunked prefill")
+def chunks(schedulers, case):
+    """computes a long prompt in chunks, while others go on"""
+    driver = Driver(schedulers, 20, 4, 4, 0, 6)
+    driver.add(0, 4)
+    driver.add(1, 9)
+    driver.add(2, 3)
+    for _ in range(4):
+        driver.step()
+    expected = [(0, 0, 0, 4), (0, 1, 0, 2), (1, 0, 4, 5), (1, 1, 2, 7), (2, 0, 5, 6), (2, 1, 7, 9)]
+    expected += [(2, 2, 0, 3), (3, 0, 6, 7), (3, 1, 9, 10), (3, 2, 3, 4)]
+    driver.compare(case, expected)
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
+def refuses(schedulers, case):
+    """raises ValueError for a budget that would starve some who run"""
+    for most, budget in ((3, 2), (64, 63)):
+        case.raises(
+            ValueError,
+            lambda m=most, b=budget: schedulers(8, 2, m, 0, b),
+            f"the budget is {budget} and {most} may run",
+        )
+    for most, budget in ((3, 3), (3, 4), (64, None)):
+        driver = Driver(schedulers, 8, 2, most, 0, budget)
+        driver.add(0, 3)
+        same(case, flat(driver.step()), [0, 0, 3], f"work with most {most} and budget {budget}")
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
+def unlimited(schedulers, case):
+    """computes prompts of any length at once without a budget"""
+    driver = Driver(schedulers, 90, 4)
+    driver.add(0, 150)
+    driver.add(1, 120)
+    driver.step()
+    driver.compare(case, [(0, 0, 0, 150), (0, 1, 0, 120)])
+
+
+def small_model(case: Case, V: int = 29, calls: int = 200) -> SmallServed:
+    """Draw a model of two layers with four query heads on two key heads."""
+    L, D, H, G, D_h = 2, 12, 4, 2, 3
+    shapes = [(L, D, H, D_h), (L, D, G, D_h), (L, D, G, D_h), (L, H, D_h, D)]
+    heads = [case.randn(*shape) / 2 for shape in shapes]
+    return SmallServed((case.randn(V, D), case.randn(64, D), *heads, [calls]))
+
+
+def texts(case: Case, *lengths: int, V: int = 29) -> list[list[int]]:
+    """Draw prompts of some lengths."""
+    return [case.integers(0, V, length).tolist() for length in lengths]
+
+
+def plain_logits(model: SmallServed, text: list[int]) -> Tensor:
+    """Score the next token after a text, without any cache."""
+    places = torch.arange(len(text))
+    return model(torch.tensor(text), places, attend_to_all, places[-1:])[0]
+
+
+def batch_of(case: Case, lengths: list[int], starts: list[int], S: int) -> tuple[list, list]:
+    """Draw texts, and the batches that compute them to their starts, and from there on."""
+    order = torch.randperm(60, generator=case.generator).tolist()
+    both: tuple[list, list] = ([], [])
+    for text, start in zip(texts(case, *lengths), starts, strict=True):
+        table = [order.pop() for _ in range(math.ceil(len(text) / S))]
+        if start:
+            both[0].append((text[:start], 0, table[: math.ceil(start / S)]))
+        both[1].append((text[start:], start, table))
+    return both
+
+
+def compare_runs(case: Case, runners, lengths: list[int], starts: list[int], S: int) -> None:
+    """Compare a batch's logits with those of each whole text by itself."""
+    model = small_model(case)
+    runner, (before, batch) = runners(model, 60, S), batch_of(case, lengths, starts, S)
+    if before:
+        runner.forward(before)
+    known = {table[0]: text for text, _, table in before}
+    whole = [known.get(table[0], []) + text for text, _, table in batch]
+    expected = torch.stack([plain_logits(model, text) for text in whole])
+    case.equal(runner.forward(batch), expected, "logits after the last token of each")
+
+
+@check(ModelRunner, weight=2, see="All tokens in one row")
+def prompts(runners, case):
+    """gives the logits after each of several prompts of any lengths"""
+    compare_runs(case, runners, [5, 1, 8, 5, 11], [0] * 5, 4)
+
+
+@check(ModelRunner, weight=2, see="All tokens in one row")
+def single_tokens(runners, case):
+    """goes on with one token for each sequence from what is in the cache"""
+    compare_runs(case, runners, [5, 9, 3], [4, 8, 2], 4)
+
+
+@check(ModelRunner, weight=2, see="All tokens in one row")
+def mixed(runners, case):
+    """computes prompts, chunks and single tokens in one batch"""
+    compare_runs(case, runners, [7, 12, 4, 9, 6], [6, 5, 0, 8, 2], 3)
+
+
+def run(engine, rows: dict[int, list[int]]) -> dict[int, list[int]]:
+    """Take steps until all requests have ended; add what is added to the rows."""
+    requests = list(rows)
+    for _ in range(STEPS):
+        if not engine.unfinished(requests):
+            return rows
+        for each, token in pairs(engine.step(), "step"):
+            rows.setdefault(each, []).append(token)
+    raise Failure(f"Requests should end within {STEPS} steps, yours have not.")
+
+
+def serve(case: Case, engine, prompts: list[list[int]], sampling: Sampling) -> list[list[int]]:
+    """Serve prompts of one sample each, step by step."""
+    begun = [number(engine.add(prompt, sampling), "add") for prompt in prompts]
+    rows = run(engine, {each: [] for each in begun})
+    return [rows[each] for each in begun]
+
+
+def compare_tokens(case: Case, rows: list[list[int]], expected: list[list[int]], what: str) -> None:
+    """Compare the tokens added to some prompts; short rows are filled up with -1."""
+    width = max(map(len, [*rows, *expected]))
+    given, wanted = (
+        torch.tensor([row + [-1] * (width - len(row)) for row in each]) for each in (rows, expected)
+    )
+    case.equal(given, wanted, what)
+
+
+def free_blocks(engine) -> int:
+    """Read how many blocks of an engine's cache are available."""
+    return number(engine.scheduler.manager.allocator.available, "available")
+
+
+@check(EngineCore, weight=3, see="One step of the engine")
+def plain_generation(engines, case):
+    """adds the tokens that plain generation adds to each prompt alone"""
+    model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
+    expected = [generate_uncached(model, prompt, 6) for prompt in prompts]
+    for S, settings in ((4, {}), (1, {}), (4, {"most": 3, "budget": 5})):
+        rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(6))
+        compare_tokens(case, rows, expected, f"tokens with blocks of {S}, {settings}")
+
+
+@check(EngineCore, weight=2, see="One step of the engine")
+def stops(engines, case):
+    """ends a sequence with its stop token, and gives its blocks back"""
+    model, prompts = small_model(case), texts(case, 5, 3)
+    plain = [generate_uncached(model, prompt, 8) for prompt in prompts]
+    stop = plain[0][3]
+    expected = [generate_uncached(model, prompt, 8, stop) for prompt in prompts]
+    engine = engines(model, 12, 4)
+    rows = serve(case, engine, prompts, Sampling(8, stop))
+    compare_tokens(case, rows, expected, f"tokens with stop = {stop}")
+    wanted = ["stop" if row[-1] == stop else "length" for row in expected]
+    reasons = [record(engine, each).reason for each in (0, 1)]
+    case.that(reasons == wanted, f"The reasons should be {wanted}, yours are {reasons}.")
+    same(case, [free_blocks(engine)], [12], "free blocks at the end")
+
+
+@check(EngineCore, weight=2, see="Many samples of one prompt")
+def samples(engines, case):
+    """draws each sample as if it were alone, from blocks that they share"""
+    model, (prompt,) = small_model(case), texts(case, 6)
+    engine = engines(model, 12, 4)
+    first = number(engine.add(prompt, Sampling(5, None, 4, 1.0, seed=3)), "add")
+    rows = list(run(engine, {first: []}).values())
+    expected = []
+    for k in range(4):
+        alone = Sampling(5, temperature=1.0, seed=3 + k)
+        expected += serve(case, engines(model, 12, 4), [prompt], alone)
+    compare_tokens(case, rows, expected, "tokens of four samples")
+    case.that(len(set(map(tuple, rows))) > 1, "Samples should differ, yours are all the same.")
+
+
+@check(EngineCore, see="Limits and errors")
+def refuses(engines, case):
+    """raises NeverFits for what no amount of waiting makes fit"""
+    model, (prompt,) = small_model(case), texts(case, 6)
+    engine = engines(model, 3, 4, 2)
+    rows = serve(case, engine, [prompt], Sampling(7))
+    same(case, [len(rows[0])], [7], "tokens added to a prompt of 6 with 12 slots and count 7")
+    large = engines(model, 99, 4)
+    for one, sampling, why in (
+        (engine, Sampling(8), "13 slots are needed"),
+        (engine, Sampling(2, samples=3), "three samples are more than may run"),
+        (engine, Sampling(4, beams=2), "two beams need six blocks"),
+        (large, Sampling(59), "65 tokens exceed the context"),
+    ):
+        case.raises(NeverFits, lambda e=one, s=sampling: e.add(prompt, s), why)
+
+
+@check(EngineCore, see="A client that leaves")
+def aborts(engines, case):
+    """ends what has not ended of a request, and does nothing to one that has"""
+    model, prompts = small_model(case), texts(case, 3, 4, 5)
+    engine = engines(model, 20, 4)
+    settings = Sampling(2), Sampling(9, samples=2), Sampling(4)
+    numbers_of = [engine.add(*request) for request in zip(prompts, settings, strict=True)]
+    for _ in range(2):
+        engine.step()
+    for each in (*numbers_of[:2], numbers_of[1], 999):
+        engine.abort(each)
+    rows = run(engine, {numbers_of[2]: []})
+    expected = generate_uncached(model, prompts[2], 4)[2:]
+    same(case, rows.pop(numbers_of[2]), expected, "later tokens of the one that stayed")
+    same(case, flat(list(rows.values())), [], "later tokens of those that left")
+    reasons = [record(engine, each).reason for each in (numbers_of[0], numbers_of[1])]
+    wanted = ["length", "abort"]
+    case.that(reasons == wanted, f"The reasons should be {wanted}, yours are {reasons}.")
+    same(case, [free_blocks(engine)], [20], "free blocks at the end")
+
+
+@check(EngineCore, weight=2, see="An error inside the model")
+def errors_leave_no_trace(engines, case):
+    """is as it was when the model has raised"""
+    model, prompts = small_model(case, calls=3), texts(case, 4, 7)
+    engine = engines(model, 20, 2)
+    begun = [engine.add(prompt, Sampling(9)) for prompt in prompts]
+    for _ in range(3):
+        engine.step()
+    for _ in range(2):
+        case.raises(RuntimeError, engine.step, "the model fails")
+        found = flat(
+            [[*tables(engine, each)[0][:1], len(record(engine, each).tokens)] for each in begun]
+        )
+        what = "length of the table and number of tokens, of two, after the error"
+        same(case, [*found, free_blocks(engine)], [6, 7, 9, 10, 12], what + "; free blocks")
+    for each in begun:
+        engine.abort(each)
+    same(case, [free_blocks(engine)], [20], "free blocks when both are aborted")
+
+
+def beams_by_hand(rows: list, width: int, alpha: float) -> list[tuple[int, int, float]]:
+    """Choose as `choose_beams` does, from (log p, length, log p of the next, ended), by sorting."""
+    candidates = []
+    for place, (log_p, length, following, ended) in enumerate(rows):
+        for token, more in enumerate([0.0] if ended else following):
+            total, T = log_p + more, length + (not ended)
+            candidates.append((total / T**alpha, place, -1 if ended else token, total))
+    greedy = max(each for each in candidates if each[1] == 0)
+    rest = sorted((each for each in candidates if each != greedy), reverse=True)
+    return [each[1:] for each in [greedy, *rest][:width] if each[3] > -math.inf]
+
+
+def beam_rows(case: Case, R: int, V: int, ended: list[bool]) -> tuple[list, tuple]:
+    """Draw beams, as rows for `beams_by_hand` and as arguments for `choose_beams`."""
+    log_p, following = -3 * case.rand(R), torch.log_softmax(2 * case.randn(R, V), dim=1)
+    lengths = torch.where(torch.tensor(ended), case.integers(1, 4, R), 4)
+    rows = list(zip(log_p.tolist(), lengths.tolist(), following.tolist(), ended, strict=True))
+    return rows, (log_p, lengths, following, torch.tensor(ended))
+
+
+def compare_choice(case: Case, choose, rows: list, inputs: tuple, width: int, alpha: float) -> None:
+    """Compare the beams that are chosen: the greedy one first, the others in any order."""
+    chosen = choose(*inputs, width, alpha)
+    if not isinstance(chosen, (list, tuple)) or any(len(each) != 3 for each in chosen):
+        raise Failure(f"should return a list of (beam, token, log p), yours is {chosen!r:.60}.")
+    expected = beams_by_hand(rows, width, alpha)
+    given = [(number(row, "beam"), number(token, "token")) for row, token, _ in chosen]
+    same(case, list(given[0]), list(expected[0][:2]), "the first beam and its token")
+    order = sorted(range(len(given)), key=given.__getitem__)
+    found, wanted = [given[n] for n in order], sorted(each[:2] for each in expected)
+    same(case, flat(found), flat(wanted), "beams and their tokens, sorted")
+    values = torch.tensor([float(chosen[n][2]) for n in order], dtype=torch.float64)
+    right = torch.tensor([each[2] for each in sorted(expected)], dtype=torch.float64)
+    case.equal(values, right, "log p of these beams")
+
+
+@check(choose_beams, weight=2, see="Which beams go on")
+def chooses(choose, case):
+    """keeps the best continuations of all beams together"""
+    for alpha in (0.0, 1.0):
+        compare_choice(case, choose, *beam_rows(case, 3, 7, [False] * 3), 4, alpha)
+
+
+@check(choose_beams, weight=2, see="Which beams go on")
+def keeps_ended(choose, case):
+    """lets a beam that has ended compete as it is"""
+    for alpha in (0.0, 0.7, 1.0):
+        compare_choice(case, choose, *beam_rows(case, 4, 6, [False, True, True, False]), 5, alpha)
+
+
+@check(choose_beams, see="Which beams go on")
+def greedys_place(choose, case):
+    """keeps a place for what greedy decoding writes, however improbable it is"""
+    rows, inputs = beam_rows(case, 3, 5, [False] * 3)
+    inputs[0][0] -= 30
+    rows[0] = (inputs[0][0].item(), *rows[0][1:])
+    compare_choice(case, choose, rows, inputs, 3, 1.0)
+
+
+def search_by_hand(
+    model: SmallServed, prompt: list[int], sampling: Sampling
+) -> list[tuple[list[int], float]]:
+    """Search with beams without any cache: their tokens and log p, best first."""
+    beams = [([], 0.0)]
+    for _ in range(sampling.max_tokens):
+        ended = [bool(tokens) and tokens[-1] == sampling.stop for tokens, _ in beams]
+        if all(ended):
+            break
+        rows = []
+        for (tokens, log_p), has_ended in zip(beams, ended, strict=True):
+            following = torch.log_softmax(plain_logits(model, prompt + tokens), dim=0).tolist()
+            rows.append((log_p, len(tokens), following, has_ended))
+        chosen = beams_by_hand(rows, sampling.beams, sampling.alpha)
+        beams = [
+            (beams[row][0] + ([] if token < 0 else [token]), total) for row, token, total in chosen
+        ]
+    return sorted(beams, key=lambda beam: beam[1] / len(beam[0]) ** sampling.alpha, reverse=True)
+
+
+def search(case: Case, engine, prompt: list[int], sampling: Sampling) -> tuple[list, list]:
+    """Search with an engine: the tokens and log p of the beams, best first."""
+    request = number(engine.add(prompt, sampling), "add")
+    for _ in range(STEPS):
+        if not engine.unfinished([request]):
+            (output,) = engine.collect([request])
+            tokens, _, log_p = case.unpack(output, "tokens", "reasons", "log_p")
+            return [numbers(row, "tokens") for row in tokens], log_p
+        engine.step()
+    raise Failure(f"A search should end within {STEPS} steps, yours has not.")
+
+
+@check(BeamCore, weight=3, see="Branches share blocks")
+def finds(engines, case):
+    """finds the beams that a search without a cache finds"""
+    model, prompts = small_model(case, V=7, calls=900), texts(case, 5, 2, V=7)
+    for prompt in prompts:
+        for beams, alpha in ((3, 1.0), (2, 0.0)):
+            sampling = Sampling(6, 2, beams=beams, alpha=alpha)
+            expected = search_by_hand(model, prompt, sampling)
+            tokens, log_p = search(case, engines(model, 40, 2), prompt, sampling)
+            compare_tokens(case, tokens, [row for row, _ in expected], "tokens of the beams")
+            wanted = torch.tensor([value for _, value in expected], dtype=torch.float64)
+            case.equal(torch.tensor(log_p, dtype=torch.float64), wanted, "log p of the beams")
+
+
+@check(BeamCore, see="Branches share blocks")
+def gives_back(engines, case):
+    """gives all blocks back: of beams that are dropped, that end, and that are aborted"""
+    model, (prompt,) = small_model(case, V=7), texts(case, 5, V=7)
+    engine = engines(model, 40, 2)
+    search(case, engine, prompt, Sampling(7, 2, beams=4))
+    free = [free_blocks(engine)]
+    request = engine.add(prompt, Sampling(7, beams=4))
+    for _ in range(4):
+        engine.step()
+    engine.abort(request)
+    same(case, [*free, free_blocks(engine)], [40, 40], "free blocks after a search and an abort")
+
+
+def added(case: Case, outputs: object, samples: int = 1) -> tuple[list, list]:
+    """Take tokens and reasons out of what `generate` returns, one row for each sample."""
+    if not isinstance(outputs, (list, tuple)):
+        raise Failure(f"generate should return a list, yours returns {describe(outputs)}.")
+    rows, reasons = [], []
+    for output in outputs:
+        tokens, why, _ = case.unpack(output, "tokens", "reasons", "log_p")
+        if len(tokens) != samples:
+            raise Failure(f"There should be {samples} samples, yours are {len(tokens)}.")
+        rows += [numbers(row, "tokens") for row in tokens]
+        reasons += why
+    return rows, reasons
+
+
+@check(Engine, weight=2, see="The engine")
+def generates(engines, case):
+    """continues all prompts to their ends, and says why each has ended"""
+    model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
+    expected = [generate_uncached(model, prompt, 6) for prompt in prompts]
+    rows, reasons = added(case, engines(model, 80, 4).generate(prompts, Sampling(6)))
+    compare_tokens(case, rows, expected, "tokens")
+    case.that(reasons == ["length"] * 5, f"The reasons should be 'length', yours are {reasons}.")
+
+
+@check(Engine, weight=2, see="When memory runs out in the middle of a batch")
+def little_memory(engines, case):
+    """adds the same tokens when there is not enough memory for all"""
+    model, prompts = small_model(case), texts(case, 7, 9, 2, 6)
+    expected = [generate_uncached(model, prompt, 7) for prompt in prompts]
+    engine = engines(model, 8, 2)
+    rows, _ = added(case, engine.generate(prompts, Sampling(7)))
+    compare_tokens(case, rows, expected, "tokens with 8 blocks of 2")
+    same(case, [free_blocks(engine)], [8], "free blocks at the end")
+
+
+@check(Engine, weight=2, see="Tokens as soon as they are there")
+def streams(engines, case):
+    """hands out every token in the order in which they are made"""
+    model, prompts = small_model(case), texts(case, 6, 2, 5)
+    expected = [generate_uncached(model, prompt, 4) for prompt in prompts]
+    engine = engines(model, 20, 4)
+    engine.add([1, 2, 3], Sampling(3))
+    events = pairs(engine.stream(prompts, Sampling(4)), "the stream", 3)
+    wanted = [(place, 0, expected[place][n]) for n in range(4) for place in range(3)]
+    same(case, events, wanted, "(prompt, sample, token) of the stream")
+
+
+@check(Engine, weight=2, see="Two who listen at once")
+def takes(engines, case):
+    """keeps for each request what is added in steps that were made for another"""
+    model, prompts = small_model(case), texts(case, 3, 6)
+    first, second = (generate_uncached(model, prompt, 5) for prompt in prompts)
+    engine = engines(model, 20, 4)
+    begun = engine.add(prompts[0], Sampling(5))
+    engine.step()
+    seen = pairs(engine.take(begun), "take")
+    events = pairs(engine.stream(prompts[1:], Sampling(5)), "the stream", 3)
+    seen += [*pairs(engine.take(begun), "take"), *pairs(engine.take(begun), "take")]
+    same(case, [token for _, _, token in events], second, "tokens of the stream")
+    same(case, seen, [(0, token) for token in first], "(sample, token) of the other request")
+
+
+@check(SwapSpace, weight=2, see="A second cache on the host")
+def stay_shared(spaces, case):
+    """copies a block that several sequences use only once, out and back"""
+    space = spaces(6, 100)
+    out = pairs(space.out({4: [7, 8, 9], 2: [7, 8, 3], 5: [1]}), "out")
+    case.that(
+        len({target for _, target in out}) == 5 and all(100 <= to < 106 for _, to in out),
+        f"out should lead to 5 different blocks from 100 to 105, yours is {out!r:.80}.",
+    )
+    same(case, sorted(source for source, _ in out), [1, 3, 7, 8, 9], "blocks that go out, sorted")
+    seen = [number(space.available, "available")]
+    result = case.unpack(space.back([2, 4], [20, 21, 22, 23]), "tables", "copies")
+    seen.append(number(space.available, "available"))
+    same(case, seen, [1, 5], "free blocks when three are out, and when two are back")
+    places, content = {to: source for source, to in out}, {}
+    for source, target in pairs(result[1], "copies"):
+        content[target] = places.get(source, -1)
+    found = [content.get(block, -1) for each in (4, 2) for block in result[0][each]]
+    same(case, found, [7, 8, 9, 7, 8, 3], "what the blocks of two sequences held that are back")
+
+
+@check(SwapSpace, see="A second cache on the host")
+def all_or_nothing(spaces, case):
+    """takes all blocks of a group or, when there are too few, none"""
+    space = spaces(4, 10)
+    space.out({0: [3, 4]})
+    case.raises(OutOfBlocks, lambda: space.out({1: [5, 6], 2: [6, 7]}), "3 blocks are too many")
+    seen = [number(space.available, "available")]
+    space.out({1: [5, 6], 2: [6]})
+    space.drop(1)
+    seen.append(number(space.available, "available"))
+    space.drop(2)
+    seen.append(number(space.available, "available"))
+    same(case, seen, [2, 1, 2], "free blocks after an error, and after two sequences are dropped")
+
+
+@check(SwappingScheduler, weight=2, see="Swap instead of computing again")
+def not_again(schedulers, case):
+    """computes nothing again of what was swapped out"""
+    driver = Driver(schedulers, 5, 2, 64, 0, None, 6)
+    driver.add(0, 4)
+    driver.add(1, 5)
+    driver.step()
+    driver.step()
+    out = driver.copies
+    case.that(
+        len(out) == 3 and all(source < 5 <= target < 11 for source, target in out),
+        f"Three blocks should be copied to numbers 5 to 10, yours are {out!r:.80}.",
+    )
+    driver.remove(0)
+    driver.step()
+    driver.compare(case, [(0, 0, 0, 4), (0, 1, 0, 5), (1, 0, 4, 5), (2, 1, 5, 6)])
+    back = [source for source, _ in driver.copies]
+    same(case, sorted(back), sorted(target for _, target in out), "blocks that come back")
+    held = tables(driver.scheduler, 1)[0]
+    same(case, sorted(to for _, to in driver.copies), sorted(held[1:]), "where they come to")
+    same(case, [number(driver.scheduler.space.available, "available")], [6], "free host blocks")
+
+
+@check(SwappingScheduler, see="Swap instead of computing again")
+def host_is_full(schedulers, case):
+    """computes again what the host has no room for"""
+    driver = Driver(schedulers, 5, 2, 64, 0, None, 2)
+    driver.add(0, 4)
+    driver.add(1, 5)
+    driver.step()
+    driver.step()
+    driver.remove(0)
+    driver.step()
+    driver.compare(case, [(0, 0, 0, 4), (0, 1, 0, 5), (1, 0, 4, 5), (2, 1, 4, 6)])
+    counts = [number(driver.scheduler.preemptions, "preemptions"), len(driver.copies)]
+    same(case, [*counts, number(driver.scheduler.swaps, "swaps")], [1, 0, 0], "counts")
+
+
+@check(SwappingScheduler, see="Swap instead of computing again")
+def group_stays_shared(schedulers, case):
+    """brings a group back with the blocks shared that it shared before"""
+    driver = Driver(schedulers, 8, 2, 9, 0, None, 8)
+    driver.add(0, 7)
+    driver.add(1, 3, forks=1, together=True)
+    driver.step()
+    driver.fork(1, 11)
+    for _ in range(3):
+        driver.step()
+    seen = queues(driver.scheduler)
+    driver.remove(0)
+    work = driver.step()
+    seen += [*queues(driver.scheduler), driver.available]
+    first, second = (tables(driver.scheduler, each)[0][1:] for each in (1, 11))
+    seen += [len(set(first) & set(second)), *(start for _, start, _ in work)]
+    what = "running, -1, waiting without blocks for a group and with; free blocks; blocks shared; "
+    expected = [0, -1, 1, 11, 1, 11, -1, 3, 1, 4, 4]
+    same(case, seen, expected, what + "where its work begins")

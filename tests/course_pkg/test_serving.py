@@ -1,0 +1,504 @@
+"""The references of serving agree with plain generation and with the beam search of seq2seq."""
+
+import math
+import random
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from course_pkg.data.translation import EOS
+from course_pkg.gpt import GPT
+from course_pkg.inference import block_map
+from course_pkg.inference.models import Llama, ServedGPT, attend_to_all, generate_uncached
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.serving import (
+    ChunkedScheduler,
+    Engine,
+    ModelRunner,
+    PreemptingScheduler,
+    Scheduler,
+    SwappingScheduler,
+    SwapSpace,
+    choose_beams,
+)
+from tests.course_pkg.plain import Plain
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@pytest.fixture(params=range(2))
+def rng(request) -> random.Random:
+    torch.manual_seed(request.param)
+    return random.Random(request.param)
+
+
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    torch.manual_seed(0)
+    return Llama(V=61, D=24, H=6, G=2, L=2).double()
+
+
+@pytest.fixture(scope="module")
+def few_words() -> Llama:
+    """A model that says every seventh word or so that a text has ended."""
+    torch.manual_seed(3)
+    return Llama(V=7, D=16, H=4, G=2, L=2, context=64).double()
+
+
+def prompts_of(rng: random.Random, count: int, longest: int = 40, V: int = 61) -> list[list[int]]:
+    return [[rng.randrange(V) for _ in range(rng.randrange(1, longest))] for _ in range(count)]
+
+
+def do(scheduler: Scheduler, token: int = 5) -> list[tuple[int, int, int]]:
+    """Take a step without a model: what is computed to its end gets a token."""
+    work, _ = scheduler.schedule()
+    for number, _, stop in work:
+        scheduler.advance(number, stop)
+        if scheduler.is_computed(number):
+            scheduler.append(number, token)
+    return work
+
+
+def test_what_is_set_aside_never_runs_out():
+    scheduler = Scheduler(blocks=6, block_size=2)
+    for number in range(4):
+        scheduler.add(number, [number] * 3, longest=5)  # three blocks each
+    assert do(scheduler) == [(0, 0, 3), (1, 0, 3)]
+    assert do(scheduler) == [(0, 3, 4), (1, 3, 4)]
+    scheduler.remove(0)
+    assert do(scheduler) == [(1, 4, 5), (2, 0, 3)]
+    assert scheduler.waiting == [3] and scheduler.manager.allocator.available == 1
+
+
+def test_forks_to_come_have_their_places_and_blocks():
+    for most, blocks in ((3, 99), (99, 8)):
+        scheduler = Scheduler(blocks, block_size=2, most=most)
+        scheduler.add(0, [1, 2, 3], longest=6, forks=1)
+        for number in (1, 2):
+            scheduler.add(number, [number] * 3, longest=3)
+        assert [number for number, _, _ in do(scheduler)] == [0, 1]
+        scheduler.fork(0, 7)
+        assert [number for number, _, _ in do(scheduler)] == [0, 7, 1]
+
+
+def test_more_forks_than_were_announced_are_refused():
+    scheduler = PreemptingScheduler(9, 2, most=2)
+    for number in range(2):
+        scheduler.add(number, [number])
+    scheduler.schedule()
+    with pytest.raises(ValueError, match="2 sequences run already"):
+        scheduler.fork(0, 7)
+
+
+def test_the_last_to_come_is_the_first_to_go():
+    scheduler = PreemptingScheduler(blocks=4, block_size=2)
+    for number in range(3):
+        scheduler.add(number, [number, 7])
+    assert [number for number, _, _ in do(scheduler)] == [0, 1, 2]
+    assert do(scheduler) == [(0, 2, 3), (1, 2, 3)]
+    assert scheduler.running == [0, 1] and scheduler.waiting == [2]
+    assert scheduler.sequences[2].computed == 0
+
+
+def test_nobody_is_admitted_in_a_step_that_preempted():
+    scheduler = PreemptingScheduler(blocks=5, block_size=1)
+    for number, length in enumerate((1, 3, 1)):
+        scheduler.add(number, [number] * length)
+    assert [number for number, _, _ in do(scheduler)] == [0, 1, 2]
+    assert do(scheduler) == [(0, 1, 2)]  # the blocks of 2 for 0, those of 1 for itself in vain
+    assert scheduler.running == [0] and scheduler.waiting == [1, 2]
+    assert [number for number, _, _ in do(scheduler)] == [0]  # one block is left for four tokens
+
+
+@pytest.mark.parametrize("watermark", [0, 2])
+def test_a_watermark_is_left_while_others_run(watermark):
+    scheduler = PreemptingScheduler(blocks=6, block_size=2, watermark=watermark)
+    scheduler.add(0, [0] * 8)
+    scheduler.add(1, [1] * 3)
+    do(scheduler)
+    assert scheduler.running == ([0, 1] if watermark == 0 else [0])
+    scheduler.remove(0)
+    do(scheduler)
+    assert scheduler.running == [1]
+
+
+def test_a_budget_that_starves_is_refused():
+    ChunkedScheduler(8, 2, most=3, budget=3)
+    with pytest.raises(ValueError, match="a budget of 2 tokens starves some of 3 sequences"):
+        ChunkedScheduler(8, 2, most=3, budget=2)
+
+
+def test_who_generates_goes_on_beside_a_long_prompt():
+    scheduler = ChunkedScheduler(40, 2, most=4, budget=6)
+    for number, length in enumerate((4, 9, 3)):
+        scheduler.add(number, [10 * number + n for n in range(length)])
+    expected = [[(0, 0, 4), (1, 0, 2)], [(0, 4, 5), (1, 2, 7)]]
+    expected += [[(0, 5, 6), (1, 7, 9), (2, 0, 3)], [(0, 6, 7), (1, 9, 10), (2, 3, 4)]]
+    assert [do(scheduler) for _ in range(4)] == expected
+
+
+@pytest.mark.parametrize("host", [None, 8])
+def test_a_group_leaves_and_comes_back_as_a_whole(host):
+    settings = {"blocks": 8, "block_size": 2, "most": 9}
+    scheduler = PreemptingScheduler(**settings)
+    if host:
+        scheduler = SwappingScheduler(**settings, host=host)
+    scheduler.add(0, [0, 1, 2, 3, 4, 5, 6])
+    scheduler.add(1, [7, 8, 9], forks=2, together=True)
+    do(scheduler)
+    for child in (11, 12):
+        scheduler.fork(1, child)
+    do(scheduler)
+    assert scheduler.running == [0, 1, 12, 11]  # four blocks, and one shared and three own
+    assert [number for number, _, _ in do(scheduler)] == [0]
+    assert scheduler.running == [0] and scheduler.waiting == [1, 12, 11]
+    assert scheduler.preemptions == 3 and scheduler.swaps == (3 if host else 0)
+    available = scheduler.manager.allocator.available
+    scheduler.remove(0)
+    work = do(scheduler)
+    assert [number for number, _, _ in work] == [1, 12, 11] and available == 3
+    if host:
+        assert work == [(number, 4, 5) for number in (1, 12, 11)]
+        assert len({block for n in (1, 12, 11) for block in scheduler.manager.blocks(n)}) == 7
+        assert scheduler.space.available == host
+
+
+def test_swapped_blocks_stay_shared():
+    space = SwapSpace(5, first=100)
+    copies = space.out({0: [7, 8, 9], 1: [7, 8, 3]})
+    assert [source for source, _ in copies] == [7, 8, 9, 3] and space.available == 1
+    assert min(target for _, target in copies) >= 100
+    with pytest.raises(OutOfBlocks):
+        space.out({2: [1, 2]})
+    assert space.available == 1 and 2 not in space.tables
+    tables, back = space.back([1, 0], [20, 21, 22, 23])
+    assert tables == {1: [20, 21, 22], 0: [20, 21, 23]} and space.available == 5
+    came_from = dict((target, source) for source, target in copies)
+    held = {target: came_from[source] for source, target in back}
+    assert [held[block] for block in tables[0]] == [7, 8, 9]
+    assert [held[block] for block in tables[1]] == [7, 8, 3]
+
+
+def test_copies_of_blocks_lead_to_the_host_and_back(model):
+    runner = ModelRunner(model, 4, 2, host=3)
+    runner.cache.K.normal_()
+    runner.cache.V.normal_()
+    K, V = runner.cache.K[:, :, 1].clone(), runner.cache.V[:, :, 1].clone()
+    runner.copy([(1, 6), (0, 1), (6, 3), (3, 2)])
+    for block in (2, 3):
+        assert torch.equal(runner.cache.K[:, :, block], K)
+        assert torch.equal(runner.cache.V[:, :, block], V)
+    assert torch.equal(runner.cache.K[:, :, 1], runner.cache.K[:, :, 0])
+
+
+def test_the_runner_scores_prompts_chunks_and_single_tokens_together(model, rng):
+    S, plain, texts = 3, Plain(model), prompts_of(rng, 5, longest=14)
+    runner = ModelRunner(model, 40, S)
+    blocks = list(range(40))
+    rng.shuffle(blocks)
+    tables = [[blocks.pop() for _ in range(math.ceil(len(text) / S))] for text in texts]
+    cuts = [rng.randrange(len(text)) for text in texts]
+    begun = [n for n, cut in enumerate(cuts) if cut]
+    runner.forward([(texts[n][: cuts[n]], 0, tables[n]) for n in begun])
+    batch = [(text[cut:], cut, table) for text, cut, table in zip(texts, cuts, tables, strict=True)]
+    logits = runner.forward(batch)
+    expected = torch.stack([plain.logits(text) for text in texts])
+    torch.testing.assert_close(logits, expected, **CLOSE)
+    assert len(runner.forward([])) == 0
+
+
+@pytest.mark.parametrize("rng", [0], indirect=True)
+@pytest.mark.parametrize(
+    ("block_size", "settings"),
+    [
+        (1, {"most": 6, "budget": 6}),
+        (3, {}),
+        (3, {"host": 9, "most": 6, "budget": 6, "watermark": 1}),
+        (16, {"host": 40}),
+        (64, {"watermark": 2}),
+    ],
+    ids=str,
+)
+def test_the_engine_says_what_plain_generation_says(model, rng, block_size, settings):
+    prompts = prompts_of(rng, 6, longest=30)
+    prompts.append(prompts[0] + [1, 2, 3])
+    blocks = max(64 // block_size, 1)
+    engine = Engine(model, blocks, block_size, **settings)
+    outputs = engine.generate(prompts, Sampling(max_tokens=14))
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.tokens == [generate_uncached(model, prompt, 14)]
+        assert output.reasons == ["length"]
+    assert engine.scheduler.manager.allocator.available == blocks
+    assert not engine.sequences and not engine.requests
+    if "host" in settings:
+        assert engine.scheduler.space.available == settings["host"]
+
+
+@pytest.mark.parametrize("rng", [0], indirect=True)
+def test_samples_share_the_prompt_and_repeat(model, rng):
+    prompt, plain = prompts_of(rng, 1)[0], Plain(model)
+    sampling = Sampling(max_tokens=9, samples=3, temperature=1.0, top_k=20, top_p=0.9, seed=4)
+    expected = [plain.sample(prompt, sampling, k) for k in range(3)]
+    few = math.ceil((len(prompt) + 9) / 4) + 1
+    for blocks, host in ((60, 0), (few, 0), (few, 20)):
+        engine = Engine(model, blocks, 4, host=host)
+        assert engine.generate([prompt], sampling)[0].tokens == expected
+
+
+@pytest.mark.parametrize("rng", [0], indirect=True)
+def test_stop_stream_and_leave(model, rng):
+    prompts = prompts_of(rng, 3)
+    plain = [generate_uncached(model, prompt, 12) for prompt in prompts]
+    stop = plain[1][4]
+    outputs = Engine(model, 80, 4).generate(prompts, Sampling(max_tokens=12, stop=stop))
+    for output, prompt in zip(outputs, prompts, strict=True):
+        assert output.tokens == [generate_uncached(model, prompt, 12, stop)]
+    engine = Engine(model, 80, 4)
+    streamed = [[], [], []]
+    for place, sample, token in engine.stream(prompts, Sampling(max_tokens=12)):
+        assert sample == 0
+        streamed[place].append(token)
+    assert streamed == plain
+    stream = engine.stream(prompts, Sampling(max_tokens=12))
+    next(stream)
+    stream.close()
+    assert not engine.sequences and engine.scheduler.manager.allocator.available == 80
+
+
+def test_two_streams_at_once_each_get_all_their_tokens(model):
+    rng = random.Random(0)
+    prompts = prompts_of(rng, 6)
+    plain = [generate_uncached(model, prompt, 11) for prompt in prompts]
+    engine = Engine(model, 40, 4)
+    sampling = Sampling(max_tokens=11)
+    streams = [engine.stream(prompts[n : n + 2], sampling) for n in (0, 2)]
+    streamed = [[[], []], [[], []]]
+    alive = [0, 1]
+    while alive:
+        which = rng.choice(alive)
+        try:
+            for _ in range(rng.randrange(1, 5)):
+                place, _, token = next(streams[which])
+                streamed[which][place].append(token)
+        except StopIteration:
+            alive.remove(which)
+        if len(streamed[0][0]) == 3 and len(prompts) == 6:  # somebody waits for all of it
+            assert engine.generate(prompts[4:], sampling)[0].tokens == [plain[4]]
+            prompts.pop()
+    assert streamed == [plain[:2], plain[2:4]]
+    assert not engine.sequences and engine.scheduler.manager.allocator.available == 40
+
+
+def test_who_leaves_late_disturbs_nothing(model):
+    engine = Engine(model, 40, 4)
+    first, second = engine.add([1, 2, 3], Sampling(2)), engine.add([4, 5], Sampling(6, samples=2))
+    for _ in range(2):
+        engine.step()
+    engine.abort(first)
+    assert engine.sequences[first].reason == "length"
+    engine.abort(second)
+    engine.abort(second)
+    reasons = [output.reasons for output in engine.collect([first, second])]
+    assert reasons == [["length"], ["abort", "abort"]]
+    engine.abort(first)  # and is not even known any more
+    assert not engine.step() and engine.scheduler.manager.allocator.available == 40
+
+
+class Failing(Llama):
+    """A model that fails when it should, in its first layer or its last."""
+
+    fails: str | None = None
+
+    def forward(self, tokens, positions, attend, rows):
+        def attend_or_fail(layer, *heads):
+            Y = attend(layer, *heads)
+            if (self.fails, layer) in (("first", 0), ("last", 1)):
+                raise RuntimeError("out of memory")
+            return Y
+
+        logits = super().forward(tokens, positions, attend_or_fail, rows)
+        return logits * math.nan if self.fails == "numbers" else logits
+
+
+@pytest.mark.parametrize("settings", [{}, {"host": 20}, {"most": 4, "budget": 5}], ids=str)
+def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
+    torch.manual_seed(0)
+    model = Failing(V=61, D=24, H=6, G=2, L=2).double()
+    rng, plain = random.Random(0), Plain(model)
+    drawn = Sampling(9, samples=2, temperature=1.0, seed=7)
+    requests = [(prompt, drawn) for prompt in prompts_of(rng, 6, longest=20)]
+    requests.append((prompts_of(rng, 1, 5)[0], Sampling(5, EOS, beams=3)))
+    expected = [[plain.sample(text, drawn, k) for k in range(2)] for text, _ in requests[:-1]]
+    found = plain.search(*requests[-1])
+    engine = Engine(model, 24, 2, **settings)
+    numbers = [engine.add(*request) for request in requests]
+    failures = 0
+    while engine.unfinished(numbers):
+        before = {n: list(each.tokens) for n, each in engine.sequences.items()}
+        model.fails = rng.choice([None, "first", "last", "numbers"])
+        try:
+            engine.step()
+        except RuntimeError:
+            failures += 1
+            assert {n: each.tokens for n, each in engine.sequences.items()} == before
+            for number in engine.scheduler.running:
+                sequence = engine.sequences[number]
+                assert sequence.block_table.length == sequence.computed
+    *outputs, beams = engine.collect(numbers)
+    assert failures > 15
+    assert [output.tokens for output in outputs] == expected
+    assert beams.tokens == [tokens for tokens, _ in found]
+    assert engine.scheduler.manager.allocator.available == 24
+
+
+def test_what_can_never_fit_is_refused_at_once(model):
+    engine = Engine(model, blocks=5, block_size=4, most=4)
+    assert len(engine.generate([[1] * 13], Sampling(max_tokens=8))[0].tokens[0]) == 8
+    with pytest.raises(NeverFits, match="21 tokens to keep, but the cache has 20 slots"):
+        engine.generate([[1], [1] * 14], Sampling(max_tokens=8))
+    with pytest.raises(NeverFits, match="3 beams of 8 tokens to keep"):
+        engine.add([1], Sampling(max_tokens=8, beams=3))
+    with pytest.raises(NeverFits, match="more samples or beams than the 4"):
+        engine.add([1], Sampling(max_tokens=8, samples=5))
+    assert not engine.sequences and not engine.scheduler.waiting
+    with pytest.raises(NeverFits, match="exceed the context"):
+        Engine(model, 10_000, 4).add([1] * 2000, Sampling(max_tokens=49))
+    for prompt, wrong in [([], {}), ([1], {"max_tokens": 0}), ([1], {"samples": 0})]:
+        with pytest.raises(ValueError, match="a request needs"):
+            engine.add(prompt, Sampling(**wrong))
+    for wrong in ({"samples": 2}, {"temperature": 1.0}):
+        with pytest.raises(ValueError, match="neither sampled nor drawn"):
+            engine.add([1], Sampling(beams=2, **wrong))
+    with pytest.raises(ValueError, match="top_p"):
+        engine.add([1], Sampling(temperature=1.0, top_p=2.0))
+    with pytest.raises(ValueError, match="cannot be streamed"):
+        list(engine.stream([[1]], Sampling(3, beams=2)))
+    assert not engine.sequences and not engine.scheduler.waiting
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("settings", [{}, {"most": 8, "budget": 9}, {"host": 30}], ids=str)
+def test_beams_are_those_of_seq2seq(few_words, alpha, settings):
+    rng, plain = random.Random(1), Plain(few_words)
+    requests = [
+        (prompt, Sampling(rng.randrange(1, 9), EOS, beams=width, alpha=alpha))
+        for width in (2, 3, 4, 8)
+        for prompt in prompts_of(rng, 3, longest=9, V=7)
+    ]
+    engine = Engine(few_words, 64, 2, **settings)
+    outputs = engine.generate(*map(list, zip(*requests, strict=True)))
+    for (prompt, sampling), output in zip(requests, outputs, strict=True):
+        expected = plain.search(prompt, sampling)
+        assert output.tokens == [tokens for tokens, _ in expected]
+        assert output.log_p == pytest.approx([log_p for _, log_p in expected])
+    assert engine.scheduler.preemptions > 0
+    assert engine.scheduler.manager.allocator.available == 64 and not engine.next_log_p
+
+
+def test_one_place_is_greedys():
+    log_p, lengths = torch.tensor([-3.0, -1.0, -0.5]).double(), torch.tensor([2, 2, 1])
+    rows = torch.tensor([[-9.0, -8.0], [-1.0, -1.5], [0.0, 0.0]]).double()
+    ended = torch.tensor([False, False, True])
+    chosen = choose_beams(log_p, lengths, rows, ended, 3, alpha=0.0)
+    assert chosen == [(0, 1, -11.0), (2, -1, -0.5), (1, 0, -2.0)]
+    first = torch.tensor([[-1.0, -math.inf, -2.0]])
+    none = torch.zeros(1)
+    chosen = choose_beams(none, none.long(), first, none.bool(), 5)
+    assert chosen == [(0, 0, -1.0), (0, 2, -2.0)]
+
+
+def computed_by(engine: Engine) -> list[int]:
+    """Note how many tokens an engine computes in each step to come."""
+    counts, forward = [], engine.runner.forward
+
+    def noted(batch):
+        counts.append(sum(len(tokens) for tokens, _, _ in batch))
+        return forward(batch)
+
+    engine.runner.forward = noted
+    return counts
+
+
+def test_what_is_swapped_is_not_computed_again(model):
+    rng = random.Random(2)
+    prompts = [[rng.randrange(61) for _ in range(12)] for _ in range(4)]
+    least = sum(len(prompt) + 13 for prompt in prompts)
+    totals = {}
+    for host in (0, 5, 40):
+        engine = Engine(model, 14, 4, host=host)
+        counts = computed_by(engine)
+        outputs = engine.generate(prompts, Sampling(14))
+        assert [each.tokens for each in outputs] == [
+            [generate_uncached(model, prompt, 14)] for prompt in prompts
+        ]
+        assert engine.scheduler.preemptions > 0
+        totals[host] = sum(counts)
+    assert totals[0] > totals[5] >= totals[40] == least
+
+
+@pytest.mark.parametrize("rng", [0], indirect=True)
+def test_the_engine_serves_the_gpt_of_08(rng):
+    torch.manual_seed(1)
+    gpt = GPT(V=61, context=64, D=24, H=4, L=2).double()
+    tokens = torch.randint(61, (1, 20))
+    with torch.no_grad():
+        given = ServedGPT(gpt)(tokens[0], torch.arange(20), attend_to_all, torch.arange(20))
+        torch.testing.assert_close(given, gpt(tokens)[0], **CLOSE)
+    prompts = prompts_of(rng, 4)
+    outputs = Engine(ServedGPT(gpt), 30, 4).generate(prompts, Sampling(max_tokens=8))
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.tokens == [generate_uncached(ServedGPT(gpt), prompt, 8)]
+
+
+@pytest.fixture
+def frames(model) -> list[block_map.Frame]:
+    engine = Engine(model, blocks=20, block_size=4)
+    engine.add([1] * 10, Sampling(max_tokens=3, samples=2, temperature=1.0))
+    found = [block_map.snapshot(engine, "at first")]
+    while engine.scheduler.running or engine.scheduler.waiting:
+        engine.step()
+        found.append(block_map.snapshot(engine, f"step {len(found)}"))
+    return found
+
+
+def colours_of(frame: block_map.Frame) -> list[tuple]:
+    ax = block_map.draw(frame)
+    return [patch.get_facecolor() for patch in ax.patches if patch.get_fill()]
+
+
+def test_a_map_shows_owners_shared_blocks_and_what_is_cached(frames):
+    assert len(colours_of(frames[0])) == 20 == colours_of(frames[0]).count((1, 1, 1, 1))
+    table, other = frames[1].tables.values()
+    assert table == other and len(table) == 3
+    assert len(colours_of(frames[1])) == 20 + 2 * 3  # a stripe for each of both in three blocks
+    borders = [patch for patch in block_map.draw(frames[1]).patches if not patch.get_fill()]
+    assert len(borders) == 3
+    assert len(set(frames[2].tables[0]) & set(frames[2].tables[1])) == 2  # copied on write
+    last = frames[-1]
+    assert not last.tables and len(last.cached) == 4  # two full ones of the prompt, one of each
+    assert colours_of(last).count((1, 1, 1, 1)) == 16
+    plt.close("all")
+
+
+def test_where_no_widgets_run_there_is_a_strip(frames, monkeypatch):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    block_map.explore(frames, "A title", [0, 1, 3])
+    figure = plt.gcf()
+    assert figure.get_suptitle() == "A title"
+    assert [ax.get_title() for ax in figure.axes[:3]] == ["at first", "step 1", "step 3"]
+    plt.close("all")
+
+
+def test_where_widgets_run_there_is_a_slider(frames, monkeypatch):
+    shown = []
+    monkeypatch.setenv("JPY_SESSION_NAME", "12_paged_attention.ipynb")
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf().axes[0].get_title()))
+    block_map.explore(frames, "A title", [0, 1])
+    (box,) = [each for each in shown if not isinstance(each, str)]
+    play, slider = box.children[0].children
+    assert (slider.min, slider.max, play.max) == (0, len(frames) - 1, len(frames) - 1)
+    slider.value = 2
+    assert shown[-1] == "A title\nstep 2"
+    plt.close("all")
