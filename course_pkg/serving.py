@@ -583,8 +583,9 @@ class EngineCore:
     def step(self) -> list[tuple[int, int]]:
         """Compute what the scheduler chooses, and add a token wherever all others are computed.
 
-        If the model raises, or gives what are no numbers, the engine is as it was, except that blocks may have changed hands: no
-        token is added or lost, no generator has drawn, and the next step tries again.
+        If the model raises, or gives what are no numbers, the engine is as it was, except that
+        blocks may have changed hands: no token is added or lost, no generator has drawn, and the
+        next step tries again.
 
         Returns:
             (number, token) for every token that was added. Tokens of a beam search are not among

@@ -3,11 +3,10 @@
 # What stands in the right solution, and what stands there instead.
 CHANGES = {
     "fragmentation": ("if hole < need else", "if hole <= need else"),
-    "Engine": ("if length - 1 > slots:", "if length > slots:"),
+    "BlockManager": ("in enumerate(new, start=len(known))", "in enumerate(new)"),
 }
 
 # By weight of the checks that pass; an exercise that is not named here gets all its points.
 SCORES = {
     "fragmentation": 0.57,
-    "Engine": 7.65,
 }

@@ -1,0 +1,709 @@
+"""Known wrong solutions of serving."""
+
+import math
+
+import torch
+
+from autograder.bugs import bug
+from course_pkg.inference.requests import OutOfBlocks, Plan, Sampling
+from course_pkg.serving import (
+    BeamCore,
+    ChunkedScheduler,
+    Engine,
+    EngineCore,
+    ModelRunner,
+    PreemptingScheduler,
+    Scheduler,
+    SwappingScheduler,
+    SwapSpace,
+    choose_beams,
+)
+
+
+@bug(Scheduler, "the batch is fixed: nobody joins before all of it have ended", classic=True)
+class Static(Scheduler):
+    def admit(self):
+        if not self.running:
+            super().admit()
+
+
+@bug(Scheduler, "a shorter sequence overtakes one that waits for more memory")
+class Overtakes(Scheduler):
+    def admit(self):
+        super().admit()
+        for number in self.waiting[1:]:
+            others = [each for each in self.waiting if each != number]
+            self.waiting[:] = [number]
+            super().admit()
+            self.waiting[:] = others if not self.waiting else [others[0], number, *others[1:]]
+
+
+@bug(Scheduler, "only the blocks of the prompt are set aside, not those of its continuation")
+class OnlyPrompts(Scheduler):
+    def add(self, number, tokens, longest=0, forks=0, together=False):
+        super().add(number, tokens, 0, forks, together)
+
+
+@bug(Scheduler, "nothing is set aside for the forks that are still to come", classic=True)
+class ForgetsForks(Scheduler):
+    def admit(self):
+        forks = {number: each.forks for number, each in self.sequences.items()}
+        for each in self.sequences.values():
+            each.forks = 0
+        super().admit()
+        for number, count in forks.items():
+            self.sequences[number].forks = count
+
+
+@bug(Scheduler, "more sequences than allowed are admitted")
+class NoLimit(Scheduler):
+    def __init__(self, blocks, block_size, most=64):
+        super().__init__(blocks, block_size, 64)
+
+
+@bug(Scheduler, "what has ended still counts for what is set aside")
+class CountsEnded(Scheduler):
+    def remove(self, number):
+        super().remove(number)
+        blocks = math.ceil(self.sequences[number].longest / self.manager.block_size)
+        for _ in range(min(blocks, self.manager.allocator.available)):
+            self.manager.allocator.allocate()
+
+
+@bug(Scheduler, "all tokens of a sequence are computed in every step, not only the new ones")
+class FromTheStart(Scheduler):
+    def hand_over(self):
+        work, copies = super().hand_over()
+        return Plan([(number, 0, stop) for number, _, stop in work], copies)
+
+
+@bug(Scheduler, "the blocks that must be copied are not part of the plan")
+class ForgetsCopies(Scheduler):
+    def hand_over(self):
+        return Plan(super().hand_over().work, [])
+
+
+@bug(PreemptingScheduler, "the first to come loses its blocks, not the last")
+class FirstLoses(PreemptingScheduler):
+    def preempt(self, number):
+        super().preempt(self.running[0])
+
+
+@bug(PreemptingScheduler, "who has lost its blocks waits behind all others", classic=True)
+class BackOfTheLine(PreemptingScheduler):
+    def preempt(self, number):
+        members = self.members(number)
+        super().preempt(number)
+        del self.waiting[: len(members)]
+        self.waiting += members
+
+
+@bug(PreemptingScheduler, "sequences are admitted in a step in which others lost their blocks")
+class AtOnce(PreemptingScheduler):
+    def schedule(self):
+        plan, before = super().schedule(), self.preemptions
+        self.plan = plan
+        if self.preemptions == before:
+            admitted = len(plan.work)
+            self.admit()
+            assert len(plan.work) >= admitted
+        return self.hand_over()
+
+
+@bug(PreemptingScheduler, "the watermark is demanded also when nobody runs: it may wait for ever")
+class AlwaysSpare(PreemptingScheduler):
+    def demand(self, blocks):
+        if blocks + self.watermark > self.manager.allocator.available:
+            raise OutOfBlocks
+
+
+@bug(PreemptingScheduler, "the watermark is not left")
+class NoWatermark(PreemptingScheduler):
+    def demand(self, blocks):
+        if blocks > self.manager.allocator.available:
+            raise OutOfBlocks
+
+
+@bug(PreemptingScheduler, "one more block than the watermark must be left")
+class OneMoreBlock(PreemptingScheduler):
+    def demand(self, blocks):
+        if blocks + self.watermark >= self.manager.allocator.available and self.running:
+            raise OutOfBlocks
+        super().demand(blocks)
+
+
+@bug(PreemptingScheduler, "of a group, one alone loses its blocks", classic=True)
+class OneOfAGroup(PreemptingScheduler):
+    def preempt(self, number):
+        group = self.sequences[number].group
+        self.sequences[number].group = None
+        super().preempt(number)
+        self.sequences[number].group = group
+
+
+@bug(PreemptingScheduler, "who loses its blocks counts as computed still")
+class StaysComputed(PreemptingScheduler):
+    def count(self, number):
+        sequence = self.sequences[number]
+        found = super().count(number)
+        return min(found, 1) if getattr(sequence, "was_preempted", False) else found
+
+    def preempt(self, number):
+        for each in self.members(number):
+            self.sequences[each].was_preempted = True
+        super().preempt(number)
+
+
+@bug(
+    PreemptingScheduler,
+    "what was found in the cache is not counted",
+    told_by="hits and preemptions at [0] should be 4, yours is 0",
+)
+class NoHits(PreemptingScheduler):
+    def schedule(self):
+        hits, plan = self.hits, super().schedule()
+        self.hits = hits
+        return plan
+
+
+@bug(ChunkedScheduler, "every sequence has the whole budget for itself", classic=True)
+class BudgetEach(ChunkedScheduler):
+    def count(self, number):
+        work, self.plan = self.plan, Plan([], self.plan.copies)
+        try:
+            return super().count(number)
+        finally:
+            self.plan = work
+
+
+@bug(ChunkedScheduler, "the budget counts sequences, not tokens")
+class BudgetOfSequences(ChunkedScheduler):
+    def count(self, number):
+        sequence = self.sequences[number]
+        missing = len(sequence.tokens) - sequence.computed
+        return missing if len(self.plan.work) < self.budget else 0
+
+
+@bug(ChunkedScheduler, "a prompt that is longer than what is left of the budget waits")
+class NoChunks(ChunkedScheduler):
+    def count(self, number):
+        sequence, found = self.sequences[number], super().count(number)
+        whole = found == len(sequence.tokens) - sequence.computed
+        return found if whole or not self.plan.work else 0
+
+
+@bug(ChunkedScheduler, "the last token of the budget is not spent")
+class OneUnspent(ChunkedScheduler):
+    def count(self, number):
+        self.budget -= 1
+        try:
+            return max(super().count(number), 0)
+        finally:
+            self.budget += 1
+
+
+@bug(
+    ChunkedScheduler,
+    "a budget that starves some who run is accepted",
+    told_by="should raise ValueError when the budget is 2 and 3 may run",
+)
+class Starves(ChunkedScheduler):
+    def __init__(self, blocks, block_size, most=64, watermark=0, budget=None):
+        super().__init__(blocks, block_size, most, watermark)
+        self.budget = math.inf if budget is None else budget
+
+
+@bug(
+    ChunkedScheduler,
+    "a budget as large as `most` is refused",
+    told_by="ChunkedScheduler raised ValueError",
+)
+class TooStrict(ChunkedScheduler):
+    def __init__(self, blocks, block_size, most=64, watermark=0, budget=None):
+        if budget is not None and budget <= most:
+            raise ValueError(f"a budget of {budget} tokens starves some of {most} sequences")
+        super().__init__(blocks, block_size, most, watermark, budget)
+
+
+@bug(ChunkedScheduler, "without a budget, a step computes no more than some number of tokens")
+class AlwaysSome(ChunkedScheduler):
+    def __init__(self, blocks, block_size, most=64, watermark=0, budget=None):
+        budget = max(most, 100) if budget is None else budget
+        super().__init__(blocks, block_size, most, watermark, budget)
+
+
+class WithModel:
+    """Stand before a model and change what it is asked."""
+
+    def __init__(self, model, change):
+        self.model, self.change = model, change
+        self.shape, self.context = model.shape, model.context
+        self.dtype, self.device = model.dtype, model.device
+
+    def __call__(self, tokens, positions, attend, rows):
+        return self.model(*self.change(tokens, positions, attend, rows))
+
+
+class Asking(ModelRunner):
+    """A runner; bugs vary what it asks its model."""
+
+    def forward(self, batch):
+        usual = self.model
+        self.model = WithModel(usual, lambda *asked: self.change(batch, *asked))
+        try:
+            return super().forward(batch)
+        finally:
+            self.model = usual
+
+
+@bug(ModelRunner, "every step counts the positions of its tokens from 0", classic=True)
+class PositionsFromZero(Asking):
+    def change(self, batch, tokens, positions, attend, rows):
+        counted = [n for new, _, _ in batch for n in range(len(new))]
+        return tokens, torch.tensor(counted), attend, rows
+
+
+@bug(ModelRunner, "the positions are one too large: the token to come is counted already")
+class PositionsTooLarge(Asking):
+    def change(self, batch, tokens, positions, attend, rows):
+        return tokens, (positions + 1).clamp(max=self.model.context - 1), attend, rows
+
+
+@bug(ModelRunner, "the positions go on from one sequence to the next")
+class PositionsInOneRow(Asking):
+    def change(self, batch, tokens, positions, attend, rows):
+        return tokens, torch.arange(len(tokens)) + positions[0], attend, rows
+
+
+@bug(
+    ModelRunner,
+    "the logits are taken after the first token of each sequence, not after the last",
+    classic=True,
+)
+class FirstRow(Asking):
+    def change(self, batch, tokens, positions, attend, rows):
+        before = [0, *rows[:-1].add(1).tolist()]
+        return tokens, positions, attend, torch.tensor(before)
+
+
+@bug(ModelRunner, "the logits are taken one token after the last of each sequence")
+class RowAfter(Asking):
+    def change(self, batch, tokens, positions, attend, rows):
+        return tokens, positions, attend, (rows + 1).clamp(max=len(tokens) - 1)
+
+
+@bug(ModelRunner, "keys and values are not written before they are read")
+class WritesLate(ModelRunner):
+    def forward(self, batch):
+        late, write = [], self.cache.write
+        self.cache.write = lambda *what: late.append(what)
+        try:
+            return super().forward(batch)
+        finally:
+            self.cache.write = write
+            for what in late:
+                write(*what)
+
+
+@bug(ModelRunner, "every layer reads the keys and values of the first one")
+class FirstLayer(ModelRunner):
+    def forward(self, batch):
+        write, attention = self.cache.write, self.attention
+        K, V = self.cache.K, self.cache.V
+        self.attention = lambda Q, _, __, *rest: attention(Q, K[0], V[0], *rest)
+        try:
+            return super().forward(batch)
+        finally:
+            self.cache.write, self.attention = write, attention
+
+
+@bug(ModelRunner, "sequences see only the tokens of this step, not what is in the cache")
+class ForgetsThePast(ModelRunner):
+    def forward(self, batch):
+        attention = self.attention
+
+        def attend(Q, K, V, tables, lengths):
+            return attention(Q, K, V, tables, torch.full_like(lengths, Q.shape[1]))
+
+        self.attention = attend
+        try:
+            return super().forward(batch)
+        finally:
+            self.attention = attention
+
+
+@bug(EngineCore, "blocks are not copied before they are written: the plan's copies are ignored")
+class IgnoresCopies(EngineCore):
+    def __init__(self, *settings, **named):
+        super().__init__(*settings, **named)
+        self.runner.copy = lambda copies: None
+
+
+@bug(EngineCore, "blocks are copied after the model has run, when they are written", classic=True)
+class CopiesLate(EngineCore):
+    def __init__(self, *settings, **named):
+        super().__init__(*settings, **named)
+        late, copy, forward = [], self.runner.copy, self.runner.forward
+
+        def run(batch):
+            logits = forward(batch)
+            copy(late)
+            late.clear()
+            return logits
+
+        self.runner.copy, self.runner.forward = late.extend, run
+
+
+@bug(EngineCore, "a chunk of a prompt gives a token although the prompt goes on", classic=True)
+class DrawsTooEarly(EngineCore):
+    def step(self):
+        schedule = self.scheduler.schedule
+
+        def cut():
+            plan = schedule()
+            for number, _, stop in plan.work:
+                self.sequences[number].tokens = self.sequences[number].tokens[:stop]
+            return plan
+
+        self.scheduler.schedule = cut
+        try:
+            return super().step()
+        finally:
+            self.scheduler.schedule = schedule
+
+
+@bug(EngineCore, "the stop token is left out of the result")
+class WithoutStop(EngineCore):
+    def step(self):
+        added = super().step()
+        return [pair for pair in added if pair[1] != self.sequences[pair[0]].sampling.stop]
+
+
+@bug(EngineCore, "one token more than count is added")
+class OneMore(EngineCore):
+    def add(self, prompt, sampling=None):
+        number = super().add(prompt, sampling)
+        sampling = self.sequences[number].sampling
+        self.sequences[number].sampling = Sampling(sampling.max_tokens + 1, *sampling[1:])
+        return number
+
+
+@bug(EngineCore, "all samples of a request draw from one generator")
+class OneGenerator(EngineCore):
+    def draw(self, number, logits):
+        draws = super().draw(number, logits)
+        return [(token, draws[0][1]) for token, _ in draws]
+
+
+@bug(EngineCore, "all samples of a request begin with the same token")
+class OneDraw(EngineCore):
+    def draw(self, number, logits):
+        draws = super().draw(number, logits)
+        return [(draws[0][0], generator) for _, generator in draws]
+
+
+@bug(
+    EngineCore,
+    "the last token is counted among those that are kept",
+    told_by="raised NeverFits: 13 tokens to keep",
+)
+class TooCareful(EngineCore):
+    def validate(self, prompt, sampling):
+        longer = [*prompt, 0] if len(prompt) + sampling.max_tokens < 60 and prompt else prompt
+        super().validate(longer, sampling)
+
+
+@bug(
+    EngineCore,
+    "a request that can never fit waits for ever",
+    told_by="should raise NeverFits when 13 slots are needed",
+)
+class WaitsForEver(EngineCore):
+    def validate(self, prompt, sampling):
+        cache = self.runner.cache
+        self.runner.cache = type("Large", (), {"K": torch.empty(1, 1, 10_000, 16, 1)})
+        try:
+            super().validate(prompt, sampling)
+        finally:
+            self.runner.cache = cache
+
+
+@bug(
+    EngineCore,
+    "abort ends again what has ended already",
+    told_by="EngineCore.abort raised ValueError",
+    classic=True,
+)
+class AbortsAgain(EngineCore):
+    def abort(self, number):
+        for sample in self.requests.get(number, []):
+            self.end(sample, "abort")
+
+
+@bug(
+    EngineCore,
+    "an error inside the model leaves tables longer than what is computed",
+    told_by="after the error",
+    classic=True,
+)
+class KeepsWhatWasPlanned(EngineCore):
+    def __init__(self, *settings, **named):
+        super().__init__(*settings, **named)
+        self.scheduler.undo = lambda work: None
+
+
+@bug(choose_beams, "a beam that has ended goes on")
+def goes_on(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    return choose_beams(log_p, lengths, next_log_p, torch.zeros_like(ended), width, alpha)
+
+
+@bug(choose_beams, "beams are judged by log p, whatever their length")
+def whatever_length(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    return choose_beams(log_p, lengths, next_log_p, ended, width, 0.0)
+
+
+@bug(choose_beams, "a continuation is judged by the length before it", classic=True)
+def length_before(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    return choose_beams(log_p, lengths - ~ended, next_log_p, ended, width, alpha)
+
+
+@bug(choose_beams, "no place is reserved for what greedy decoding writes", classic=True)
+def nothing_reserved(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    R, V = next_log_p.shape
+    all_of_them = choose_beams(log_p, lengths, next_log_p, ended, R * V, alpha)
+    length = (lengths + ~ended).tolist()
+    return sorted(all_of_them, key=lambda one: one[2] / length[one[0]] ** alpha)[::-1][:width]
+
+
+@bug(choose_beams, "what is returned is the score, divided by the length, not log p")
+def gives_scores(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    chosen = choose_beams(log_p, lengths, next_log_p, ended, width, alpha)
+    length = (lengths + ~ended).tolist()
+    return [(row, token, total / length[row] ** alpha) for row, token, total in chosen]
+
+
+@bug(choose_beams, "the beams so far do not count: only the next token does")
+def only_the_next(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    return choose_beams(torch.zeros_like(log_p), lengths, next_log_p, ended, width, alpha)
+
+
+@bug(choose_beams, "beams that have ended are left out")
+def without_ended(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    below = torch.where(ended, -math.inf, log_p)
+    return choose_beams(below, lengths, next_log_p, ended, width, alpha)
+
+
+@bug(choose_beams, "every beam keeps its own best continuation: they do not compete")
+def each_its_best(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    chosen = []
+    for row in range(len(log_p)):
+        one = slice(row, row + 1)
+        given = log_p[one], lengths[one], next_log_p[one], ended[one]
+        ((_, token, total),) = choose_beams(*given, 1, alpha)
+        chosen.append((row, token, total))
+    return chosen[:width]
+
+
+@bug(BeamCore, "beams that are not chosen keep their blocks")
+class KeepsDropped(BeamCore):
+    def drop(self, number):
+        for block in self.scheduler.manager.blocks(number):
+            self.scheduler.manager.allocator.share(block)
+        super().drop(number)
+
+
+@bug(BeamCore, "the search is greedy: only the first beam branches")
+class OnlyGreedy(BeamCore):
+    def branch(self, beams):
+        sampling = self.sequences[beams[0]].sampling
+        self.sequences[beams[0]].sampling = sampling._replace(beams=1)
+        super().branch(beams)
+        self.sequences[beams[0]].sampling = sampling
+
+
+@bug(BeamCore, "the log-probability of a beam is that of its last token")
+class LastOnly(BeamCore):
+    def draw(self, number, logits):
+        drawn = super().draw(number, logits)
+        sequence = self.sequences[number]
+        if sequence.sampling.beams > 1:
+            sequence.log_p = 0.0
+        return drawn
+
+
+@bug(BeamCore, "beams are compared by their logits, not by their log-probabilities", classic=True)
+class ByLogits(BeamCore):
+    def draw(self, number, logits):
+        drawn = super().draw(number, logits)
+        return logits if self.sequences[number].sampling.beams > 1 else drawn
+
+
+@bug(BeamCore, "the stop token ends no beam")
+class NeverStops(BeamCore):
+    def finish(self, number):
+        sampling = self.sequences[number].sampling
+        if sampling.beams == 1 or self.sequences[number].tokens[-1] != sampling.stop:
+            super().finish(number)
+        elif len(self.sequences[number].output) == sampling.max_tokens:
+            self.end(number, "length")
+
+
+@bug(BeamCore, "alpha is not used")
+class WithoutAlpha(BeamCore):
+    def add(self, prompt, sampling=None):
+        number = super().add(prompt, sampling)
+        sampling = self.sequences[number].sampling
+        self.sequences[number].sampling = Sampling(*sampling[:-1], 0.5)
+        return number
+
+
+@bug(Engine, "the prompts' outputs come in the opposite order")
+class Backwards(Engine):
+    def collect(self, numbers):
+        return super().collect(numbers[::-1])
+
+
+@bug(Engine, "prompts before the one that is refused have begun", told_by="running, -1, waiting")
+class BeginsSome(Engine):
+    def enlist(self, prompts, sampling):
+        each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
+        return [self.add(*request) for request in zip(prompts, each, strict=True)]
+
+
+@bug(Engine, "take gives all tokens every time, not only those that are new")
+class TakesAll(Engine):
+    def take(self, number):
+        for each in self.requests[number]:
+            self.sequences[each].taken = 0
+        return super().take(number)
+
+
+@bug(Engine, "take gives the last token of each sample only", classic=True)
+class TakesLast(Engine):
+    def take(self, number):
+        found = dict(super().take(number))
+        return list(found.items())
+
+
+@bug(Engine, "only the first sample's tokens are handed out")
+class FirstSample(Engine):
+    def take(self, number):
+        return [pair for pair in super().take(number) if pair[0] == 0]
+
+
+@bug(Engine, "the tokens of all samples count as those of the first")
+class SampleZero(Engine):
+    def take(self, number):
+        return [(0, token) for _, token in super().take(number)]
+
+
+@bug(Engine, "the stream hands out everything at the end, prompt after prompt")
+class AtTheEnd(Engine):
+    def stream(self, prompts, sampling=None):
+        yield from sorted(super().stream(prompts, sampling), key=lambda event: event[0])
+
+
+@bug(Engine, "what was begun stays in the engine when the model fails", told_by="generate")
+class LeavesRequests(Engine):
+    def generate(self, prompts, sampling=None):
+        numbers = self.enlist(prompts, sampling)
+        while self.unfinished(numbers):
+            self.step()
+        return self.collect(numbers)
+
+
+@bug(SwapSpace, "a block that several sequences use goes out once for each", classic=True)
+class OutForEach(SwapSpace):
+    def out(self, tables):
+        copies = []
+        for number, table in tables.items():
+            copies += super().out({number: table})
+        return copies
+
+
+@bug(SwapSpace, "blocks on the host are never free again")
+class KeepsHost(SwapSpace):
+    def drop(self, number):
+        del self.tables[number]
+
+
+@bug(SwapSpace, "the copies are given as (to, from)")
+class ToFrom(SwapSpace):
+    def out(self, tables):
+        return [(target, source) for source, target in super().out(tables)]
+
+
+@bug(SwapSpace, "the number of the first host block is not added")
+class NotAdded(SwapSpace):
+    def out(self, tables):
+        return [(source, target - self.first) for source, target in super().out(tables)]
+
+
+@bug(SwapSpace, "some of a group go out although there is no room for all")
+class SomeGoOut(SwapSpace):
+    def out(self, tables):
+        copies = []
+        for number, table in tables.items():
+            if number not in self.tables:
+                rest = {number: table}
+                copies += super().out(
+                    rest if len(copies) else tables if self._all(tables) else rest
+                )
+        return copies
+
+    def _all(self, tables):
+        return len({block for table in tables.values() for block in table}) <= self.available
+
+
+@bug(SwapSpace, "a block comes back to each sequence that used it as a block of its own")
+class BackForEach(SwapSpace):
+    def back(self, numbers, blocks):
+        tables, copies = super().back(numbers, blocks)
+        for number in numbers[1:]:
+            tables[number] = tables[number][::-1]
+        return tables, copies
+
+
+@bug(SwappingScheduler, "what is swapped out is computed again all the same", classic=True)
+class ComputesAgain(SwappingScheduler):
+    def preempt(self, number):
+        members = self.members(number)
+        super().preempt(number)
+        for each in members:
+            if each in self.space.tables:
+                self.space.drop(each)
+            self.sequences[each].computed = 0
+
+
+@bug(SwappingScheduler, "nothing is copied out")
+class NoCopiesOut(SwappingScheduler):
+    def preempt(self, number):
+        before = len(self.plan.copies)
+        super().preempt(number)
+        del self.plan.copies[before:]
+
+
+@bug(SwappingScheduler, "nothing is copied back")
+class NoCopiesBack(SwappingScheduler):
+    def enter(self, members):
+        before = len(self.plan.copies)
+        super().enter(members)
+        self.plan.copies[before:] = [pair for pair in self.plan.copies[before:] if pair[0] < 5]
+
+
+@bug(SwappingScheduler, "the host's blocks are kept when a sequence ends that is swapped out")
+class KeepsOnHost(SwappingScheduler):
+    def remove(self, number):
+        table = self.space.tables.pop(number, None)
+        super().remove(number)
+        if table is not None:
+            self.space.tables[number] = table
+
+
+@bug(SwappingScheduler, "nothing is computed again when the host is full: it waits for the host")
+class NeverRecomputes(SwappingScheduler):
+    def preempt(self, number):
+        blocks = {block for each in self.members(number) for block in self.manager.blocks(each)}
+        if len(blocks) > self.space.available:
+            raise RuntimeError("the host is full")
+        super().preempt(number)
