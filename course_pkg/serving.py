@@ -15,8 +15,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from course_pkg.gpt import token_probabilities
-from course_pkg.inference.decoding import with_kernel
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Output, Plan, Sampling
+from course_pkg.inference.decoding import demand_numbers, with_kernel
+from course_pkg.inference.requests import (
+    HISTORY,
+    NeverFits,
+    OutOfBlocks,
+    Output,
+    Plan,
+    Sampling,
+)
 from course_pkg.inference.sequence import Sequence
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -460,24 +467,6 @@ class ModelRunner:
         return (self.cache, block) if block < N else (self.host, block - N)
 
 
-HISTORY = 100_000  # steps whose counters are kept
-
-
-def demand_numbers(logits: Float[Tensor, "V"]) -> None:
-    """Demand that a model has given numbers.
-
-    Raises:
-        FloatingPointError: there is a NaN among them, of which nothing can be drawn or chosen.
-    """
-    if logits.isnan().any():
-        raise FloatingPointError("the model gives logits that are no numbers")
-
-
-def merit(beam: Sequence) -> float:
-    """Judge a beam by its log-probability over the power of its length."""
-    return beam.log_p / max(len(beam.output), 1) ** beam.sampling.alpha
-
-
 class EngineCore:
     """Serve requests, step by step, with one model and a fixed amount of memory.
 
@@ -693,7 +682,7 @@ class EngineCore:
             done = [self.sequences.pop(sample) for sample in self.requests.pop(number)]
             log_p = []
             if done[0].sampling.beams > 1:
-                done.sort(key=merit, reverse=True)
+                done.sort(key=lambda beam: beam.merit, reverse=True)
                 log_p = [each.log_p for each in done]
             outputs.append(Output([x.output for x in done], [x.reason for x in done], log_p))
         return outputs

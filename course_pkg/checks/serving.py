@@ -223,14 +223,16 @@ def comes_back(schedulers, case):
 @check(PreemptingScheduler, see="Nobody comes back at once")
 def not_at_once(schedulers, case):
     """admits nobody in a step in which somebody lost blocks"""
-    driver = Driver(schedulers, 5, 1)
-    for sequence, length in enumerate((1, 3, 1)):
-        driver.add(sequence, length)
+    driver = Driver(schedulers, 6, 2, 9)
+    driver.add(0, 1)
+    driver.add(1, 3, forks=1, together=True)
+    driver.step()
+    driver.fork(1, 11)
     seen = []
-    for _ in range(2):
+    for _ in range(2):  # two of the same tokens, who would need fewer blocks if they came back
         driver.step()
         seen += queues(driver.scheduler)
-    same(case, seen, [0, 1, 2, -1, 0, -1, 1, 2], "running, -1, waiting after each of two steps")
+    same(case, seen, [0, 1, 11, -1, 0, -1, 1, 11], "running, -1, waiting after each of two steps")
     demand_no_table(case, driver.scheduler, 1, "has lost its blocks")
 
 

@@ -48,3 +48,13 @@ def with_kernel(attention: Callable, device: torch.device) -> Callable:
     if INTERPRETED or why_not() or is_stub(triton_paged_decode):
         return attention
     return by_kernel(triton_paged_decode, attention)
+
+
+def demand_numbers(logits: Float[Tensor, "V"]) -> None:
+    """Demand that a model has given numbers.
+
+    Raises:
+        FloatingPointError: there is a NaN among them, of which nothing can be drawn or chosen.
+    """
+    if logits.isnan().any():
+        raise FloatingPointError("the model gives logits that are no numbers")

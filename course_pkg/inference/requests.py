@@ -5,6 +5,8 @@ Named tuples, so that they cross to another process as data.
 
 from typing import NamedTuple
 
+HISTORY = 100_000  # steps of which an engine keeps the counters
+
 
 class OutOfBlocks(Exception):
     """No block of the cache is free; the caller must wait, or make another sequence wait."""

@@ -20,6 +20,7 @@ class Sequence:
         tokens: its prompt and what has been added.
         prompt_length: how many of the tokens are the prompt.
         output: the other tokens, in a new list.
+        merit: in a beam search, its log-probability over the power of its output's length.
         block_table: the `BlockTable` of its blocks; None while it has none.
         block_hashes: the names of its full blocks, in their order.
         computed: of how many tokens the keys and values are written. Only between the planning of
@@ -60,6 +61,10 @@ class Sequence:
     @property
     def output(self) -> list[int]:
         return self.tokens[self.prompt_length :]
+
+    @property
+    def merit(self) -> float:
+        return self.log_p / max(len(self.output), 1) ** self.sampling.alpha
 
     def fork(self) -> "Sequence":
         """Copy a sequence: tokens, table and names are the copy's own."""

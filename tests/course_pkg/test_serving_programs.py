@@ -1,4 +1,4 @@
-"""Random programs of an engine against plain generation, while all that can happen to it does."""
+"""Random programs of an engine against plain generation, whatever happens to it."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from course_pkg.data.translation import EOS
 from course_pkg.inference.models import Llama
 from course_pkg.inference.requests import NeverFits, Plan, Sampling
-from course_pkg.serving import Engine, merit
+from course_pkg.serving import Engine
 from course_pkg.tools.threads import one_thread
 from tests.course_pkg.plain import Plain
 from tests.course_pkg.test_paged_programs import blocks_are_in_order, programs, tables_of
@@ -238,7 +238,7 @@ class Serving(RuleBasedStateMachine):
             everyone = [self.sequences[number] for number in samples]
             if sampling.beams > 1:
                 if all(each.reason in ("stop", "length") for each in everyone):
-                    best = sorted(everyone, key=merit, reverse=True)
+                    best = sorted(everyone, key=lambda each: each.merit, reverse=True)
                     expected = [tokens for tokens, _ in PLAIN.search(prompt, sampling)]
                     assert [each.output for each in best] == expected
                 continue
