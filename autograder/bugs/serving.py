@@ -228,6 +228,14 @@ class AlwaysSome(ChunkedScheduler):
         super().__init__(blocks, block_size, most, watermark, budget)
 
 
+@bug(ChunkedScheduler, "the budget limits only the first chunk of a prompt, not those after it")
+class FirstChunk(ChunkedScheduler):
+    def count(self, number):
+        sequence = self.sequences[number]
+        missing = len(sequence.tokens) - sequence.computed
+        return missing if sequence.computed else super().count(number)
+
+
 class WithModel:
     """Stand before a model and change what it is asked."""
 
@@ -553,6 +561,27 @@ class WithoutAlpha(BeamCore):
         return number
 
 
+@bug(BeamCore, "a fork has the log-probability of its parent")
+class KeepsLogP(BeamCore):
+    def branch(self, beams):
+        before, self.parents = {n: self.sequences[n].log_p for n in beams}, {}
+        super().branch(beams)
+        for child, parent in self.parents.items():
+            self.sequences[child].log_p = before[parent]
+
+    def split(self, number):
+        child = super().split(number)
+        self.parents[child] = number
+        return child
+
+
+@bug(BeamCore, "the beams change their order: the first is no longer the greedy one")
+class OtherOrder(BeamCore):
+    def branch(self, beams):
+        super().branch(beams)
+        beams.reverse()
+
+
 @bug(Engine, "the prompts' outputs come in the opposite order")
 class Backwards(Engine):
     def collect(self, numbers):
@@ -660,6 +689,26 @@ class BackForEach(SwapSpace):
         return tables, copies
 
 
+@bug(SwapSpace, "blocks on the host count as available although they are in use")
+class AllAvailable(SwapSpace):
+    @property
+    def available(self):
+        return len(self.allocator.references)
+
+
+@bug(
+    SwapSpace,
+    "only the first of several sequences is remembered",
+    told_by="SwapSpace.back raised KeyError",
+)
+class OneRemembered(SwapSpace):
+    def out(self, tables):
+        copies = super().out(tables)
+        for number in list(tables)[1:]:
+            del self.tables[number]
+        return copies
+
+
 @bug(SwappingScheduler, "what is swapped out is computed again all the same", classic=True)
 class ComputesAgain(SwappingScheduler):
     def preempt(self, number):
@@ -703,3 +752,31 @@ class NeverRecomputes(SwappingScheduler):
         if len(blocks) > self.space.available:
             raise RuntimeError("the host is full")
         super().preempt(number)
+
+
+@bug(SwappingScheduler, "blocks that several share count one user when they are back")
+class OneUser(SwappingScheduler):
+    def enter(self, members):
+        allocator = self.manager.allocator
+        allocator.share = lambda block: None
+        try:
+            super().enter(members)
+        finally:
+            del allocator.share
+
+
+@bug(SwappingScheduler, "a group counts as one swap")
+class CountsGroups(SwappingScheduler):
+    def preempt(self, number):
+        swaps = self.swaps
+        super().preempt(number)
+        self.swaps = swaps + (self.swaps > swaps)
+
+
+@bug(SwappingScheduler, "the blocks of a table come back in the opposite order")
+class BackInReverse(SwappingScheduler):
+    def enter(self, members):
+        swapped = [each for each in members if each in self.space.tables]
+        super().enter(members)
+        for each in swapped:
+            self.sequences[each].block_table.blocks.reverse()

@@ -729,6 +729,7 @@ def not_again(schedulers, case):
     driver.add(0, 4)
     driver.add(1, 5)
     driver.step()
+    before = tables(driver.scheduler, 1)[0][1:]
     driver.step()
     out = driver.copies
     case.that(
@@ -738,10 +739,11 @@ def not_again(schedulers, case):
     driver.remove(0)
     driver.step()
     driver.compare(case, [(0, 0, 0, 4), (0, 1, 0, 5), (1, 0, 4, 5), (2, 1, 5, 6)])
-    back = [source for source, _ in driver.copies]
-    same(case, sorted(back), sorted(target for _, target in out), "blocks that come back")
-    held = tables(driver.scheduler, 1)[0]
-    same(case, sorted(to for _, to in driver.copies), sorted(held[1:]), "where they come to")
+    held, content = {to: source for source, to in out}, {}
+    for source, target in driver.copies:
+        content[target] = held.get(source, -1)
+    found = [content.get(block, -1) for block in tables(driver.scheduler, 1)[0][1:]]
+    same(case, found, before, "which blocks the blocks of its table held before")
     same(case, [number(driver.scheduler.space.available, "available")], [6], "free host blocks")
 
 
@@ -779,3 +781,7 @@ def group_stays_shared(schedulers, case):
     what = "running, -1, waiting without blocks for a group and with; free blocks; blocks shared; "
     expected = [0, -1, 1, 11, 1, 11, -1, 3, 1, 4, 4]
     same(case, seen, expected, what + "where its work begins")
+    for each in (1, 11):
+        driver.remove(each)
+    seen = [driver.available, number(driver.scheduler.swaps, "swaps")]
+    same(case, seen, [8, 2], "free blocks at the end, and swaps")
