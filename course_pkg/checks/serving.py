@@ -556,6 +556,21 @@ def keeps_ended(choose, case):
 
 
 @check(choose_beams, see="Which beams go on")
+def new_length(choose, case):
+    """judges a continuation by its length with the new token"""
+    better = -0.2 - 0.1 * case.rand(4)
+    following = torch.stack([better - 0.1, better, better]) - 9 * (torch.arange(4) > 0)
+    inputs = -torch.tensor([2.0, 1.0, 1.1]).double(), torch.tensor([2, 2, 2])
+    ended = torch.tensor([False, True, False])
+    for alpha in (0.8, 1.0):  # log p is better for what has ended, and its share of a token worse
+        parts = inputs[0].tolist(), [2, 2, 2], following.tolist(), ended.tolist()
+        rows = list(zip(*parts, strict=True))
+        compare_choice(case, choose, rows, (*inputs, following, ended), 2, alpha)
+    first = torch.zeros(1).double(), torch.tensor([0]), following[:1], ended[:1]
+    compare_choice(case, choose, [(0.0, 0, following[0].tolist(), False)], first, 3, 1.0)
+
+
+@check(choose_beams, see="Which beams go on")
 def greedys_place(choose, case):
     """keeps a place for what greedy decoding writes, however improbable it is"""
     rows, inputs = beam_rows(case, 3, 5, [False] * 3)
