@@ -7,4 +7,7 @@ CHANGES = {
 }
 
 # By weight of the checks that pass; an exercise that is not named here gets all its points.
-SCORES: dict[str, float] = {}
+SCORES = {
+    "Engine": 2.46,
+    "SwappingScheduler": 3.33,
+}
