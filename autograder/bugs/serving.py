@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from autograder.bugs import bug
+from autograder.bugs import bug, equivalent
 from course_pkg.inference.requests import OutOfBlocks, Plan, Sampling
 from course_pkg.serving import (
     BeamCore,
@@ -160,6 +160,12 @@ class NoHits(PreemptingScheduler):
         hits, plan = self.hits, super().schedule()
         self.hits = hits
         return plan
+
+
+@bug(PreemptingScheduler, "the forks that are still to come have no places")
+class NoPlaces(PreemptingScheduler):
+    def places(self, numbers):
+        return len(numbers)
 
 
 @bug(ChunkedScheduler, "every sequence has the whole budget for itself", classic=True)
@@ -780,3 +786,10 @@ class BackInReverse(SwappingScheduler):
         super().enter(members)
         for each in swapped:
             self.sequences[each].block_table.blocks.reverse()
+
+
+equivalent(
+    PreemptingScheduler,
+    "for number in list(self.running): → for number in (lambda same: same)(self.running):",
+    "only the last ones are removed, and the loop has not come to them",
+)

@@ -122,6 +122,21 @@ def several_lose(schedulers, case):
     same(case, driver.rows[-2:], [(5, 1, 0, 4), (5, 2, 0, 3)], "the work of the last step")
 
 
+@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
+def places_for_forks(schedulers, case):
+    """admits no more sequences than may run, with the forks that are still to come"""
+    driver = Driver(schedulers, 40, 2, 3)
+    for sequence in range(3):
+        driver.add(sequence, 3, forks=int(sequence == 1))
+    driver.step()
+    seen = queues(driver.scheduler)
+    driver.remove(0)
+    driver.step()
+    seen += queues(driver.scheduler)
+    what = "running, -1, waiting with most = 3, and when the first has ended"
+    same(case, seen, [0, 1, -1, 2, 1, 2, -1], what)
+
+
 @check(PreemptingScheduler, see="Several that belong together")
 def planned_no_more(schedulers, case):
     """drops the work of a group one of which finds no block"""
