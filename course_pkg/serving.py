@@ -719,7 +719,7 @@ def choose_beams(
     The candidates are the beams that have ended, as they are, and every continuation of the others
     by one token. One of T tokens is judged by log p / T^α. One place is reserved for what greedy
     decoding writes: the best candidate of beam 0. The best of the others fill the rest, as in
-    `beam_search` of seq2seq.      (Sutskever et al. 2014, §3.2; Wu et al. 2016, §7)
+    `beam_search` of seq2seq. (Sutskever et al. 2014, §3.2; Wu et al. 2016, §7)
 
     Args:
         log_p: the log-probability of each beam; beam 0 is the greedy one.
@@ -827,10 +827,20 @@ class BeamCore(EngineCore):
             self.scheduler.remove(number)
         del self.sequences[number]
 
+    def fork(self, number: int) -> int:
+        """Split a sequence in two, as in `EngineCore`.
+
+        Raises:
+            ValueError: it is a beam: the search decides which beams are forked.
+        """
+        if self.sequences[number].sampling.beams > 1:
+            raise ValueError(f"sequence {number} is a beam, which only its search forks")
+        return super().fork(number)
+
     def split(self, number: int) -> int:
         """Fork a beam, for which there is always a place: that of one that was dropped."""
         self.sequences[number].forks += 1
-        return self.fork(number)
+        return super().fork(number)
 
     def expect(self, beams: list[int]) -> None:
         """Keep the places of beams that have ended: others may branch into them later."""

@@ -16,75 +16,38 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from course_pkg.data import small_llama
 from course_pkg.gpt import GPT
+from course_pkg.llama import Llama, load_llama
 from course_pkg.positions import rope_rotate
 
 
-class LlamaBlock(nn.Module):
-    """One layer of Llama: grouped-query attention with rotary positions, and a gated network.
+class ServedLlama(nn.Module):
+    """The Llama of Assignment 11, with attention left to the engine.
 
     Args:
-        D: size of the vectors.
-        H: query heads, of size D / H.
-        G: heads of keys and values; divides H.
-        hidden: size of the gated network's hidden layer.
-    """
-
-    def __init__(self, D: int, H: int, G: int, hidden: int):
-        super().__init__()
-        self.H, self.G = H, G
-        self.norm_1 = nn.RMSNorm(D, eps=1e-6)
-        self.query = nn.Linear(D, D, bias=False)
-        self.key = nn.Linear(D, D // H * G, bias=False)
-        self.value = nn.Linear(D, D // H * G, bias=False)
-        self.out = nn.Linear(D, D, bias=False)
-        self.norm_2 = nn.RMSNorm(D, eps=1e-6)
-        self.gate = nn.Linear(D, hidden, bias=False)
-        self.up = nn.Linear(D, hidden, bias=False)
-        self.down = nn.Linear(hidden, D, bias=False)
-
-    def forward(
-        self, X: Float[Tensor, "M D"], positions: Int[Tensor, "M"], attend: Callable
-    ) -> Float[Tensor, "M D"]:
-        """Apply the layer; attend gets Q, K and V."""
-        normed = self.norm_1(X)
-        Q = self.query(normed).unflatten(1, (self.H, -1))  # (M, H, D_h)
-        K = self.key(normed).unflatten(1, (self.G, -1))  # (M, G, D_h)
-        V = self.value(normed).unflatten(1, (self.G, -1))
-        Q, K = (rope_rotate(Z.transpose(0, 1), positions).transpose(0, 1) for Z in (Q, K))
-        X = X + self.out(attend(Q, K, V).flatten(1))
-        normed = self.norm_2(X)
-        return X + self.down(functional.silu(self.gate(normed)) * self.up(normed))
-
-
-class Llama(nn.Module):
-    """Llama's architecture (Touvron et al. 2023), small and with random weights.
-
-    Args:
-        V: tokens in the vocabulary.
-        D: size of the vectors.
-        H: query heads.
-        G: heads of keys and values; divides H.
-        L: layers.
+        llama: the model. Its attention must see the whole past, without a window: which keys are
+            read is the engine's business.
         context: the longest sequence.
+    Raises:
+        ValueError: the model has a window.
     """
 
-    def __init__(self, V: int, D: int, H: int, G: int, L: int, context: int = 2048):
+    def __init__(self, llama: Llama, context: int = 2048):
         super().__init__()
-        self.context = context
-        self.shape = L, G, D // H
-        self.token = nn.Embedding(V, D)
-        self.blocks = nn.ModuleList(LlamaBlock(D, H, G, 3 * D) for _ in range(L))
-        self.norm = nn.RMSNorm(D, eps=1e-6)
-        self.head = nn.Linear(D, V, bias=False)
+        attention = llama.blocks[0].attention
+        if attention.window is not None:
+            raise ValueError(f"an engine reads the whole past, got a window of {attention.window}")
+        self.llama, self.context = llama, context
+        self.shape = len(llama.blocks), attention.G, attention.D_h
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.token.weight.dtype
+        return self.llama.token.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.token.weight.device
+        return self.llama.token.weight.device
 
     def forward(
         self,
@@ -94,10 +57,27 @@ class Llama(nn.Module):
         rows: Int[Tensor, "R"],
     ) -> Float[Tensor, "R V"]:
         """Score the next token after each of some rows."""
-        X = self.token(tokens)
-        for layer, block in enumerate(self.blocks):
-            X = block(X, positions, lambda *heads, layer=layer: attend(layer, *heads))
-        return self.head(self.norm(X[rows]))
+        X = self.llama.token(tokens)
+        for layer, block in enumerate(self.llama.blocks):
+            a, normed = block.attention, block.norm_1(X)
+            Q, K, V = ((normed @ W).unflatten(1, (-1, a.D_h)) for W in (a.W_Q, a.W_K, a.W_V))
+            Q, K = (rope_rotate(Z.transpose(0, 1), positions, a.base).transpose(0, 1) for Z in (Q, K))
+            X = X + attend(layer, Q, K, V).flatten(1) @ a.W_O
+            X = X + block.feed_forward(block.norm_2(X))
+        W_head = self.llama.token.weight.T if self.llama.W_head is None else self.llama.W_head
+        return self.llama.norm(X[rows]) @ W_head
+
+
+def shipped(name: str = "target") -> ServedLlama:
+    """Load one of the two models that come with the course, ready to be served.
+
+    Args:
+        name: "target" or "draft", see `course_pkg.data.small_llama`.
+    """
+    state, sizes = small_llama.read(name)
+    llama = Llama(**sizes)
+    llama.load_state_dict(load_llama(state))
+    return ServedLlama(llama, small_llama.CONTEXT)
 
 
 class ServedGPT(nn.Module):

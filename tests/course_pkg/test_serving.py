@@ -396,6 +396,15 @@ def test_beams_are_those_of_seq2seq(few_words, alpha, settings):
     assert engine.scheduler.manager.allocator.available == 64 and not engine.next_log_p
 
 
+def test_only_its_search_forks_a_beam(few_words):
+    engine = Engine(few_words, 64, 2)
+    number = engine.add([1, 3], Sampling(4, beams=2))
+    engine.step()
+    with pytest.raises(ValueError, match="only its search"):
+        engine.fork(number)
+    assert len(engine.unfinished([number])) == 2
+
+
 def test_one_place_is_greedys():
     log_p, lengths = torch.tensor([-3.0, -1.0, -0.5]).double(), torch.tensor([2, 2, 1])
     rows = torch.tensor([[-9.0, -8.0], [-1.0, -1.5], [0.0, 0.0]]).double()
