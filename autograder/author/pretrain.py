@@ -21,14 +21,13 @@ from torch import Tensor, nn
 
 from autograder.assignment import ROOT, CourseError
 from course_pkg.data import docstrings, text
-from course_pkg.data.small_llama import FOLDER
+from course_pkg.data.small_llama import CONTEXT, FOLDER
 from course_pkg.gpt import BPETokenizer, bits_per_byte, byte_pair_merges, language_model_loss
 from course_pkg.llama import Llama
 from course_pkg.tools import train
 
 BUILD = ROOT / "build" / "pretrain"
 VOCABULARY = 2048
-CONTEXT = 256
 WARM_UP = 200
 CHECKPOINT = 100  # steps between two of them
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
+CONTEXT = 256  # tokens that they were trained to read at once
 FOLDER = Path(__file__).parent / "weights" / "llama"
 
 

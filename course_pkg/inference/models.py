@@ -61,7 +61,9 @@ class ServedLlama(nn.Module):
         for layer, block in enumerate(self.llama.blocks):
             a, normed = block.attention, block.norm_1(X)
             Q, K, V = ((normed @ W).unflatten(1, (-1, a.D_h)) for W in (a.W_Q, a.W_K, a.W_V))
-            Q, K = (rope_rotate(Z.transpose(0, 1), positions, a.base).transpose(0, 1) for Z in (Q, K))
+            Q, K = (
+                rope_rotate(Z.transpose(0, 1), positions, a.base).transpose(0, 1) for Z in (Q, K)
+            )
             X = X + attend(layer, Q, K, V).flatten(1) @ a.W_O
             X = X + block.feed_forward(block.norm_2(X))
         W_head = self.llama.token.weight.T if self.llama.W_head is None else self.llama.W_head

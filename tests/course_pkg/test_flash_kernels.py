@@ -25,8 +25,9 @@ from course_pkg.flash_kernels import (
     triton_paged_decode,
 )
 from course_pkg.inference.decoding import by_kernel, with_kernel
-from course_pkg.inference.models import Llama
+from course_pkg.inference.models import ServedLlama
 from course_pkg.inference.requests import Sampling
+from course_pkg.llama import Llama
 from course_pkg.paged_attention import paged_attention
 from course_pkg.serving import Engine
 from course_pkg.tools import launch
@@ -193,7 +194,7 @@ def test_where_kernels_are_compiled_those_of_tensors_on_the_cpu_are_interpreted(
 @needs_triton
 def test_an_engine_decodes_with_the_kernel():
     torch.manual_seed(0)
-    model = Llama(V=16, D=16, H=4, G=2, L=1, context=32)
+    model = ServedLlama(Llama(V=16, D=16, H=4, G=2, L=1))
     prompts, given, lengths = [[5, 3, 9], [1] * 6], [], []
 
     def kernel(*arguments):

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 import torch
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from course_pkg.checking.models import SmallServed
 from course_pkg.data import requests
@@ -18,8 +17,14 @@ from course_pkg.inference.contiguous import (
     paged_reservations,
     reservations,
 )
-from course_pkg.inference.models import Llama, attend_to_all, generate_uncached
+from course_pkg.inference.models import (
+    ServedLlama,
+    attend_to_all,
+    generate_uncached,
+    shipped,
+)
 from course_pkg.inference.requests import OutOfBlocks
+from course_pkg.llama import Llama
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -49,7 +54,7 @@ def rng(request) -> random.Random:
 @pytest.fixture(scope="module")
 def model() -> Llama:
     torch.manual_seed(0)
-    return Llama(V=61, D=24, H=6, G=2, L=2).double()
+    return ServedLlama(Llama(V=61, D=24, H=6, G=2, L=2)).double()
 
 
 def prompts_of(rng: random.Random, count: int, longest: int = 40) -> list[list[int]]:
@@ -203,33 +208,29 @@ def test_an_exhausted_manager_changes_nothing():
     assert manager.grow(1, 1) == [(before[0][2], manager.blocks(1)[2])]
 
 
-def test_llama_is_transformers(model):
-    config = LlamaConfig(
-        vocab_size=61, hidden_size=24, intermediate_size=72, num_hidden_layers=2,
-        num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=False,
-    )  # fmt: skip
-    theirs = LlamaForCausalLM(config).double()
-    state = {"token.weight": "embed_tokens", "norm.weight": "norm"}
-    names = {
-        "norm_1": "input_layernorm", "norm_2": "post_attention_layernorm",
-        "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj",
-        "out": "self_attn.o_proj", "gate": "mlp.gate_proj", "up": "mlp.up_proj",
-        "down": "mlp.down_proj",
-    }  # fmt: skip
-    for layer in range(2):
-        for ours, name in names.items():
-            state[f"blocks.{layer}.{ours}.weight"] = f"layers.{layer}.{name}"
-    weights = theirs.state_dict()
-    ours = Llama(V=61, D=24, H=6, G=2, L=2).double()
-    ours.load_state_dict(
-        {name: weights[f"model.{other}.weight"] for name, other in state.items()}
-        | {"head.weight": weights["lm_head.weight"]}
-    )
-    tokens = torch.randint(61, (30,))
+@pytest.mark.parametrize("settings", [{}, {"tied": True, "base": 99.0}, {"experts": 3}], ids=str)
+def test_served_llama_is_llama(settings):
+    torch.manual_seed(0)
+    llama = Llama(V=61, D=24, H=6, G=2, L=2, **settings).double()
+    served = ServedLlama(llama)
+    tokens, rows = torch.randint(61, (30,)), torch.tensor([29, 4])
     with torch.no_grad():
-        expected = theirs(tokens[None]).logits[0]
-        given = ours(tokens, torch.arange(30), attend_to_all, torch.arange(30))
-    torch.testing.assert_close(given, expected, rtol=1e-6, atol=1e-6)  # float32 angles
+        given = served(tokens, torch.arange(30), attend_to_all, rows)
+        torch.testing.assert_close(given, llama(tokens[None])[0, rows], rtol=1e-10, atol=1e-10)
+    assert served.shape == (2, 2, 4)
+
+
+def test_a_window_is_not_served():
+    with pytest.raises(ValueError, match="a window of 5"):
+        ServedLlama(Llama(V=61, D=24, H=6, G=2, L=2, window=5))
+
+
+def test_the_shipped_models_are_served():
+    served = shipped("draft")
+    prompt = list(range(300, 310))
+    (added,) = generate_uncached(served, prompt, 1)
+    assert added == int(served.llama(torch.tensor([prompt]))[0, -1].argmax())
+    assert served.context == 256
 
 
 @pytest.mark.parametrize("rng", [0, 1], indirect=True)

@@ -10,8 +10,14 @@ import torch
 from course_pkg.data.translation import EOS
 from course_pkg.gpt import GPT
 from course_pkg.inference import block_map
-from course_pkg.inference.models import Llama, ServedGPT, attend_to_all, generate_uncached
+from course_pkg.inference.models import (
+    ServedGPT,
+    ServedLlama,
+    attend_to_all,
+    generate_uncached,
+)
 from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.llama import Llama
 from course_pkg.serving import (
     ChunkedScheduler,
     Engine,
@@ -36,14 +42,14 @@ def rng(request) -> random.Random:
 @pytest.fixture(scope="module")
 def model() -> Llama:
     torch.manual_seed(0)
-    return Llama(V=61, D=24, H=6, G=2, L=2).double()
+    return ServedLlama(Llama(V=61, D=24, H=6, G=2, L=2)).double()
 
 
 @pytest.fixture(scope="module")
 def few_words() -> Llama:
-    """A model that says every seventh word or so that a text has ended."""
-    torch.manual_seed(3)
-    return Llama(V=7, D=16, H=4, G=2, L=2, context=64).double()
+    """A model that says every sixth word or so that a text has ended."""
+    torch.manual_seed(5)
+    return ServedLlama(Llama(V=7, D=16, H=4, G=2, L=2), context=64).double()
 
 
 def prompts_of(rng: random.Random, count: int, longest: int = 40, V: int = 61) -> list[list[int]]:
@@ -305,7 +311,7 @@ def test_who_leaves_late_disturbs_nothing(model):
     assert not engine.step() and engine.scheduler.manager.allocator.available == 40
 
 
-class Failing(Llama):
+class Failing(ServedLlama):
     """A model that fails when it should, in its first layer or its last."""
 
     fails: str | None = None
@@ -324,7 +330,7 @@ class Failing(Llama):
 @pytest.mark.parametrize("settings", [{}, {"host": 20}, {"most": 4, "budget": 5}], ids=str)
 def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
     torch.manual_seed(0)
-    model = Failing(V=61, D=24, H=6, G=2, L=2).double()
+    model = Failing(Llama(V=61, D=24, H=6, G=2, L=2)).double()
     rng, plain = random.Random(0), Plain(model)
     drawn = Sampling(9, samples=2, temperature=1.0, seed=7)
     requests = [(prompt, drawn) for prompt in prompts_of(rng, 6, longest=20)]

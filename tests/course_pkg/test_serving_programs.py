@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from course_pkg.data.translation import EOS
-from course_pkg.inference.models import Llama
+from course_pkg.inference.models import ServedLlama
 from course_pkg.inference.requests import NeverFits, Plan, Sampling
+from course_pkg.llama import Llama
 from course_pkg.serving import Engine
 from course_pkg.tools.threads import one_thread
 from tests.course_pkg.plain import Plain
 from tests.course_pkg.test_paged_programs import blocks_are_in_order, programs, tables_of
 
 torch.manual_seed(0)
-MODEL = Llama(V=7, D=16, H=4, G=2, L=2, context=64).double()
+MODEL = ServedLlama(Llama(V=7, D=16, H=4, G=2, L=2), context=64).double()
 PLAIN = Plain(MODEL)
 BITS = st.integers(0, 1)
 

@@ -6,8 +6,9 @@ from torch.nn import functional
 
 from course_pkg.flash_kernels import triton_flash_forward, triton_paged_decode
 from course_pkg.inference.decoding import with_kernel
-from course_pkg.inference.models import Llama
+from course_pkg.inference.models import ServedLlama
 from course_pkg.inference.requests import Sampling
+from course_pkg.llama import Llama
 from course_pkg.paged_attention import paged_attention
 from course_pkg.serving import Engine
 from course_pkg.tools import launch
@@ -76,7 +77,7 @@ def test_a_cache_of_more_than_2_to_the_31_numbers_is_addressed():
 
 def test_the_engine_decodes_with_the_kernel():
     torch.manual_seed(0)
-    model = Llama(V=64, D=64, H=4, G=2, L=2, context=128).cuda()
+    model = ServedLlama(Llama(V=64, D=64, H=4, G=2, L=2), context=128).cuda()
     prompts = [[5, 3, 9], [1] * 40, [7, 8] * 9]
     given = []
     for attention in (None, paged_attention):
