@@ -1,0 +1,341 @@
+"""The door: clients come and go, and all of them are served by one engine, step by step."""
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from tornado.httpserver import HTTPServer
+from tornado.iostream import StreamClosedError
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+
+from course_pkg.gpt import BPETokenizer
+from course_pkg.serve.metrics import Metrics
+from course_pkg.serve.protocol import Answer, Ask, Refused, parse, usage
+from course_pkg.serve.text import Writer
+
+
+class News(NamedTuple):
+    """What is new of one sequence.
+
+    Attributes:
+        place: of the sequence among those that a client has asked for.
+        tokens: what has been added.
+        reason: why it has ended: "length", "stop", or the message of an error; None if it has not.
+    """
+
+    place: int
+    tokens: list[int]
+    reason: str | None
+
+
+class Listener:
+    """Who waits for the tokens of a sequence, and when it got the last ones.
+
+    Args:
+        place: as in `News`.
+        news: where to put them.
+        since: when it began to wait.
+    """
+
+    def __init__(self, place: int, news: asyncio.Queue, since: float):
+        self.place, self.news, self.since, self.is_first = place, news, since, True
+
+
+class Door:
+    """Let clients submit to an engine, and hand out the tokens of every step.
+
+    Whoever touches the engine holds `lock`: steps are made in another thread, so that clients can
+    come and go meanwhile.
+
+    Args:
+        engine: an `Engine` of serving.
+        tokenizer: of its model.
+        name: what clients call the model.
+        queue: how many sequences may wait to run.
+    """
+
+    def __init__(self, engine: Any, tokenizer: BPETokenizer, name: str, queue: int = 256):
+        self.engine, self.tokenizer, self.name, self.queue = engine, tokenizer, name, queue
+        self.metrics = Metrics(engine)
+        self.listeners: dict[int, Listener] = {}
+        self.lock, self.has_work = asyncio.Lock(), asyncio.Event()
+        self.answers = itertools.count()
+
+    async def submit(self, ask: Ask, news: asyncio.Queue) -> list[int]:
+        """Let the samples of a request wait for their turn.
+
+        Returns:
+            The numbers of their sequences. What is new of them is put into `news`.
+        Raises:
+            Refused: they can never be served, or too many wait already.
+        """
+        loop, numbers = asyncio.get_running_loop(), []
+        since = loop.time()
+        wanted = [
+            (prompt, ask.sampling._replace(seed=ask.sampling.seed + k))
+            for prompt in ask.prompts
+            for k in range(ask.samples)
+        ]
+        async with self.lock:
+            if len(self.engine.scheduler.waiting) + len(wanted) > self.queue:
+                raise Refused(f"{self.queue} sequences may wait, try again later", status=429)
+            try:
+                for each in wanted:
+                    numbers.append(self.engine.add(*each))
+            except ValueError as error:
+                self.engine.withdraw(numbers)
+                raise Refused(str(error)) from error
+            for place, number in enumerate(numbers):
+                self.listeners[number] = Listener(place, news, since)
+        self.metrics.asked.inc(sum(map(len, ask.prompts)))
+        self.has_work.set()
+        return numbers
+
+    async def leave(self, numbers: list[int], reason: str = "abort") -> None:
+        """End what has not ended of some sequences: nobody waits for them any more."""
+        async with self.lock:
+            for number in numbers:
+                if self.listeners.pop(number, None):
+                    self.engine.withdraw([number])
+                    self.metrics.ended.labels(reason).inc()
+
+    async def run(self) -> None:
+        """Make steps as long as somebody waits for tokens; for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self.has_work.wait()
+            async with self.lock:
+                try:
+                    await loop.run_in_executor(None, self.engine.step)
+                except Exception as error:
+                    self._fail(error)
+                self._hand_out(loop.time())
+                if not self.listeners:
+                    self.has_work.clear()
+
+    def _fail(self, error: Exception) -> None:
+        """Tell all who wait that a step has failed, and take their requests out of the engine."""
+        for number, listener in self.listeners.items():
+            self.engine.withdraw([number])
+            listener.news.put_nowait(News(listener.place, [], f"{type(error).__name__}: {error}"))
+        self.listeners.clear()
+
+    def _hand_out(self, now: float) -> None:
+        """Hand out the tokens of the last step."""
+        for number, listener in list(self.listeners.items()):
+            tokens = [token for _, token in self.engine.take(number)]
+            if not tokens:
+                continue
+            reason = self.engine.sequences[number].reason
+            listener.news.put_nowait(News(listener.place, tokens, reason))
+            measured = self.metrics.first if listener.is_first else self.metrics.gaps
+            measured.observe(now - listener.since)
+            listener.since, listener.is_first = now, False
+            self.metrics.added.inc(len(tokens))
+            if reason is not None:
+                self.metrics.ended.labels(reason).inc()
+                self.engine.collect([number])
+                del self.listeners[number]
+
+    def application(self) -> Application:
+        """Give the addresses under which clients find all this."""
+        routes = [
+            ("/v1/completions", Completions, {"door": self, "is_chat": False}),
+            ("/v1/chat/completions", Completions, {"door": self, "is_chat": True}),
+            ("/v1/models", Models, {"door": self}),
+            ("/metrics", Exported, {"door": self}),
+        ]
+        return Application(routes, log_function=lambda handler: None)
+
+
+class Completions(RequestHandler):
+    """Continue prompts, or answer messages."""
+
+    def initialize(self, door: Door, is_chat: bool) -> None:
+        self.door, self.is_chat = door, is_chat
+        self.news: asyncio.Queue[News | None] = asyncio.Queue()
+
+    def on_connection_close(self) -> None:
+        self.news.put_nowait(None)
+
+    async def post(self) -> None:
+        """Serve one request."""
+        door = self.door
+        try:
+            ask = self._read()
+            numbers = await door.submit(ask, self.news)
+        except Refused as error:
+            self.set_status(error.status)
+            self.finish(error.body)
+            return
+        answer = Answer(next(door.answers), door.name, self.is_chat, ask.streams)
+        try:
+            await self._answer(ask, answer, numbers)
+        except StreamClosedError:
+            pass  # the client has left in the middle of a piece
+        finally:
+            await door.leave(numbers)
+
+    def _read(self) -> Ask:
+        try:
+            body = json.loads(self.request.body)
+        except ValueError as error:
+            raise Refused(f"the body is not JSON: {error}") from error
+        door = self.door
+        return parse(
+            body, self.is_chat, door.name, door.tokenizer, door.engine.runner.model.context
+        )
+
+    async def _answer(self, ask: Ask, answer: Answer, numbers: list[int]) -> None:
+        """Write what comes, until all samples have ended or the client has left."""
+        writers = [Writer(self.door.tokenizer, ask.stops) for _ in numbers]
+        texts, reasons = [""] * len(numbers), dict.fromkeys(range(len(numbers)))
+        added, is_first = 0, [True] * len(numbers)
+        if ask.streams:
+            self.set_header("Content-Type", "text/event-stream")
+        while None in reasons.values():
+            if (news := await self.news.get()) is None:
+                return
+            place, tokens, reason = news
+            if reason not in (None, "length", "stop"):
+                await self._fail(reason, ask.streams)
+                return
+            writer, added = writers[place], added + len(tokens)
+            text = writer.write(tokens, is_last=reason is not None)
+            if writer.has_stopped:
+                reason = "stop"
+                await self.door.leave([numbers[place]], reason)
+            reasons[place], texts[place] = reason, texts[place] + text
+            if ask.streams and (text or reason):
+                choice = answer.choice(place, text, reason, is_first[place])
+                await self._piece(answer.body([choice]))
+                is_first[place] = False
+        counts = usage(sum(map(len, ask.prompts)), added)
+        if not ask.streams:
+            choices = [answer.choice(n, text, reasons[n]) for n, text in enumerate(texts)]
+            self.finish(answer.body(choices, counts))
+            return
+        if ask.wants_usage:
+            await self._piece(answer.body([], counts))
+        self.write("data: [DONE]\n\n")
+        self.finish()
+
+    async def _piece(self, body: dict) -> None:
+        """Send an event of a stream."""
+        self.write(f"data: {json.dumps(body)}\n\n")
+        await self.flush()
+
+    async def _fail(self, message: str, streams: bool) -> None:
+        """Tell that the engine has failed."""
+        body = Refused(message, status=500).body
+        if streams:
+            await self._piece(body)
+        else:
+            self.set_status(500)
+            self.finish(body)
+
+
+class Models(RequestHandler):
+    """Tell which models there are."""
+
+    def initialize(self, door: Door) -> None:
+        self.door = door
+
+    def get(self) -> None:
+        model = {"id": self.door.name, "object": "model", "created": 0, "owned_by": "course"}
+        self.finish({"object": "list", "data": [model]})
+
+
+class Exported(RequestHandler):
+    """Tell how the engine is doing."""
+
+    def initialize(self, door: Door) -> None:
+        self.door = door
+
+    async def get(self) -> None:
+        self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+        async with self.door.lock:
+            self.finish(generate_latest(self.door.metrics.registry))
+
+
+async def serve(
+    engine: Any,
+    tokenizer: BPETokenizer,
+    name: str,
+    port: int,
+    queue: int,
+    is_open: Any,
+    ends: asyncio.Event,
+) -> None:
+    """Keep the door open on this machine until an event is set.
+
+    Args:
+        engine, tokenizer, name, queue: see `Door`.
+        port: where; any free one when 0.
+        is_open: called with the address as soon as clients may come.
+        ends: when it is set, all who wait are left.
+    """
+    door = Door(engine, tokenizer, name, queue)
+    server, sockets = HTTPServer(door.application()), bind_sockets(port, "127.0.0.1")
+    server.add_sockets(sockets)
+    steps = asyncio.create_task(door.run())
+    is_open(f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
+    await ends.wait()
+    server.stop()
+    await server.close_all_connections()
+    await door.leave(list(door.listeners))
+    steps.cancel()
+
+
+@contextmanager
+def background(
+    engine: Any, tokenizer: BPETokenizer, name: str, port: int = 0, queue: int = 256
+) -> Iterator[str]:
+    """Serve clients in a thread of its own, while the block of a with statement runs.
+
+    Example:
+        >>> with background(Engine(shipped(), 64), tokenizer, "target") as address:
+        ...     client = openai.OpenAI(base_url=address + "/v1", api_key="none")
+
+    Args:
+        engine: an `Engine` of serving, which nobody else touches meanwhile.
+        tokenizer: of its model.
+        name: what clients call the model.
+        port: where; any free one when 0.
+        queue: how many sequences may wait to run; who comes then is told to try again later.
+    Yields:
+        The address, such as http://127.0.0.1:8000.
+    """
+    opened: list[Any] = []
+    is_open = threading.Event()
+
+    async def main() -> None:
+        ends = asyncio.Event()
+
+        def note(address: str) -> None:
+            opened.extend([address, asyncio.get_running_loop(), ends])
+            is_open.set()
+
+        try:
+            await serve(engine, tokenizer, name, port, queue, note, ends)
+        except OSError as error:
+            opened.append(error)
+            is_open.set()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    thread.start()
+    is_open.wait()
+    if isinstance(opened[0], OSError):
+        raise opened[0]
+    address, loop, ends = opened
+    try:
+        yield address
+    finally:
+        loop.call_soon_threadsafe(ends.set)
+        thread.join()
