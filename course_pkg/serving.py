@@ -415,7 +415,7 @@ class ModelRunner:
         """
         ### BEGIN SOLUTION
         if not batch:
-            return torch.empty(0, 0, dtype=self.model.dtype, device=self.model.device)
+            return torch.empty(0, 0)
         tensor = partial(torch.tensor, device=self.model.device)
         S = self.cache.K.shape[3]
         tokens: list[int] = []
@@ -542,9 +542,9 @@ class EngineCore:
             raise NeverFits(f"{length} tokens exceed the context, {self.runner.model.context}")
         N, S = self.runner.cache.K.shape[2:4]
         if beams * math.ceil((length - 1) / S) > N:
-            beams_of = "" if beams == 1 else f"{beams} beams of "
-            text = f"{beams_of}{length - 1} tokens to keep, but the cache has {N * S} slots"
-            raise NeverFits(text)
+            raise NeverFits(
+                f"{beams * (length - 1)} tokens to keep, but the cache has {N * S} slots"
+            )
         if max(samples, beams) > self.scheduler.most:
             raise NeverFits(f"more samples or beams than the {self.scheduler.most} that may run")
         ### END SOLUTION

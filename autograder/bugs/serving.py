@@ -239,7 +239,7 @@ class FirstChunk(ChunkedScheduler):
     def count(self, number):
         sequence = self.sequences[number]
         missing = len(sequence.tokens) - sequence.computed
-        return missing if sequence.computed else super().count(number)
+        return missing if sequence.computed else max(super().count(number), 0)
 
 
 class WithModel:
@@ -664,7 +664,11 @@ class ToFrom(SwapSpace):
         return [(target, source) for source, target in super().out(tables)]
 
 
-@bug(SwapSpace, "the number of the first host block is not added")
+@bug(
+    SwapSpace,
+    "the number of the first host block is not added",
+    told_by="different blocks from 100 to 108",
+)
 class NotAdded(SwapSpace):
     def out(self, tables):
         return [(source, target - self.first) for source, target in super().out(tables)]
@@ -695,7 +699,11 @@ class BackForEach(SwapSpace):
         return tables, copies
 
 
-@bug(SwapSpace, "blocks on the host count as available although they are in use")
+@bug(
+    SwapSpace,
+    "blocks on the host count as available although they are in use",
+    told_by="raised OutOfBlocks: all 6 blocks are in use",
+)
 class AllAvailable(SwapSpace):
     @property
     def available(self):
@@ -726,7 +734,11 @@ class ComputesAgain(SwappingScheduler):
             self.sequences[each].computed = 0
 
 
-@bug(SwappingScheduler, "nothing is copied out")
+@bug(
+    SwappingScheduler,
+    "nothing is copied out",
+    told_by="Six blocks should be copied to numbers 10 to 21, yours are []",
+)
 class NoCopiesOut(SwappingScheduler):
     def preempt(self, number):
         before = len(self.plan.copies)
@@ -734,12 +746,12 @@ class NoCopiesOut(SwappingScheduler):
         del self.plan.copies[before:]
 
 
-@bug(SwappingScheduler, "nothing is copied back")
+@bug(SwappingScheduler, "nothing is copied back", told_by="(-1: nothing came there)")
 class NoCopiesBack(SwappingScheduler):
     def enter(self, members):
         before = len(self.plan.copies)
         super().enter(members)
-        self.plan.copies[before:] = [pair for pair in self.plan.copies[before:] if pair[0] < 5]
+        self.plan.copies[before:] = [pair for pair in self.plan.copies[before:] if pair[0] < 10]
 
 
 @bug(SwappingScheduler, "the host's blocks are kept when a sequence ends that is swapped out")
@@ -751,7 +763,11 @@ class KeepsOnHost(SwappingScheduler):
             self.space.tables[number] = table
 
 
-@bug(SwappingScheduler, "nothing is computed again when the host is full: it waits for the host")
+@bug(
+    SwappingScheduler,
+    "nothing is computed again when the host is full: it is an error",
+    told_by="raised RuntimeError: the host is full",
+)
 class NeverRecomputes(SwappingScheduler):
     def preempt(self, number):
         blocks = {block for each in self.members(number) for block in self.manager.blocks(each)}
@@ -760,7 +776,11 @@ class NeverRecomputes(SwappingScheduler):
         super().preempt(number)
 
 
-@bug(SwappingScheduler, "blocks that several share count one user when they are back")
+@bug(
+    SwappingScheduler,
+    "blocks that several share count one user when they are back",
+    told_by="is not in use and cannot be freed",
+)
 class OneUser(SwappingScheduler):
     def enter(self, members):
         allocator = self.manager.allocator
@@ -771,7 +791,11 @@ class OneUser(SwappingScheduler):
             del allocator.share
 
 
-@bug(SwappingScheduler, "a group counts as one swap")
+@bug(
+    SwappingScheduler,
+    "a group counts as one swap",
+    told_by="and swaps at [1] should be 2, yours is 1",
+)
 class CountsGroups(SwappingScheduler):
     def preempt(self, number):
         swaps = self.swaps
@@ -792,4 +816,157 @@ equivalent(
     PreemptingScheduler,
     "for number in list(self.running): → for number in (lambda same: same)(self.running):",
     "only the last ones are removed, and the loop has not come to them",
+)
+equivalent(
+    ChunkedScheduler,
+    "return min(super().count(number), self.budget - spent) → return min(self.budget - spent, "
+    "super().count(number))",
+    "the smaller of two has no order",
+)
+equivalent(
+    ModelRunner,
+    "tensor = partial(torch.tensor, device=self.model.device) → tensor = partial(torch.tensor)",
+    "checks run where the default device is the model's",
+)
+equivalent(
+    ModelRunner,
+    "groups: dict[int, list[tuple]] = {} → groups: dict[list[tuple], int] = {}",
+    "an annotation",
+)
+equivalent(
+    ModelRunner,
+    "return torch.empty(0, 0) → return torch.empty(0, 1)",
+    "no rows either",
+)
+equivalent(
+    ModelRunner,
+    "groups.setdefault(len(new), []).append((list(rows), blocks, stop)) → "
+    "groups.setdefault(len(new), []).append(((lambda same: same)(rows), blocks, stop))",
+    "rows are only read",
+)
+equivalent(
+    ModelRunner,
+    "padded = tensor([blocks + [0] * (longest - len(blocks)) for _, blocks, _ in group]) → "
+    "padded = tensor([blocks + [1] * (longest - len(blocks)) for _, blocks, _ in group])",
+    "what is beyond the length is not read",
+)
+equivalent(
+    ModelRunner,
+    "tensor = partial(torch.tensor, device=self.model.device) → tensor = "
+    "vars(self).setdefault('tensor', partial(torch.tensor, device=self.model.device))",
+    "it is the same each time",
+)
+equivalent(
+    ModelRunner,
+    "return torch.empty(0, 0) → return torch.empty(0, 0).squeeze()",
+    "no rows either",
+)
+equivalent(
+    EngineCore,
+    "token_probabilities(torch.zeros(1, 2), sampling.temperature, sampling.top_k, "
+    "sampling.top_p) → token_probabilities(torch.zeros(2, 1), sampling.temperature, "
+    "sampling.top_k, sampling.top_p)",
+    "any logits show whether the settings are in their ranges",
+)
+equivalent(
+    EngineCore,
+    "token_probabilities(torch.zeros(1, 2), sampling.temperature, sampling.top_k, "
+    "sampling.top_p) → token_probabilities(torch.ones(1, 2), sampling.temperature, "
+    "sampling.top_k, sampling.top_p)",
+    "any logits show whether the settings are in their ranges",
+)
+equivalent(
+    EngineCore,
+    "token_probabilities(torch.zeros(1, 2), sampling.temperature, sampling.top_k, "
+    "sampling.top_p) → token_probabilities(torch.zeros(2, 2), sampling.temperature, "
+    "sampling.top_k, sampling.top_p)",
+    "any logits show whether the settings are in their ranges",
+)
+equivalent(
+    EngineCore,
+    "token_probabilities(torch.zeros(1, 2), sampling.temperature, sampling.top_k, "
+    "sampling.top_p) → token_probabilities(torch.zeros(1, 3), sampling.temperature, "
+    "sampling.top_k, sampling.top_p)",
+    "any logits show whether the settings are in their ranges",
+)
+equivalent(
+    EngineCore,
+    "if max(samples, beams) > self.scheduler.most: → if max(beams, samples) > self.scheduler.most:",
+    "the larger of two has no order",
+)
+equivalent(
+    EngineCore,
+    "drawn = {number: self.draw(number, row) for (number, _, stop), row in zip(plan.work, "
+    "logits, strict=True) if stop == len(self.sequences[number].tokens)} → drawn = {number: "
+    "self.draw(number, row) for (number, _, stop), row in zip(plan.work, logits) if stop == "
+    "len(self.sequences[number].tokens)}",
+    "both have the same length",
+)
+equivalent(
+    EngineCore,
+    "drawn = {number: self.draw(number, row) for (number, _, stop), row in zip(plan.work, "
+    "logits, strict=True) if stop == len(self.sequences[number].tokens)} → drawn = {number: "
+    "self.draw(number, row) for (number, _, stop), row in zip(plan.work, logits, "
+    "strict=False) if stop == len(self.sequences[number].tokens)}",
+    "both have the same length",
+)
+equivalent(
+    EngineCore,
+    "for each, (token, generator) in zip(samples, draws, strict=True): → for each, (token, "
+    "generator) in zip(samples, draws):",
+    "both have the same length",
+)
+equivalent(
+    EngineCore,
+    "for each, (token, generator) in zip(samples, draws, strict=True): → for each, (token, "
+    "generator) in zip(samples, draws, strict=False):",
+    "both have the same length",
+)
+equivalent(
+    EngineCore,
+    "return [(each, token) for each, (token, _) in zip(samples, draws, strict=True)] → return "
+    "[(each, token) for each, (token, _) in zip(samples, draws)]",
+    "both have the same length",
+)
+equivalent(
+    EngineCore,
+    "return [(each, token) for each, (token, _) in zip(samples, draws, strict=True)] → return "
+    "[(each, token) for each, (token, _) in zip(samples, draws, strict=False)]",
+    "both have the same length",
+)
+equivalent(
+    choose_beams,
+    "total[ended, 0] = log_p[ended] → total[ended, 1] = log_p[ended]",
+    "the token of one that has ended is not given",
+)
+equivalent(
+    choose_beams,
+    "count = min(width, int((total > -math.inf).sum())) → count = min(int((total > "
+    "-math.inf).sum()), width)",
+    "the smaller of two has no order",
+)
+equivalent(
+    BeamCore,
+    "unused = torch.zeros_like(next((row for row in rows if row is not None))) → unused = "
+    "torch.ones_like(next((row for row in rows if row is not None)))",
+    "what stands for one that has ended does not count",
+)
+equivalent(
+    BeamCore,
+    "for number, (row, token, value) in zip(new, chosen, strict=True): → for number, (row, "
+    "token, value) in zip(new, chosen):",
+    "both have the same length",
+)
+equivalent(
+    BeamCore,
+    "for number, (row, token, value) in zip(new, chosen, strict=True): → for number, (row, "
+    "token, value) in zip(new, chosen, strict=False):",
+    "both have the same length",
+)
+equivalent(
+    BeamCore,
+    "unused = torch.zeros_like(next((row for row in rows if row is not None))) → unused = "
+    "vars(self).setdefault('unused', torch.zeros_like(next((row for row in rows if row is not "
+    "None))))",
+    "what stands for one that has ended does not count",
 )

@@ -3,7 +3,15 @@
 import math
 
 from course_pkg.checking.registry import check
-from course_pkg.checks.paged_attention import flat, number, numbers, pairs, record, same
+from course_pkg.checks.paged_attention import (
+    flat,
+    number,
+    numbers,
+    pairs,
+    record,
+    same,
+    tables,
+)
 from course_pkg.checks.serving import (
     Driver,
     added,
@@ -43,12 +51,13 @@ def at_most(schedulers, case):
     for sequence in range(4):
         driver.add(sequence, 3, longest=5)
     driver.step()
-    same(case, queues(driver.scheduler), [0, 1, -1, 2, 3], "running, -1, waiting with most = 2")
+    seen = queues(driver.scheduler)
     driver.remove(2)
     driver.remove(0)
     driver.step()
-    same(case, queues(driver.scheduler), [1, 3, -1], "running, -1, waiting after two have ended")
-    same(case, [driver.available], [36], "free blocks")
+    seen += [*queues(driver.scheduler), driver.available]
+    what = "running, -1, waiting with most = 2, and after two have ended; free blocks"
+    same(case, seen, [0, 1, -1, 2, 3, 1, 3, -1, 36], what)
 
 
 @check(Scheduler, weight=2, see="Decide anew in every step")
@@ -59,9 +68,10 @@ def forks(schedulers, case):
     driver.add(1, 4, longest=8)
     driver.step()
     driver.fork(0, 7)
-    driver.step()
-    same(case, queues(driver.scheduler), [0, 7, 1, -1], "running, -1, waiting after a fork")
-    same(case, [len(driver.copies)], [1], "copies in the step after the fork")
+    served = [number for number, _, _ in driver.step()]
+    seen = [*queues(driver.scheduler), *served, len(driver.copies)]
+    what = "running, -1, waiting; who is served, and how many copies, after a fork"
+    same(case, seen, [0, 7, 1, -1, 0, 7, 1, 1], what)
     expected = [(0, 0, 0, 5), (0, 1, 0, 4), (1, 0, 5, 6), (1, 7, 5, 6), (1, 1, 4, 5)]
     driver.compare(case, expected)
     for each in (7, 1, 0):
@@ -259,6 +269,8 @@ def refuses_settings(engines, case):
         (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
     ):
         case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
+    rows = serve(case, engine, [prompt], Sampling(1))
+    same(case, [len(rows[0])], [1], "tokens added when one is wanted")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
     rows = serve(case, engine, [prompt], Sampling(4))
     compare_tokens(case, rows, [generate_uncached(model, prompt, 4)], "tokens afterwards")
@@ -409,9 +421,44 @@ def leaves_the_host(schedulers, case):
     for _ in range(2):
         driver.step()
     driver.fork(1, 2)
-    seen = [number(driver.scheduler.space.available, "available")]
-    driver.remove(1)
-    seen.append(number(driver.scheduler.space.available, "available"))
-    driver.remove(2)
+    seen = []
+    for each in (1, 2, 0):
+        seen += [number(driver.scheduler.space.available, "available"), driver.available]
+        driver.remove(each)
     seen += [number(driver.scheduler.space.available, "available"), driver.available]
-    same(case, seen, [3, 3, 6, 2], "free host blocks; and free blocks of the cache")
+    what = "free host blocks and free blocks of the cache, before and after three have ended"
+    same(case, seen, [3, 2, 3, 2, 6, 2, 6, 5], what)
+
+
+@check(SwappingScheduler, weight=2, see="Swap instead of computing again")
+def again_and_again(schedulers, case):
+    """keeps every key in its place when blocks go out and come back many times"""
+    S, driver = 2, Driver(schedulers, 10, 2, 9, 1, 9, 30)
+    lengths = case.integers(3, 9, 6).tolist()
+    for sequence, length in enumerate(lengths):
+        driver.add(sequence, length)
+    held: dict[int, list] = {}  # of each block, whose keys are in its slots
+    starts, expected, lost = [], [], 0
+    done = dict.fromkeys(range(6), 0)
+    for _ in range(60):
+        if not driver.lengths:
+            break
+        work = driver.step()
+        for source, target in driver.copies:
+            held[target] = list(held.get(source, [None] * S))
+        for sequence, start, stop in work:
+            starts.append(start)
+            expected.append(done[sequence])
+            done[sequence] = stop
+            _, *blocks = tables(driver.scheduler, sequence)[0]
+            for t in range(start, stop):
+                held.setdefault(blocks[t // S], [None] * S)[t % S] = (sequence, t)
+        for sequence, _, stop in work:
+            _, *blocks = tables(driver.scheduler, sequence)[0]
+            lost += sum(held[blocks[t // S]][t % S] != (sequence, t) for t in range(stop))
+        for sequence in [each for each in driver.lengths if done[each] == lengths[each] + 5]:
+            driver.remove(sequence)
+    same(case, starts, expected, "where the work of each sequence begins, in all steps")
+    same(case, [lost], [0], "keys that are not where its table says")
+    swaps = number(driver.scheduler.swaps, "swaps")
+    case.that(swaps > 2, f"More than 2 sequences should be swapped, yours are {swaps}.")

@@ -363,7 +363,7 @@ def test_what_can_never_fit_is_refused_at_once(model):
     assert len(engine.generate([[1] * 13], Sampling(max_tokens=8))[0].tokens[0]) == 8
     with pytest.raises(NeverFits, match="21 tokens to keep, but the cache has 20 slots"):
         engine.generate([[1], [1] * 14], Sampling(max_tokens=8))
-    with pytest.raises(NeverFits, match="3 beams of 8 tokens to keep"):
+    with pytest.raises(NeverFits, match="24 tokens to keep"):
         engine.add([1], Sampling(max_tokens=8, beams=3))
     with pytest.raises(NeverFits, match="more samples or beams than the 4"):
         engine.add([1], Sampling(max_tokens=8, samples=5))
