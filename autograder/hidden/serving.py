@@ -4,6 +4,7 @@ import math
 
 from course_pkg.checking.registry import check
 from course_pkg.checks.paged_attention import (
+    demand_no_table,
     flat,
     number,
     numbers,
@@ -29,7 +30,7 @@ from course_pkg.checks.serving import (
     texts,
 )
 from course_pkg.inference.models import generate_uncached
-from course_pkg.inference.requests import NeverFits, Sampling
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
 from course_pkg.serving import (
     BeamCore,
     ChunkedScheduler,
@@ -92,6 +93,35 @@ def finds_prompts(schedulers, case):
     expected = [(0, 0, 0, 7), (1, 0, 7, 8), (1, 1, 6, 9), (1, 2, 6, 12), (2, 0, 8, 9)]
     driver.compare(case, [*expected, (2, 1, 9, 10), (2, 2, 12, 13)])
     same(case, [number(driver.scheduler.hits, "hits")], [12], "hits")
+
+
+@check(Scheduler, see="Decide anew in every step")
+def nothing_left(schedulers, case):
+    """raises OutOfBlocks for a sequence that finds no block, and ValueError for a fork too many"""
+    driver = Driver(schedulers, 4, 2, 1)
+    driver.add(0, 6)
+    for _ in range(3):
+        driver.step()
+    scheduler = driver.scheduler
+    case.raises(OutOfBlocks, lambda: scheduler.extend(0), "a fifth block is needed, and four exist")
+    case.raises(ValueError, lambda: scheduler.fork(0, 5), "one may run, and one does")
+    found = [*tables(scheduler, 0)[0][:1], len(scheduler.plan.work), *queues(scheduler)]
+    same(case, found, [8, 0, 0, -1], "length of its table, work planned, running, -1, waiting")
+
+
+@check(PreemptingScheduler, see="A watermark")
+def cannot_enter(schedulers, case):
+    """raises OutOfBlocks, and changes nothing, for a sequence that cannot enter"""
+    driver = Driver(schedulers, 5, 2, 64, 1)
+    driver.add(0, 5)
+    driver.add(1, 4)
+    driver.step()
+    scheduler = driver.scheduler
+    case.raises(OutOfBlocks, lambda: scheduler.enter([1]), "it needs the two that are left")
+    case.raises(OutOfBlocks, lambda: scheduler.demand(2), "one of two must be left")
+    found = [*queues(scheduler), driver.available, number(scheduler.hits, "hits")]
+    same(case, found, [0, -1, 1, 2, 0], "running, -1, waiting; free blocks, hits")
+    demand_no_table(case, scheduler, 1, "could not enter")
 
 
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
@@ -245,11 +275,10 @@ def narrow(engines, case):
     """draws the same samples when there is hardly memory for one of them"""
     model, (prompt,) = small_model(case), texts(case, 5)
     sampling, found = Sampling(7, None, 3, 1.5, top_k=9, seed=5), []
-    for blocks, host in ((40, 0), (7, 0), (7, 9)):
-        engine = engines(model, blocks, 2, host=host)
+    for blocks in (40, 7):
+        engine = engines(model, blocks, 2)
         found.append(list(run(engine, {engine.add(prompt, sampling): []}).values()))
-    for rows, where in zip(found[1:], ("7 blocks", "7 blocks and 9 on the host"), strict=True):
-        compare_tokens(case, rows, found[0], f"tokens of three samples with {where}, as with 40")
+    compare_tokens(case, found[1], found[0], "tokens of three samples with 7 blocks, as with 40")
     different = len(set(map(tuple, found[0])))
     case.that(different > 1, "Samples should differ, yours are all the same.")
 
@@ -314,7 +343,7 @@ def beside_others(engines, case):
     plain = [generate_uncached(model, prompt, 9) for prompt in prompts[1:]]
     sampling = Sampling(7, 2, beams=3)
     expected = [row for row, _ in search_by_hand(model, prompts[0], sampling)]
-    for settings in ({}, {"host": 20}, {"most": 5, "budget": 5}):
+    for settings in ({}, {"most": 5, "budget": 5}):
         engine = engines(model, 16, 2, **settings)
         others = [engine.add(prompt, Sampling(9)) for prompt in prompts[1:]]
         tokens, _ = search(case, engine, prompts[0], sampling)
@@ -332,6 +361,7 @@ def shares(engines, case):
     engine = engines(model, 40, 2)
     request = engine.add(prompt, Sampling(2, beams=4))
     engine.step()
+    case.raises(ValueError, lambda: engine.fork(request), "a beam is to be forked")
     engine.step()
     same(case, [len(engine.requests[request])], [4], "beams after two steps")
     shared = engine.history[0]["blocks shared"], free_blocks(engine)

@@ -766,6 +766,8 @@ def not_again(schedulers, case):
         len(out) == 6 and all(source < 10 <= target < 22 for source, target in out),
         f"Six blocks should be copied to numbers 10 to 21, yours are {out!r:.80}.",
     )
+    enter = driver.scheduler.enter
+    case.raises(OutOfBlocks, lambda: enter([1]), "six blocks are to come back, and five are free")
     driver.remove(0)
     driver.step()
     driver.compare(case, [(0, 0, 0, 8), (0, 1, 0, 11), (1, 0, 8, 9), (2, 1, 11, 12)])
