@@ -23,18 +23,18 @@ from course_pkg.serving import (
 @bug(Scheduler, "the batch is fixed: nobody joins before all of it have ended", classic=True)
 class Static(Scheduler):
     def admit(self):
-        if not self.running:
-            super().admit()
+        if len(self.running) == 0:
+            Scheduler.admit(self)
 
 
 @bug(Scheduler, "a shorter sequence overtakes one that waits for more memory")
 class Overtakes(Scheduler):
     def admit(self):
-        super().admit()
+        Scheduler.admit(self)
         for number in self.waiting[1:]:
             others = [each for each in self.waiting if each != number]
             self.waiting[:] = [number]
-            super().admit()
+            Scheduler.admit(self)
             self.waiting[:] = others if not self.waiting else [others[0], number, *others[1:]]
 
 
@@ -50,7 +50,7 @@ class ForgetsForks(Scheduler):
         forks = {number: each.forks for number, each in self.sequences.items()}
         for each in self.sequences.values():
             each.forks = 0
-        super().admit()
+        Scheduler.admit(self)
         for number, count in forks.items():
             self.sequences[number].forks = count
 

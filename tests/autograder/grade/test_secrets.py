@@ -26,6 +26,12 @@ def code_lines(path: Path) -> frozenset[str]:
     return frozenset(statements(path.read_text(encoding="utf-8")))
 
 
+@functools.cache
+def text_of(path: Path) -> str:
+    """The text of a file without its white space."""
+    return squeeze(path.read_text(encoding="utf-8"))
+
+
 def statements(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt) and not isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -38,14 +44,15 @@ def squeeze(text: str) -> str:
     return "".join(text.split()).replace('"', "'")
 
 
-def solution_lines(source: str) -> list[str]:
-    """What stands between the solution markers of an exercise."""
-    inside, lines = False, []
+def split(source: str) -> tuple[list[str], list[str]]:
+    """The lines between the solution markers of an exercise, and those that are given."""
+    lines: tuple[list[str], list[str]] = [], []
+    is_given = True
     for line in source.splitlines():
         if BEGIN in line or END in line:
-            inside = BEGIN in line
-        elif inside:
-            lines.append(squeeze(line.partition("#")[0]))
+            is_given = END in line
+        else:
+            lines[is_given].append(squeeze(line.partition("#")[0]))
     return lines
 
 
@@ -58,19 +65,25 @@ def secrets(assignment: Assignment) -> dict[str, set[str]]:
     questions = [part for part in written if isinstance(part, Question)]
     folder = ROOT / "autograder"
     found = {
-        "solution": {line for source in solutions for line in solution_lines(source)},
+        "solution": {line for source in solutions for line in split(source)[0]},
         "hidden check": code_lines(folder / "hidden" / f"{topic}.py"),
         "bug": code_lines(folder / "bugs" / f"{topic}.py"),
         "rubric": {squeeze(line) for part in questions for line in part.rubric.splitlines()},
     }
-    # What students may read elsewhere is no secret: visible checks, earlier references, training.
+    # What students may read elsewhere is no secret: visible checks, earlier references, training,
+    # and what is given in an exercise, outside of the marks.
     later = {other.topic for other in assignments() if other.name >= assignment.name}
-    public = {
-        line
-        for path in (ROOT / "course_pkg").rglob("*.py")
-        if (path.name == f"{topic}.py" and path.parent.name == "checks") or path.stem not in later
-        for line in code_lines(path)
-    }
+    public = "\0".join(
+        [
+            *(line for source in solutions for line in split(source)[1]),
+            *(
+                text_of(path)
+                for path in (ROOT / "course_pkg").rglob("*.py")
+                if (path.name == f"{topic}.py" and path.parent.name == "checks")
+                or path.stem not in later
+            ),
+        ]
+    )
     return {
         kind: {line for line in lines if len(line) >= SHORTEST and line not in public}
         for kind, lines in found.items()
