@@ -825,6 +825,11 @@ equivalent(
 )
 equivalent(
     ModelRunner,
+    "return torch.empty(0, 0, device=self.model.device) → return torch.empty(0, 0)",
+    "checks run where the default device is the model's",
+)
+equivalent(
+    ModelRunner,
     "tensor = partial(torch.tensor, device=self.model.device) → tensor = partial(torch.tensor)",
     "checks run where the default device is the model's",
 )
@@ -835,7 +840,8 @@ equivalent(
 )
 equivalent(
     ModelRunner,
-    "return torch.empty(0, 0) → return torch.empty(0, 1)",
+    "return torch.empty(0, 0, device=self.model.device) → "
+    "return torch.empty(0, 1, device=self.model.device)",
     "no rows either",
 )
 equivalent(
@@ -858,7 +864,8 @@ equivalent(
 )
 equivalent(
     ModelRunner,
-    "return torch.empty(0, 0) → return torch.empty(0, 0).squeeze()",
+    "return torch.empty(0, 0, device=self.model.device) → "
+    "return torch.empty(0, 0, device=self.model.device).squeeze()",
     "no rows either",
 )
 equivalent(
