@@ -22,6 +22,7 @@ from course_pkg.checking.report import WIDTH, Report
 from tests.alternatives import ALTERNATIVES
 
 MUTANTS_KILLED = 0.95  # the smallest share; for bugs and alternatives it is 1
+PATIENCE = 2.0  # seconds for a call of a mutant; many are endless, and none needs a tenth of that
 BUGS_NEEDED, ALTERNATIVES_NEEDED = 8, 2
 
 
@@ -181,7 +182,7 @@ def _score_mutants(exercise: Exercise, row: Row) -> None:
     survivors = []
     for mutant in mutants(exercise):
         row.mutants += 1
-        if not examine(exercise, mutant.solution, until_failure=True).passed:
+        if not examine(exercise, mutant.solution, until_failure=True, seconds=PATIENCE).passed:
             row.killed += 1
         elif excuses.pop(mutant.name, None):
             row.mutants -= 1

@@ -41,9 +41,14 @@ def trials(exercise: Exercise) -> list[Trial]:
 
 
 def examine(
-    exercise: Exercise, solution: object, *, until_failure: bool = False, inputs: int = 0
+    exercise: Exercise,
+    solution: object,
+    *,
+    until_failure: bool = False,
+    inputs: int = 0,
+    seconds: float = SECONDS,
 ) -> Report:
     """Run all checks of an exercise on a solution, in silence."""
     with contextlib.redirect_stdout(io.StringIO()):
-        student = Guarded(solution, exercise.name, SECONDS, rule=rule_of(exercise))
+        student = Guarded(solution, exercise.name, seconds, rule=rule_of(exercise))
         return run(exercise, student, hidden=True, until_failure=until_failure, inputs=inputs)
