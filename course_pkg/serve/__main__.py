@@ -63,6 +63,8 @@ def main() -> None:
         asyncio.run(forever())
     except KeyboardInterrupt:
         print("closed")
+    except OSError as error:
+        raise SystemExit(f"{error}: choose another port than {chosen.port} with --port") from error
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from course_pkg.gpt import BPETokenizer
 from course_pkg.inference.models import shipped
 from course_pkg.inference.requests import Sampling
 from course_pkg.serve import background
+from course_pkg.serve.__main__ import main
 from course_pkg.serve.text import Writer
 from course_pkg.serving import Engine
 
@@ -276,10 +277,14 @@ def test_metrics_are_prometheus_text(client, address):
     assert {"engine_requests_waiting", "engine_preemptions_total"} <= set(values)
 
 
-def test_a_port_that_is_taken_is_an_error(engine, tokenizer):
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
-        with background(engine, tokenizer, "draft", port=taken.getsockname()[1]):
+def test_a_port_that_is_taken_is_an_error(engine, tokenizer, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError), background(engine, tokenizer, "draft", port):
             pass
+        monkeypatch.setattr(sys, "argv", ["serve", "--model", "draft", "--port", str(port)])
+        with pytest.raises(SystemExit, match=f"another port than {port} with --port"):
+            main()
 
 
 def test_the_command_serves_a_notebooks_engine(tokenizer, tmp_path):
