@@ -104,7 +104,7 @@ class Scheduler:
         return self.hand_over()
 
     def extend(self, number: int) -> None:
-        """Plan a running sequence's work, and give it the blocks for that; there may be no work.
+        """Plan a running sequence's work, and give it the blocks for that; none if it has no work.
 
         Raises:
             OutOfBlocks: there are too few; then nothing has changed.
@@ -273,7 +273,8 @@ class PreemptingScheduler(Scheduler):
         """Take the blocks of a running sequence and its group, who then wait before all others.
 
         Their order stays the same. Work that was planned for them in this step is planned no more,
-        and they are computed again later.
+        and they are computed again later. Copies that are planned stay: they are made in their
+        order, and what comes after them may depend on them.
         """
         ### BEGIN SOLUTION
         members = self.members(number)
@@ -288,8 +289,9 @@ class PreemptingScheduler(Scheduler):
     def admit(self) -> None:
         """Let waiting sequences run, in their order, until one has no place.
 
-        There is a place for a group if no more than `most` sequences run then, if some of its
-        tokens can be computed in this step, and if it can enter. None overtakes another.
+        There is a place for a group if no more than `most` sequences run then, forks to come
+        included, if some of its tokens can be computed in this step, and if it can enter. None
+        overtakes another.
         """
         ### BEGIN SOLUTION
         while self.waiting:
@@ -404,7 +406,8 @@ class ModelRunner:
         """Compute new tokens of R sequences, all in one call of the model.
 
         All tokens are rows of the same products, whatever sequence they belong to; only attention
-        is done for each sequence by itself: selective batching. (Yu et al. 2022, §3.2)
+        is done for each sequence by itself: selective batching. No gradients are kept.
+        (Yu et al. 2022, §3.2)
 
         Args:
             batch: (tokens, start, blocks) for each sequence: new tokens, at least one; the position
@@ -628,7 +631,8 @@ class EngineCore:
     def write(self, number: int, draws: Any) -> list[tuple[int, int]]:
         """Fork a sequence into the samples that are still to come, and add a token to each.
 
-        They share the blocks of the prompt: all forks are made before a token is added.
+        They share the blocks of the prompt: all forks are made before a token is added. Each
+        sample keeps its generator, and ends if that was its last token, see `finish`.
 
         Args:
             number: the sequence.
@@ -787,11 +791,13 @@ class BeamCore(EngineCore):
 
         A beam that is chosen once goes on itself; for every further time it is forked. All forks
         are made before a token is added: each token is forced upon its fork. Beams that are not
-        chosen are dropped first, with their blocks.
+        chosen are dropped first, with their blocks. A beam that gets a token gets its `log_p` too,
+        and ends if that was its last one, see `finish`. What is in `next_log_p` of them is used up;
+        beams that have ended have nothing there.
 
         Args:
             beams: the numbers of its beams, the greedy one first, and also those that have ended;
-                changed to the numbers of the new ones.
+                changed, in place, to the numbers of the new ones. `split` appends to it meanwhile.
         """
         ### BEGIN SOLUTION
         old = [self.sequences[number] for number in beams]
@@ -864,7 +870,7 @@ class Engine(BeamCore):
         It does not matter for whom the steps were made in which the tokens were added.
 
         Returns:
-            (number of the sample, token), the samples one after the other.
+            (place of the sample in the request, from 0 on, token), the samples one after the other.
         """
         ### BEGIN SOLUTION
         found = []
@@ -888,7 +894,7 @@ class Engine(BeamCore):
             prompts: tokens, at least one each.
             sampling: how to continue all of them, or each; without beams.
         Yields:
-            (place of the prompt, number of the sample, token).
+            (place of the prompt, place of the sample in its request, token).
         Raises:
             NeverFits, ValueError: one of the prompts is refused, see `add`, or wants beams, whose
                 tokens change until they have ended; then none is begun.
@@ -1093,6 +1099,8 @@ class SwappingScheduler(ChunkedScheduler):
 
     def enter(self, members: list[int]) -> None:
         """Let a group run: bring back what is on the host, and plan its work in this step.
+
+        A block has one user when it is allocated; `share` counts every further one.
 
         Raises:
             OutOfBlocks: as in `PreemptingScheduler`.

@@ -109,15 +109,57 @@ def nothing_left(schedulers, case):
     same(case, found, [8, 0, 0, -1], "length of its table, work planned, running, -1, waiting")
 
 
+@check(Scheduler, see="Decide anew in every step")
+def nothing_new(schedulers, case):
+    """plans no work for a sequence of which all is computed"""
+    driver = Driver(schedulers, 9, 2)
+    for sequence in (0, 1):
+        driver.add(sequence, 3, longest=5)
+    for sequence, _, stop in driver.scheduler.schedule()[0]:
+        driver.scheduler.advance(sequence, stop)
+    driver.scheduler.append(1, 7)
+    driver.lengths[1] = 4
+    driver.step()
+    driver.compare(case, [(0, 1, 3, 4)])
+
+
+@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
+def until_enough(schedulers, case):
+    """takes blocks from as many as it needs to, when the last one only shares its own"""
+    driver = Driver(schedulers, 6, 1, 9)
+    driver.add(0, 4)
+    driver.add(1, 2, forks=1)
+    driver.step()
+    driver.fork(1, 11)
+    seen = [each for row in driver.step() for each in row]
+    seen += [*queues(driver.scheduler), driver.available]
+    what = "work, running, -1, waiting and free blocks when two must lose their blocks"
+    same(case, seen, [0, 4, 5, 0, -1, 1, 11, 1], what)
+
+
+@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
+def copies_stay(schedulers, case):
+    """keeps the copies that are planned when a sequence loses its blocks"""
+    driver = Driver(schedulers, 5, 2, 9)
+    driver.add(0, 3, forks=1)
+    driver.add(1, 4)
+    driver.step()
+    driver.fork(0, 7)
+    seen = [each for row in driver.step() for each in row]
+    seen += [*queues(driver.scheduler), len(driver.copies)]
+    what = "work, running, -1, waiting and copies when the last one loses its blocks"
+    same(case, seen, [0, 3, 4, 7, 3, 4, 0, 7, -1, 1, 1], what)
+
+
 @check(PreemptingScheduler, see="A watermark")
 def cannot_enter(schedulers, case):
     """raises OutOfBlocks, and changes nothing, for a sequence that cannot enter"""
     driver = Driver(schedulers, 5, 2, 64, 1)
-    driver.add(0, 5)
-    driver.add(1, 4)
+    driver.add(0, 5, token=4)
+    driver.add(1, 9, token=4)
     driver.step()
     scheduler = driver.scheduler
-    case.raises(OutOfBlocks, lambda: scheduler.enter([1]), "it needs the two that are left")
+    case.raises(OutOfBlocks, lambda: scheduler.enter([1]), "it needs three, and two are left")
     case.raises(OutOfBlocks, lambda: scheduler.demand(2), "one of two must be left")
     found = [*queues(scheduler), driver.available, number(scheduler.hits, "hits")]
     same(case, found, [0, -1, 1, 2, 0], "running, -1, waiting; free blocks, hits")
@@ -167,14 +209,14 @@ def places_for_forks(schedulers, case):
     """admits no more sequences than may run, with the forks that are still to come"""
     driver = Driver(schedulers, 40, 2, 3)
     for sequence in range(3):
-        driver.add(sequence, 3, forks=int(sequence == 1))
+        driver.add(sequence, 3, forks=2 * (sequence == 1))
     driver.step()
     seen = queues(driver.scheduler)
     driver.remove(0)
     driver.step()
     seen += queues(driver.scheduler)
     what = "running, -1, waiting with most = 3, and when the first has ended"
-    same(case, seen, [0, 1, -1, 2, 1, 2, -1], what)
+    same(case, seen, [0, -1, 1, 2, 1, -1, 2], what)
 
 
 @check(PreemptingScheduler, see="Several that belong together")
@@ -206,6 +248,17 @@ def budget_ends(schedulers, case):
     expected = [(0, 0, 0, 2), (0, 1, 0, 1), (1, 0, 2, 3), (1, 1, 1, 2), (1, 2, 0, 1)]
     driver.compare(case, [*expected, (2, 0, 3, 4), (2, 1, 2, 3), (2, 2, 1, 2)])
     same(case, seen, [0, 1, -1, 2, 0, 1, 2, -1, 0, 1, 2, -1], "running, -1, waiting")
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
+def short_prompts(schedulers, case):
+    """counts a prompt of one token against the budget as well"""
+    driver = Driver(schedulers, 30, 4, 3, 0, 3)
+    for sequence, length in enumerate((3, 1, 1)):
+        driver.add(sequence, length)
+    for _ in range(2):
+        driver.step()
+    driver.compare(case, [(0, 0, 0, 3), (1, 0, 3, 4), (1, 1, 0, 1), (1, 2, 0, 1)])
 
 
 @check(ChunkedScheduler, see="When memory runs out in the middle of a batch")
@@ -296,6 +349,7 @@ def refuses_settings(engines, case):
         (prompt, Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
         (prompt, Sampling(4, samples=2, beams=2), "there are samples and beams"),
         (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
+        (prompt, Sampling(4, temperature=-1.0), "the temperature is negative"),
     ):
         case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
     rows = serve(case, engine, [prompt], Sampling(1))
@@ -306,6 +360,30 @@ def refuses_settings(engines, case):
     (fits,) = texts(case, 60)
     rows = serve(case, engines(model, 16, 4), [fits], Sampling(4))
     same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
+
+
+@check(EngineCore, weight=2, see="An error inside the model")
+def no_numbers(engines, case):
+    """is as it was when the model gives no numbers for one of several sequences"""
+    model, prompts = small_model(case), texts(case, 4, 7)
+    expected = generate_uncached(model, prompts[0], 5)
+    model[1][9] = math.nan  # nobody can go on beyond position 9
+    engine = engines(model, 20, 2)
+    first, second = (engine.add(prompt, Sampling(5)) for prompt in prompts)
+    rows = {first: [], second: []}
+    for _ in range(3):
+        for each, token in pairs(engine.step(), "step"):
+            rows[each].append(token)
+    for _ in range(2):
+        case.raises(FloatingPointError, engine.step, "the logits of one sequence are NaN")
+        found = [len(record(engine, each).tokens) for each in (first, second)]
+        found += [tables(engine, each)[0][0] for each in (first, second)]
+        what = "number of tokens of two, and lengths of their tables, after the error; free blocks"
+        same(case, [*found, free_blocks(engine)], [7, 10, 6, 9, 12], what)
+    engine.abort(second)
+    run(engine, rows)
+    same(case, rows[first], expected, "tokens of the other one")
+    same(case, [free_blocks(engine)], [20], "free blocks at the end")
 
 
 @check(EngineCore, see="A prompt that is cached")

@@ -192,9 +192,12 @@ def _text(error: BaseException) -> str:
 
 def _not_implemented(name: str, error: NotImplementedError) -> str:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    stub = frame.f_code.co_qualname.rpartition("<locals>.")[2].partition(".")[0]
-    because = "" if stub == name.partition(".")[0] else f", because {stub} is not"
-    return f"{name} is not implemented yet{because}."
+    missing = frame.f_code.co_qualname.rpartition("<locals>.")[2]
+    stub, _, method = missing.partition(".")
+    if stub == name.partition(".")[0]:
+        is_asked = missing == name or method in ("", "__init__", "forward", "__call__")
+        return f"{name} is not implemented yet{'' if is_asked else f', because {missing} is not'}."
+    return f"{name} is not implemented yet, because {stub} is not."
 
 
 @contextlib.contextmanager

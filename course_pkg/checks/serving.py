@@ -144,15 +144,15 @@ def joins_and_leaves(schedulers, case):
 @check(Scheduler, weight=2, see="Room is set aside")
 def sets_aside(schedulers, case):
     """admits a sequence only when all blocks that it may ever need can be set aside"""
-    driver = Driver(schedulers, 7, 2)
-    for sequence, longest in enumerate((5, 8, 3, 1)):
-        driver.add(sequence, 3 if sequence < 3 else 1, longest=longest)
+    driver = Driver(schedulers, 8, 2)
+    for sequence, longest in enumerate((5, 9, 2, 1)):
+        driver.add(sequence, min(longest, 3), longest=longest)
     driver.step()
     driver.step()
     driver.remove(0)
     driver.step()
     expected = [(0, 0, 0, 3), (0, 1, 0, 3), (1, 0, 3, 4), (1, 1, 3, 4)]
-    driver.compare(case, [*expected, (2, 1, 4, 5), (2, 2, 0, 3), (2, 3, 0, 1)])
+    driver.compare(case, [*expected, (2, 1, 4, 5), (2, 2, 0, 2), (2, 3, 0, 1)])
 
 
 @check(Scheduler, see="Room is set aside")
@@ -269,9 +269,10 @@ def as_a_group(schedulers, case):
         seen += queues(driver.scheduler)
     driver.remove(0)
     driver.step()
-    seen += queues(driver.scheduler)
-    expected = [0, 1, 12, 11, -1, 0, -1, 1, 12, 11, 1, 12, 11, -1]
-    same(case, seen, expected, "running, -1, waiting: with a group, without blocks for it, with it")
+    seen += [*queues(driver.scheduler), number(driver.scheduler.preemptions, "preemptions")]
+    expected = [0, 1, 12, 11, -1, 0, -1, 1, 12, 11, 1, 12, 11, -1, 3]
+    what = "running, -1, waiting: with a group, without blocks for it, with it; preemptions"
+    same(case, seen, expected, what)
 
 
 @check(ChunkedScheduler, weight=2, see="Chunked prefill")
@@ -463,8 +464,9 @@ def refuses(engines, case):
     for one, sampling, why in (
         (engine, Sampling(8), "13 slots are needed"),
         (engine, Sampling(2, samples=3), "three samples are more than may run"),
-        (engine, Sampling(4, beams=2), "two beams need six blocks"),
+        (engine, Sampling(1, beams=2), "two beams need four blocks"),
         (large, Sampling(59), "65 tokens exceed the context"),
+        (engines(model, 99, 4, 2), Sampling(2, beams=3), "three beams are more than may run"),
     ):
         case.raises(NeverFits, lambda e=one, s=sampling: e.add(prompt, s), why)
     fit = [engine.add(prompt, Sampling(2, samples=2)), large.add(prompt, Sampling(4, beams=5))]
@@ -527,7 +529,7 @@ def beams_by_hand(rows: list, width: int, alpha: float) -> list[tuple[int, int, 
 def beam_rows(case: Case, R: int, V: int, ended: list[bool]) -> tuple[list, tuple]:
     """Draw beams, as rows for `beams_by_hand` and as arguments for `choose_beams`."""
     log_p, following = -3 * case.rand(R), torch.log_softmax(2 * case.randn(R, V), dim=1)
-    lengths = torch.where(torch.tensor(ended), case.integers(1, 4, R), 4)
+    lengths = torch.where(torch.tensor(ended), case.integers(1, 4, R), case.integers(4, 6, R))
     rows = list(zip(log_p.tolist(), lengths.tolist(), following.tolist(), ended, strict=True))
     return rows, (log_p, lengths, following, torch.tensor(ended))
 
@@ -548,15 +550,16 @@ def compare_choice(case: Case, choose, rows: list, inputs: tuple, width: int, al
 @check(choose_beams, weight=2, see="Which beams go on")
 def chooses(choose, case):
     """keeps the best continuations of all beams together"""
-    for alpha in (0.0, 1.0):
-        compare_choice(case, choose, *beam_rows(case, 3, 7, [False] * 3), 4, alpha)
+    for alpha in (0.0, 1.0, 3.0):
+        compare_choice(case, choose, *beam_rows(case, 4, 7, [False] * 4), 6, alpha)
 
 
 @check(choose_beams, weight=2, see="Which beams go on")
 def keeps_ended(choose, case):
     """lets a beam that has ended compete as it is"""
+    ended = [False, True, True, False, True, False]
     for alpha in (0.0, 0.7, 1.0):
-        compare_choice(case, choose, *beam_rows(case, 4, 6, [False, True, True, False]), 5, alpha)
+        compare_choice(case, choose, *beam_rows(case, 6, 5, ended), 7, alpha)
 
 
 @check(choose_beams, see="Which beams go on")
@@ -620,8 +623,8 @@ def finds(engines, case):
     """finds the beams that a search without a cache finds"""
     model, prompts = small_model(case, V=7, calls=900), texts(case, 5, 2, V=7)
     for prompt in prompts:
-        for beams, alpha in ((3, 1.0), (2, 0.0)):
-            sampling = Sampling(6, 2, beams=beams, alpha=alpha)
+        for beams, alpha in ((3, 1.0), (4, 0.0)):
+            sampling = Sampling(7, 2, beams=beams, alpha=alpha)
             expected = search_by_hand(model, prompt, sampling)
             tokens, log_p = search(case, engines(model, 40, 2), prompt, sampling)
             compare_tokens(case, tokens, [row for row, _ in expected], "tokens of the beams")
