@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn import functional
 
-from autograder.bugs import bug
+from autograder.bugs import bug, equivalent
 from course_pkg.attention import causal_mask, masked_softmax, merge_heads, split_heads
 from course_pkg.linear_attention import (
     HybridDecoder,
@@ -851,7 +851,12 @@ def naive(R, K, V, w, u, state, normalised=True):
     return torch.stack(outputs, dim=1), (top / bottom, bottom.log())
 
 
-@bug(rwkv_time_mixing, "the exponentials are summed as they are, and overflow", classic=True)
+@bug(
+    rwkv_time_mixing,
+    "the exponentials are summed as they are, and overflow",
+    classic=True,
+    told_by="yours is nan",
+)
 def overflows(R, K, V, w, u, state=None):
     return naive(R, K, V, w, u, state)
 
@@ -1481,3 +1486,96 @@ def not_refused(T, D, H, L, every=None, width=4, size=4):
 @bug(state_bytes, "the two numbers are added up", told_by="The result should be a dict")
 def one_number(T, D, H, L, every=None, width=4, size=4):
     return sum(state_bytes(T, D, H, L, every, width, size).values())
+
+
+axes = "an axis of size 1 stands in the same place"
+equivalent(
+    recurrent_linear_attention,
+    "S = S + k[..., :, None] * v[..., None, :] → S = S + k[:, ..., None] * v[..., None, :]",
+    "k[:, ..., None] is k[..., :, None]",
+)
+equivalent(
+    delta_rule,
+    "new = V[:, :, t, None] - held → new = V[:, :, None, t] - held",
+    axes,
+)
+equivalent(
+    delta_rule,
+    "S = S + beta[:, :, t, None, None] * k * new → S = S + beta[:, :, None, t, None] * k * new",
+    axes,
+)
+equivalent(
+    delta_rule,
+    "outputs.append(Q[:, :, t, None] @ S) → outputs.append(Q[:, :, None, t] @ S)",
+    axes,
+)
+write = "S = decay[:, :, t, :, None] * S + K[:, :, t, :, None] * V[:, :, "
+equivalent(gated_recurrence, f"{write}t, None] → {write}None, t]", axes)
+equivalent(
+    gated_recurrence,
+    "outputs.append(Q[:, :, t, None] @ S) → outputs.append(Q[:, :, None, t] @ S)",
+    axes,
+)
+equivalent(
+    parallel_scan,
+    "while step < a.shape[1]: → while step <= a.shape[1]:",
+    "with step = T, the level joins nothing",
+)
+for strict in ("", ", strict=False"):
+    equivalent(
+        chunked_scan,
+        f"for q, k, v, g in zip(*parts, strict=True): → for q, k, v, g in zip(*parts{strict}):",
+        "all four have as many chunks",
+    )
+equivalent(
+    chunked_scan,
+    "between = total[..., :, None] - total[..., None, :] → "
+    "between = total[:, ..., None] - total[..., None, :]",
+    "total[:, ..., None] is total[..., :, None]",
+)
+equivalent(
+    chunked_scan,
+    "S = total[..., -1:, None].exp() * S + (left * k).mT @ v → "
+    "S = total[..., None, -1:].exp() * S + (left * k).mT @ v",
+    axes,
+)
+start = "mean, log_weight = (torch.{}_like(K[:, 0]), torch.full_like(K[:, 0], -math.inf))"
+equivalent(
+    rwkv_time_mixing,
+    f"{start.format('zeros')} → {start.format('ones')}",
+    "without steps before, the mean of their values has no weight",
+)
+equivalent(
+    rwkv_time_mixing,
+    "log_weight = torch.logaddexp(faded, k) → log_weight = torch.logaddexp(k, faded)",
+    "the sum is the same either way",
+)
+heads = "torch.arange(self.H, dtype=Q.dtype, device=Q.device)"
+equivalent(
+    TokenMixer,
+    f"heads = {heads} → heads = torch.arange(self.H, dtype=Q.dtype)",
+    "checks run on a CPU, which is torch's default device",
+)
+equivalent(
+    TokenMixer,
+    f"heads = {heads} → heads = vars(self).setdefault('heads', {heads})",
+    "a layer has the same heads in all calls",
+)
+equivalent(
+    TokenMixer,
+    "gated = self.rule in ('select', 'delta') → gated = self.rule in ('delta', 'select')",
+    "the order does not count",
+)
+layers = "for n, (mixer, network) in enumerate(zip(self.mixers, self.networks{})):"
+for strict in ("", ", strict=False"):
+    equivalent(
+        HybridDecoder,
+        f"{layers.format(', strict=True')} → {layers.format(strict)}",
+        "there are as many mixers as networks",
+    )
+rules = "['softmax' if every and n % every == 0 else rule for n in range(1, L + 1)]"
+equivalent(
+    HybridDecoder,
+    f"rules = {rules} → rules = vars(self).setdefault('rules', {rules})",
+    "a constructor is called once",
+)

@@ -86,7 +86,7 @@ def flow(
     """Compare the gradients of all results of a student's function with those of an oracle."""
     inputs = [tensor.detach().clone().requires_grad_() for tensor in inputs]
     expected = flat(case, oracle(*inputs), results)
-    seen = case.randn(*expected.shape)
+    seen = 0.1 * case.randn(*expected.shape)  # so that float32 rounds less than is seen
     gradients = torch.autograd.grad(expected, inputs, seen)
     given = flat(case, call(*inputs), results)
     case.shape(given, tuple(expected.shape), "all numbers of the results together")
@@ -116,8 +116,10 @@ def large(attend, case):
     """agrees for queries and keys of 100 and more"""
     Q, K, V = triple(case, *case.sizes(5))
     expected = attended(100 * Q, 100 * K, V, normalised=False)
-    given = attend(100 * Q, 100 * K, V, normalised=False)
-    case.equal(given, expected, "Y for large queries and keys")
+    Y = attend(100 * Q, 100 * K, V, normalised=False)
+    case.shape(Y, tuple(V.shape), "Y")
+    what = "Y / 100 000 for queries and keys of 100 and more"
+    case.equal(Y / 1e5, expected / 1e5, what)
 
 
 @check(recurrent_linear_attention, see="The same as a recurrent network")
@@ -165,7 +167,7 @@ def square(attend, case):
 def gradients(write, case):
     """passes gradients to all inputs and to the state"""
     B, H, T, D, D_V = case.sizes(5)
-    inputs = [*delta_inputs(case, B, H, T, D, D_V), case.randn(B, H, D, D_V)]
+    inputs = [*delta_inputs(case, B, H, T, D, D_V), 0.1 * case.randn(B, H, D, D_V)]
     flow(case, write, replaced, inputs, "Q K V beta S")
 
 
@@ -173,7 +175,7 @@ def gradients(write, case):
 def square(write, case):
     """keeps rows and columns apart when D = D_V = T"""
     B, H, T = case.sizes(3, low=3)
-    given, S = delta_inputs(case, B, H, T, T, T), case.randn(B, H, T, T)
+    given, S = delta_inputs(case, B, H, T, T, T), 0.1 * case.randn(B, H, T, T)
     demand_run(case, write(*given, S), replaced(*given, S))
 
 
@@ -191,7 +193,7 @@ def other_keys(write, case):
 def gradients(run, case):
     """passes gradients to all inputs, the decay and the state"""
     B, H, T, D, D_V = case.sizes(5)
-    inputs = [*triple(case, B, H, T, D, D_V), case.rand(B, H, T, D), case.randn(B, H, D, D_V)]
+    inputs = [*triple(case, B, H, T, D, D_V), case.rand(B, H, T, D), 0.1 * case.randn(B, H, D, D_V)]
     flow(case, run, decayed, inputs, "Q K V decay S")
 
 
@@ -199,7 +201,7 @@ def gradients(run, case):
 def square(run, case):
     """applies γ to the rows of S, not to its columns, when D = D_V = T"""
     B, H, T = case.sizes(3, low=3)
-    given = [*triple(case, B, H, T, T, T), case.rand(B, H, T, T), case.randn(B, H, T, T)]
+    given = [*triple(case, B, H, T, T, T), case.rand(B, H, T, T), 0.1 * case.randn(B, H, T, T)]
     demand_run(case, run(*given), decayed(*given))
 
 
@@ -318,7 +320,7 @@ def any_number(scan, case):
 def gradients(scan, case):
     """passes gradients to all inputs, the decay and the state"""
     B, H, D, D_V = case.sizes(4)
-    inputs = [*chunk_inputs(case, B, H, 7, D, D_V), case.randn(B, H, D, D_V)]
+    inputs = [*chunk_inputs(case, B, H, 7, D, D_V), 0.1 * case.randn(B, H, D, D_V)]
 
     def oracle(Q, K, V, log_decay, S):
         return decayed(Q, K, V, log_decay.exp()[..., None], S)
@@ -331,7 +333,7 @@ def strong_decay(scan, case):
     """gives numbers, and gradients, where the decay within a chunk is e^-1000 and less"""
     B, H, D, D_V = case.sizes(4)
     inputs = chunk_inputs(case, B, H, 20, D, D_V)
-    inputs[3] = 100 * inputs[3]
+    inputs[3] = -64.0 * case.integers(0, 3, B, H, 20)  # exact in float32
     in_chunks(case, scan, inputs, None, 20)
 
     def oracle(Q, K, V, log_decay):
@@ -344,7 +346,7 @@ def strong_decay(scan, case):
 def square(scan, case):
     """keeps axes apart when C = D = D_V"""
     B, H = case.sizes(2)
-    given, S = chunk_inputs(case, B, H, 12, 4, 4), case.randn(B, H, 4, 4)
+    given, S = chunk_inputs(case, B, H, 12, 4, 4), 0.1 * case.randn(B, H, 4, 4)
     in_chunks(case, scan, given, S, 4)
 
 

@@ -35,8 +35,9 @@ AXES = {"B": 0, "H": 1, "T": 2, "D": 3, "D_V": 4}
 
 
 def triple(case: Case, B: int, H: int, T: int, D: int, D_V: int) -> list[Tensor]:
-    """Draw queries, keys and values."""
-    return [case.randn(B, H, T, D), case.randn(B, H, T, D), case.randn(B, H, T, D_V)]
+    """Draw queries and keys of about unit length, and values that float32 rounds little."""
+    Q, K = (case.randn(B, H, T, D) / D**0.5 for _ in range(2))
+    return [Q, K, 0.1 * case.randn(B, H, T, D_V)]
 
 
 def phi(X: Tensor) -> Tensor:
@@ -179,7 +180,7 @@ def values(write, case):
 def continues(write, case):
     """goes on from a given state"""
     B, H, T, D, D_V = case.sizes(5)
-    given, S = delta_inputs(case, B, H, T, D, D_V), case.randn(B, H, D, D_V)
+    given, S = delta_inputs(case, B, H, T, D, D_V), 0.1 * case.randn(B, H, D, D_V)
     demand_run(case, write(*given, S), replaced(*given, S))
 
 
@@ -201,7 +202,7 @@ def writes_nothing(write, case):
     """leaves the state as it is when β = 0"""
     B, H, T, D, D_V = case.sizes(5)
     Q, K, V, beta = delta_inputs(case, B, H, T, D, D_V)
-    S = case.randn(B, H, D, D_V)
+    S = 0.1 * case.randn(B, H, D, D_V)
     demand_run(case, write(Q, K, V, 0 * beta, S), (Q @ S, S))
 
 
@@ -241,7 +242,7 @@ def values(run, case):
 def continues(run, case):
     """goes on from a given state, which decays at the first step too"""
     B, H, T, D, D_V = case.sizes(5)
-    given = [*triple(case, B, H, T, D, D_V), case.rand(B, H, T, D), case.randn(B, H, D, D_V)]
+    given = [*triple(case, B, H, T, D, D_V), case.rand(B, H, T, D), 0.1 * case.randn(B, H, D, D_V)]
     demand_run(case, run(*given), decayed(*given))
 
 
@@ -271,18 +272,16 @@ def forgets_all(run, case):
 
 
 def stepped(delta: Tensor, A: Tensor, K: Tensor, exact: bool = True) -> tuple[Tensor, Tensor]:
-    """Discretise number by number; the exact length is the integral of exp(A s) from 0 to Δ."""
+    """Discretise step by step; the exact length is the integral of exp(A s) from 0 to Δ."""
     (B, T, D), N = delta.shape, A.shape[1]
     decays, writes = [], []
     for b in range(B):
         for t in range(T):
-            for d in range(D):
-                for n in range(N):
-                    length, rate = delta[b, t, d], A[d, n]
-                    decays.append(torch.exp(length * rate))
-                    if exact:
-                        length = (torch.exp(length * rate) - 1) / rate
-                    writes.append(length * K[b, t, n])
+            length = torch.stack([delta[b, t]] * N, dim=1)  # (D, N)
+            decays.append((length * A).exp())
+            if exact:
+                length = (decays[-1] - 1) / A
+            writes.append(torch.einsum("dn,n->dn", length, K[b, t]))
     return torch.stack(decays).reshape(B, T, D, N), torch.stack(writes).reshape(B, T, D, N)
 
 
@@ -303,7 +302,7 @@ def equation(case: Case, B: int, T: int, D: int, N: int) -> list[Tensor]:
 
 @check(discretise, weight=3, see="From an equation to steps", single=FOUR)
 def values(step, case):
-    """agrees with the exact solution, number by number"""
+    """agrees with the exact solution, step by step"""
     given = equation(case, *case.sizes(4))
     demand_step(case, step(*given), stepped(*given))
 
@@ -473,7 +472,7 @@ def values(scan, case):
 def continues(scan, case):
     """goes on from a given state"""
     B, H, T, D, D_V = case.sizes(5)
-    S = case.randn(B, H, D, D_V)
+    S = 0.1 * case.randn(B, H, D, D_V)
     in_chunks(case, scan, chunk_inputs(case, B, H, T + 5, D, D_V), S, 4)
 
 
@@ -481,7 +480,7 @@ def continues(scan, case):
 def any_chunk(scan, case):
     """gives the same for chunks of any size, from 1 to more than T"""
     B, H, D, D_V = case.sizes(4)
-    given, S = chunk_inputs(case, B, H, 6, D, D_V), case.randn(B, H, D, D_V)
+    given, S = chunk_inputs(case, B, H, 6, D, D_V), 0.1 * case.randn(B, H, D, D_V)
     for chunk in (1, 2, 4, 6, 9):
         in_chunks(case, scan, given, S, chunk)
 
@@ -710,6 +709,7 @@ def demand_layer(case: Case, result: object, expected: tuple[Tensor, tuple]) -> 
 
 
 RULES = "One layer, five rules"
+MIXED = {"B": 0, "T": 1, "D_h": 2, "H": 3}
 
 
 def demand_rule(case: Case, student, rule: str) -> None:
@@ -724,7 +724,7 @@ def demand_rule(case: Case, student, rule: str) -> None:
     demand_layer(case, ours(more, expected[1]), mixed(weights, rule, more, H, expected[1]))
 
 
-@check(TokenMixer, weight=2, see=RULES)
+@check(TokenMixer, weight=2, see=RULES, single=MIXED)
 def softmax(student, case):
     """attends to keys and values that it keeps, with the rule softmax"""
     demand_rule(case, student, "softmax")
@@ -742,7 +742,7 @@ def decay(student, case):
     demand_rule(case, student, "decay")
 
 
-@check(TokenMixer, weight=2, see=RULES)
+@check(TokenMixer, weight=2, see=RULES, single=MIXED)
 def select(student, case):
     """decides by the token what to forget and how much to write, with the rule select"""
     demand_rule(case, student, "select")

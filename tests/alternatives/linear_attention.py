@@ -307,7 +307,7 @@ def as_attention(R, K, V, w, u, state=None):
     T = K.shape[1]
     values, keys = [], []
     if state is not None:
-        values, keys = [state[0]], [state[1] + w]  # α of a step before the first
+        values, keys = [state[0]], [state[1]]  # as of one step before the first
     values, keys = [*values, *V.unbind(1)], [*keys, *K.unbind(1)]
     past, rows = len(keys) - T, []
     for t in range(past, past + T + 1):

@@ -1,0 +1,12 @@
+"""A submission of linear_attention with four mistakes, one of which other exercises suffer from."""
+
+# What the right solution says, and what this one says instead.
+CHANGES = {
+    "delta_rule": ("V[:, :, t, None] - held", "V[:, :, t, None]"),
+    "discretise": ("torch.expm1(rate) / A", "torch.expm1(rate)"),
+    "rwkv_time_mixing": ("torch.sigmoid(u + k - log_weight)", "torch.sigmoid(k - log_weight)"),
+    "state_bytes": ("attention * 2 * D * T", "attention * D * T"),
+}
+
+# By weight of the checks that pass; an exercise that is not named here gets all its points.
+SCORES = {}
