@@ -726,6 +726,7 @@ def overflows(Q, K, V, log_decay, S=None, chunk=16):
     chunked_scan,
     "the steps to come are masked after the exponential, so that gradients are NaN",
     classic=True,
+    told_by="yours is nan",
 )
 def masked_late(Q, K, V, log_decay, S=None, chunk=16):
     def weigh(total):
