@@ -117,7 +117,7 @@ def gated_recurrence(
     S_t = diag(γ_t) S_{t-1} + k_t v_tᵀ,   y_t = S_tᵀ q_t
 
     A constant for each head gives RetNet (Sun et al. 2023, §2.1), a number for each step and head
-    Mamba-2 (Dao & Gu 2024, §2.3), one for each row as well GLA (Yang et al. 2024, "Gated Linear
+    Mamba-2 (Dao & Gu 2024, §5.1), one for each row as well GLA (Yang et al. 2024, "Gated Linear
     Attention", §4.1); with D = D_V = 1, k = i and v = g it is the cell of an LSTM, and γ its
     forget gate.
 
@@ -209,7 +209,7 @@ def parallel_scan(
 
     Two steps are one: (a_1, b_1), then (a_2, b_2), is (a_2 a_1, a_2 b_1 + b_2). This is
     associative, so level j = 0, 1, … joins each entry, of 2^j steps, with the one 2^j before it.
-    (Blelloch 1990, §1.4; Martin & Cundy 2018, §2.2)
+    (Hillis & Steele 1986; Blelloch 1990, §1.4; Martin & Cundy 2018, §2)
 
     Args:
         a: what remains of the state, 0 included.
@@ -238,7 +238,8 @@ def chunked_scan(
 
     With S the state before a chunk and l_t = Σ_{r≤t} log γ_r, summed from the chunk's first step:
     y_t = e^{l_t} Sᵀ q_t + Σ_{s≤t} e^{l_t - l_s} (q_t · k_s) v_s
-    S ← e^{l_C} S + Σ_s e^{l_C - l_s} k_s v_sᵀ      (Dao & Gu 2024, §6; Yang et al. 2024, §2.1)
+    S ← e^{l_C} S + Σ_s e^{l_C - l_s} k_s v_sᵀ
+    (Dao & Gu 2024, §6; Yang et al. 2024, "Gated Linear Attention", §2.2)
 
     Only factors of at most one are computed, so that nothing overflows where decay is strong.
 
@@ -280,7 +281,7 @@ def rwkv_time_mixing(
     """Average the past of each channel, weights by keys that fade: RWKV's time mixing.
 
     y_t = σ(r_t) ⊙ (Σ_{s<t} α_ts v_s + e^{u + k_t} v_t) / (Σ_{s<t} α_ts + e^{u + k_t}),
-    α_ts = e^{k_s - (t - 1 - s) w}      (Peng et al. 2023, §3.1.2)
+    α_ts = e^{k_s - (t - 1 - s) w}      (Peng et al. 2023, §3.1.2 and §3.1.3)
 
     However large the keys are, the result is finite.
 
@@ -466,7 +467,7 @@ class HybridDecoder(nn.Module):
     """A language model of recurrent layers, with one of attention in every few.
 
     There are no positions: the recurrent layers and the convolutions know the order
-    (Lieber et al. 2024, "Jamba", §2 and §6.4).
+    (Lieber et al. 2024, "Jamba", §2 and §6.5).
 
     Args:
         V: tokens in the vocabulary.

@@ -105,6 +105,11 @@ def always(Q, K, V, normalised=True):
     return linear_attention(Q, K, V)
 
 
+@bug(linear_attention, "normalised is read the wrong way round")
+def reversed_choice(Q, K, V, normalised=True):
+    return linear_attention(Q, K, V, not normalised)
+
+
 @bug(linear_attention, "it is never normalised")
 def never(Q, K, V, normalised=True):
     return linear_attention(Q, K, V, normalised=False)
@@ -200,6 +205,11 @@ def sum_of_z(Q, K, V, state=None, normalised=True):
 @bug(recurrent_linear_attention, "it is always normalised")
 def always(Q, K, V, state=None, normalised=True):
     return recurrent_linear_attention(Q, K, V, state)
+
+
+@bug(recurrent_linear_attention, "normalised is read the wrong way round")
+def reversed_choice(Q, K, V, state=None, normalised=True):
+    return recurrent_linear_attention(Q, K, V, state, not normalised)
 
 
 @bug(recurrent_linear_attention, "it is never normalised")
@@ -426,6 +436,11 @@ def detached(Q, K, V, decay, S=None):
 @bug(discretise, "K̄ is of first order, Δ k, where the exact one is asked for", classic=True)
 def always_first_order(delta, A, K, exact=True):
     return discretise(delta, A, K, exact=False)
+
+
+@bug(discretise, "exact is read the wrong way round")
+def reversed_choice(delta, A, K, exact=True):
+    return discretise(delta, A, K, not exact)
 
 
 @bug(discretise, "K̄ is exact where first order is asked for")

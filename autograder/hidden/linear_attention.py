@@ -167,7 +167,7 @@ def square(attend, case):
 def gradients(write, case):
     """passes gradients to all inputs and to the state"""
     B, H, T, D, D_V = case.sizes(5)
-    inputs = [*delta_inputs(case, B, H, T, D, D_V), 0.1 * case.randn(B, H, D, D_V)]
+    inputs = [*delta_inputs(case, B, H, T, D, D_V), 0.02 * case.randn(B, H, D, D_V)]
     flow(case, write, replaced, inputs, "Q K V beta S")
 
 
@@ -175,7 +175,7 @@ def gradients(write, case):
 def square(write, case):
     """keeps rows and columns apart when D = D_V = T"""
     B, H, T = case.sizes(3, low=3)
-    given, S = delta_inputs(case, B, H, T, T, T), 0.1 * case.randn(B, H, T, T)
+    given, S = delta_inputs(case, B, H, T, T, T), 0.02 * case.randn(B, H, T, T)
     demand_run(case, write(*given, S), replaced(*given, S))
 
 
@@ -193,7 +193,11 @@ def other_keys(write, case):
 def gradients(run, case):
     """passes gradients to all inputs, the decay and the state"""
     B, H, T, D, D_V = case.sizes(5)
-    inputs = [*triple(case, B, H, T, D, D_V), case.rand(B, H, T, D), 0.1 * case.randn(B, H, D, D_V)]
+    inputs = [
+        *triple(case, B, H, T, D, D_V),
+        case.rand(B, H, T, D),
+        0.02 * case.randn(B, H, D, D_V),
+    ]
     flow(case, run, decayed, inputs, "Q K V decay S")
 
 
@@ -201,7 +205,7 @@ def gradients(run, case):
 def square(run, case):
     """applies γ to the rows of S, not to its columns, when D = D_V = T"""
     B, H, T = case.sizes(3, low=3)
-    given = [*triple(case, B, H, T, T, T), case.rand(B, H, T, T), 0.1 * case.randn(B, H, T, T)]
+    given = [*triple(case, B, H, T, T, T), case.rand(B, H, T, T), 0.02 * case.randn(B, H, T, T)]
     demand_run(case, run(*given), decayed(*given))
 
 
@@ -267,7 +271,7 @@ def settles(step, case):
 def gradients(run, case):
     """passes gradients to all inputs, the weights and the state"""
     B, T, D, N = case.sizes(4)
-    inputs = [*space(case, B, T, D, N), case.randn(B, D, N)]
+    inputs = [*space(case, B, T, D, N), 0.05 * case.randn(B, D, N)]
     flow(case, run, selected, inputs, "X delta A K Q skip h", ("Y", "h"))
 
 
@@ -275,7 +279,7 @@ def gradients(run, case):
 def square(run, case):
     """keeps steps, channels and numbers apart when T = D = N"""
     B, T = case.sizes(2, low=3)
-    given, h = space(case, B, T, T, T), case.randn(B, T, T)
+    given, h = space(case, B, T, T, T), 0.05 * case.randn(B, T, T)
     demand_states(case, run(*given, h), selected(*given, h))
 
 
@@ -320,7 +324,7 @@ def any_number(scan, case):
 def gradients(scan, case):
     """passes gradients to all inputs, the decay and the state"""
     B, H, D, D_V = case.sizes(4)
-    inputs = [*chunk_inputs(case, B, H, 7, D, D_V), 0.1 * case.randn(B, H, D, D_V)]
+    inputs = [*chunk_inputs(case, B, H, 7, D, D_V), 0.02 * case.randn(B, H, D, D_V)]
 
     def oracle(Q, K, V, log_decay, S):
         return decayed(Q, K, V, log_decay.exp()[..., None], S)
@@ -346,7 +350,7 @@ def strong_decay(scan, case):
 def square(scan, case):
     """keeps axes apart when C = D = D_V"""
     B, H = case.sizes(2)
-    given, S = chunk_inputs(case, B, H, 12, 4, 4), 0.1 * case.randn(B, H, 4, 4)
+    given, S = chunk_inputs(case, B, H, 12, 4, 4), 0.02 * case.randn(B, H, 4, 4)
     in_chunks(case, scan, given, S, 4)
 
 

@@ -37,7 +37,7 @@ AXES = {"B": 0, "H": 1, "T": 2, "D": 3, "D_V": 4}
 def triple(case: Case, B: int, H: int, T: int, D: int, D_V: int) -> list[Tensor]:
     """Draw queries and keys of about unit length, and values that float32 rounds little."""
     Q, K = (case.randn(B, H, T, D) / D**0.5 for _ in range(2))
-    return [Q, K, 0.1 * case.randn(B, H, T, D_V)]
+    return [Q, K, 0.02 * case.randn(B, H, T, D_V)]
 
 
 def phi(X: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ def values(write, case):
 def continues(write, case):
     """goes on from a given state"""
     B, H, T, D, D_V = case.sizes(5)
-    given, S = delta_inputs(case, B, H, T, D, D_V), 0.1 * case.randn(B, H, D, D_V)
+    given, S = delta_inputs(case, B, H, T, D, D_V), 0.02 * case.randn(B, H, D, D_V)
     demand_run(case, write(*given, S), replaced(*given, S))
 
 
@@ -192,7 +192,7 @@ def replaces(write, case):
     _, K, V = triple(case, B, H, T, D, D_V)
     K = functional.normalize(K, dim=-1)
     K = torch.cat([K, K], dim=2)  # every key comes twice
-    V = torch.cat([V, case.randn(B, H, T, D_V)], dim=2)
+    V = torch.cat([V, 0.02 * case.randn(B, H, T, D_V)], dim=2)
     Y, _ = case.unpack(write(K, K, V, torch.ones(B, H, 2 * T, dtype=V.dtype)), *RUN)
     case.equal(Y, V, "Y, read with the key just written,")
 
@@ -202,7 +202,7 @@ def writes_nothing(write, case):
     """leaves the state as it is when β = 0"""
     B, H, T, D, D_V = case.sizes(5)
     Q, K, V, beta = delta_inputs(case, B, H, T, D, D_V)
-    S = 0.1 * case.randn(B, H, D, D_V)
+    S = 0.02 * case.randn(B, H, D, D_V)
     demand_run(case, write(Q, K, V, 0 * beta, S), (Q @ S, S))
 
 
@@ -242,7 +242,7 @@ def values(run, case):
 def continues(run, case):
     """goes on from a given state, which decays at the first step too"""
     B, H, T, D, D_V = case.sizes(5)
-    given = [*triple(case, B, H, T, D, D_V), case.rand(B, H, T, D), 0.1 * case.randn(B, H, D, D_V)]
+    given = [*triple(case, B, H, T, D, D_V), case.rand(B, H, T, D), 0.02 * case.randn(B, H, D, D_V)]
     demand_run(case, run(*given), decayed(*given))
 
 
@@ -335,7 +335,7 @@ def slow(step, case):
 def space(case: Case, B: int, T: int, D: int, N: int) -> list[Tensor]:
     """Draw all that a selective state space needs, without a state."""
     delta, A, K = equation(case, B, T, D, N)
-    return [case.randn(B, T, D), delta, A, K, case.randn(B, T, N), case.randn(D)]
+    return [0.05 * case.randn(B, T, D), delta, A, K, case.randn(B, T, N), case.randn(D)]
 
 
 def selected(
@@ -377,7 +377,7 @@ def values(run, case):
 def continues(run, case):
     """goes on from a given state, which decays at the first step too"""
     B, T, D, N = case.sizes(4)
-    given, h = space(case, B, T, D, N), case.randn(B, D, N)
+    given, h = space(case, B, T, D, N), 0.05 * case.randn(B, D, N)
     demand_states(case, run(*given, h), selected(*given, h))
 
 
@@ -386,7 +386,7 @@ def skips(run, case):
     """leaves the state as it is at steps of length zero, and passes the input by"""
     B, T, D, N = case.sizes(4)
     X, delta, A, K, Q, skip = space(case, B, T, D, N)
-    h = case.randn(B, D, N)
+    h = 0.05 * case.randn(B, D, N)
     Y = torch.einsum("bdn,btn->btd", h, Q) + skip * X
     demand_states(case, run(X, 0 * delta, A, K, Q, skip, h), (Y, h))
 
@@ -472,7 +472,7 @@ def values(scan, case):
 def continues(scan, case):
     """goes on from a given state"""
     B, H, T, D, D_V = case.sizes(5)
-    S = 0.1 * case.randn(B, H, D, D_V)
+    S = 0.02 * case.randn(B, H, D, D_V)
     in_chunks(case, scan, chunk_inputs(case, B, H, T + 5, D, D_V), S, 4)
 
 
@@ -480,7 +480,7 @@ def continues(scan, case):
 def any_chunk(scan, case):
     """gives the same for chunks of any size, from 1 to more than T"""
     B, H, D, D_V = case.sizes(4)
-    given, S = chunk_inputs(case, B, H, 6, D, D_V), 0.1 * case.randn(B, H, D, D_V)
+    given, S = chunk_inputs(case, B, H, 6, D, D_V), 0.02 * case.randn(B, H, D, D_V)
     for chunk in (1, 2, 4, 6, 9):
         in_chunks(case, scan, given, S, chunk)
 
