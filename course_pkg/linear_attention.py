@@ -83,7 +83,7 @@ def delta_rule(
     """Replace what the memory holds under a key, instead of adding to it.
 
     S_t = S_{t-1} + β_t k_t (v_t - S_{t-1}ᵀ k_t)ᵀ,   y_t = S_tᵀ q_t
-    (Schlag et al. 2021, §4.2; Yang et al. 2024, "DeltaNet", §2.2)
+    (Schlag et al. 2021, §4.2; Yang et al. 2024, "DeltaNet")
 
     Args:
         Q, V: queries and values.
@@ -331,7 +331,7 @@ def short_convolution(
         past = X.new_zeros(B, W - 1, D)
     seen = torch.cat([past, X], dim=1)  # (B, W-1+T, D)
     Y = sum(taps[:, j] * seen[:, j : j + T] for j in range(W))
-    return Y, seen[:, T:]
+    return Y, seen[:, T:].clone()  # a view would keep all inputs in memory
 
 
 class TokenMixer(nn.Module):
