@@ -567,7 +567,11 @@ def exchanged(X, delta, A, K, Q, skip, h=None):
     return selective_state_space(X, delta, A, Q, K, skip, h)
 
 
-@bug(selective_state_space, "Δ of the first step is used at all: nothing is selected", classic=True)
+@bug(
+    selective_state_space,
+    "Δ of the first step is used at all steps: nothing is selected",
+    classic=True,
+)
 def not_selective(X, delta, A, K, Q, skip, h=None):
     return selective_state_space(X, delta[:, :1].expand_as(delta), A, K, Q, skip, h)
 
