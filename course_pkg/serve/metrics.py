@@ -5,6 +5,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 NOW = {
@@ -21,7 +22,7 @@ SO_FAR = {
 }
 
 
-class Metrics:
+class Metrics(Collector):
     """Counters of an engine, and of what its clients see.
 
     Attributes:
@@ -41,7 +42,7 @@ class Metrics:
         self.asked = Counter("prompt_tokens", "Tokens of prompts.", **named)
         self.added = Counter("generated_tokens", "Tokens of answers.", **named)
         self.ended = Counter("sequences_ended", "Sequences that have ended.", ["reason"], **named)
-        self.registry.register(self)  # type: ignore[arg-type]
+        self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """Read the engine's own counters."""
