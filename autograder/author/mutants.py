@@ -236,8 +236,8 @@ def _edits_of(node: ast.AST) -> Iterator[Edit]:
             yield lambda: _leave_out(node)
         case ast.Call():
             yield from _exchanges(node.args)
-            for number in range(len(node.keywords)):
-                yield lambda n=number: node.keywords.pop(n)
+            for keyword in node.keywords:
+                yield lambda keyword=keyword: node.keywords.remove(keyword)
 
 
 _SAME = ast.parse("lambda same: same", mode="eval").body

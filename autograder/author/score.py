@@ -22,7 +22,7 @@ from course_pkg.checking.report import WIDTH, Report
 from tests.alternatives import ALTERNATIVES
 
 MUTANTS_KILLED = 0.95  # the smallest share; for bugs and alternatives it is 1
-PATIENCE = 2.0  # seconds for a call of a mutant; many are endless, and none needs a tenth of that
+PATIENCE = 2.0  # seconds for a call of a mutant: many of them are endless
 BUGS_NEEDED, ALTERNATIVES_NEEDED = 8, 2
 
 

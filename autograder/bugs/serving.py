@@ -55,6 +55,25 @@ class ForgetsForks(Scheduler):
             self.sequences[number].forks = count
 
 
+@bug(Scheduler, "the forks that are still to come have places, but no blocks", classic=True)
+class NoBlocksForForks(Scheduler):
+    def admit(self):
+        S, free = self.manager.block_size, len(self.manager.allocator.references)
+        while self.waiting:
+            members = self.members(self.waiting[0])
+            together = self.running + members
+            reserved = sum(math.ceil(self.sequences[each].longest / S) for each in together)
+            if self.places(together) > self.most or reserved > free:
+                return
+            self.enter(members)
+
+
+@bug(Scheduler, "the forks that are still to come have blocks, but no places")
+class NoPlacesForForks(Scheduler):
+    def places(self, numbers):
+        return len(numbers)
+
+
 @bug(Scheduler, "more sequences than allowed are admitted")
 class NoLimit(Scheduler):
     def __init__(self, blocks, block_size, most=64):
@@ -626,6 +645,46 @@ class FirstSample(Engine):
 class SampleZero(Engine):
     def take(self, number):
         return [(0, token) for _, token in super().take(number)]
+
+
+@bug(Engine, "a stream hands out the tokens of its own steps only")
+class OwnSteps(Engine):
+    def stream(self, prompts, sampling=None):
+        numbers = self.enlist(prompts, sampling)
+        try:
+            if any(self.sequences[number].sampling.beams > 1 for number in numbers):
+                raise ValueError("beams cannot be streamed")
+            while self.unfinished(numbers):
+                for number in numbers:
+                    self.take(number)
+                self.step()
+                for place, number in enumerate(numbers):
+                    yield from ((place, *pair) for pair in self.take(number))
+        finally:
+            self.withdraw(numbers)
+
+
+@bug(
+    Engine,
+    "all tokens are computed before the stream hands out the first",
+    told_by="two requests should run or wait, yours are 0",
+)
+class AllAtOnce(Engine):
+    def stream(self, prompts, sampling=None):
+        return iter(list(super().stream(prompts, sampling)))
+
+
+@bug(
+    Engine,
+    "what nobody listens to any more goes on",
+    told_by="free blocks, running, -1, waiting at the end",
+)
+class GoesOn(Engine):
+    def stream(self, prompts, sampling=None):
+        events = super().stream(prompts, sampling)
+        self.listened = [*getattr(self, "listened", []), events]
+        yield next(events)
+        yield from events
 
 
 @bug(Engine, "the stream hands out everything at the end, prompt after prompt")

@@ -1,11 +1,7 @@
 """Hidden checks of linear_attention: gradients, extremes, equal sizes, and what is kept."""
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
 
-from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checks.linear_attention import (
     BACK,
@@ -34,6 +30,7 @@ from course_pkg.checks.linear_attention import (
     demand_sums,
     equation,
     faded,
+    flow,
     in_chunks,
     memorised,
     mixed,
@@ -65,36 +62,6 @@ from course_pkg.linear_attention import (
     short_convolution,
     state_bytes,
 )
-
-
-def flat(case: Case, result: object, names: tuple[str, ...]) -> Tensor:
-    """Join all tensors of a result, which may be nested, to one vector."""
-    if isinstance(result, Tensor):
-        return result.flatten()
-    parts = case.unpack(result, *names)
-    inner = ("its first part", "its second part")
-    return torch.cat([flat(case, part, inner) for part in parts])
-
-
-def flow(
-    case: Case,
-    call: Callable,
-    oracle: Callable,
-    inputs: list[Tensor],
-    names: str,
-    results: tuple[str, ...] = RUN,
-) -> None:
-    """Compare the gradients of all results of a student's function with those of an oracle."""
-    inputs = [tensor.detach().clone().requires_grad_() for tensor in inputs]
-    expected = flat(case, oracle(*inputs), results)
-    seen = 0.1 * case.randn(*expected.shape)  # so that float32 rounds less than is seen
-    gradients = torch.autograd.grad(expected, inputs, seen)
-    given = flat(case, call(*inputs), results)
-    case.shape(given, tuple(expected.shape), "all numbers of the results together")
-    case.trains(given, "the results")
-    given.backward(seen.to(given))
-    for name, tensor, gradient in zip(names.split(), inputs, gradients, strict=True):
-        case.gradient(tensor, gradient, name)
 
 
 @check(linear_attention, see="A kernel in place of the softmax")
@@ -333,20 +300,6 @@ def gradients(scan, case):
     flow(case, lambda *given: scan(*given, chunk=3), oracle, inputs, "Q K V log_decay S")
 
 
-@check(chunked_scan, weight=2, see=SCAN)
-def strong_decay(scan, case):
-    """gives numbers, and gradients, where the decay within a chunk is e^-1000 and less"""
-    B, H, D, D_V = case.sizes(4)
-    inputs = chunk_inputs(case, B, H, 20, D, D_V)
-    inputs[3] = -64.0 * case.integers(0, 3, B, H, 20)  # exact in float32
-    in_chunks(case, scan, inputs, None, 20)
-
-    def oracle(Q, K, V, log_decay):
-        return decayed(Q, K, V, log_decay.exp()[..., None])
-
-    flow(case, lambda *given: scan(*given, chunk=20), oracle, inputs, "Q K V log_decay")
-
-
 @check(chunked_scan, see=SCAN)
 def square(scan, case):
     """keeps axes apart when C = D = D_V"""
@@ -413,15 +366,6 @@ def gradients(convolve, case):
     B, T, D, W = case.sizes(4)
     inputs = [case.randn(B, T, D), small_taps(case, D, W), case.randn(B, W - 1, D)]
     flow(case, convolve, convolved, inputs, "X taps past", ("Y", "past"))
-
-
-@check(short_convolution, see=BACK)
-def short(convolve, case):
-    """keeps inputs of before when there are fewer new ones than it keeps"""
-    B, D = case.sizes(2)
-    X, taps, past = case.randn(B, 2, D), small_taps(case, D, 6), case.randn(B, 5, D)
-    demand_convolved(case, convolve(X, taps, past), convolved(X, taps, past))
-    demand_convolved(case, convolve(X, taps), convolved(X, taps))
 
 
 @check(short_convolution, see=BACK)

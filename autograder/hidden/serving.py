@@ -1,7 +1,9 @@
 """Hidden checks of serving: several that lose their blocks, borders, errors, forks of forks."""
 
+import itertools
 import math
 
+from course_pkg.checking.guard import steps
 from course_pkg.checking.registry import check
 from course_pkg.checks.paged_attention import (
     demand_no_table,
@@ -59,25 +61,6 @@ def at_most(schedulers, case):
     seen += [*queues(driver.scheduler), driver.available]
     what = "running, -1, waiting with most = 2, and after two have ended; free blocks"
     same(case, seen, [0, 1, -1, 2, 3, 1, 3, -1, 36], what)
-
-
-@check(Scheduler, weight=2, see="Decide anew in every step")
-def forks(schedulers, case):
-    """copies a shared block before a fork or its parent writes to it"""
-    driver = Driver(schedulers, 10, 4, 3)
-    driver.add(0, 5, longest=8, forks=1)
-    driver.add(1, 4, longest=8)
-    driver.step()
-    driver.fork(0, 7)
-    served = [number for number, _, _ in driver.step()]
-    seen = [*queues(driver.scheduler), *served, len(driver.copies)]
-    what = "running, -1, waiting; who is served, and how many copies, after a fork"
-    same(case, seen, [0, 7, 1, -1, 0, 7, 1, 1], what)
-    expected = [(0, 0, 0, 5), (0, 1, 0, 4), (1, 0, 5, 6), (1, 7, 5, 6), (1, 1, 4, 5)]
-    driver.compare(case, expected)
-    for each in (7, 1, 0):
-        driver.remove(each)
-    same(case, [driver.available, *queues(driver.scheduler)], [10, -1], "free blocks at the end")
 
 
 @check(Scheduler, see="Decide anew in every step")
@@ -473,6 +456,21 @@ def cleans_up(engines, case):
         )
         found = [free_blocks(engine), *queues(engine.scheduler), len(engine.requests)]
         same(case, found, [20, -1, 0], f"free blocks, running, -1, waiting, requests: {call}")
+
+
+@check(Engine, see="Tokens as soon as they are there")
+def left_alone(engines, case):
+    """aborts what nobody listens to any more, and goes on with the rest"""
+    model, prompts = small_model(case), texts(case, 6, 3)
+    engine = engines(model, 20, 4)
+    kept, left = (steps(engine.stream, [prompt], Sampling(5)) for prompt in prompts)
+    seen = [next(kept, (0, 0, -1)), next(left, (0, 0, -1)), next(kept, (0, 0, -1))]
+    left.close()
+    seen = pairs([seen[0], seen[2], *itertools.islice(kept, 9)], "the stream", 3)
+    plain = generate_uncached(model, prompts[0], 5)
+    compare_tokens(case, [[token for _, _, token in seen]], [plain], "tokens of the other one")
+    found = [free_blocks(engine), *queues(engine.scheduler)]
+    same(case, found, [20, -1], "free blocks, running, -1, waiting at the end")
 
 
 @check(Engine, see="The engine")

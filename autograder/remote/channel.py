@@ -81,9 +81,12 @@ class Channel:
         with self._reading(name):
             return self._value(answer, encoder, [], name)
 
-    def call(self, target: int, name: str, args: tuple, kwargs: dict) -> object:
+    def call(self, target: int, name: str, args: tuple, kwargs: dict, do: str = "call") -> object:
         """Call an object of the child; autograd goes on through the call.
 
+        Args:
+            target, name: the object's number, and what messages call it.
+            do: "call", or "iterate" for an iterator over the result.
         Raises:
             Failure: as `ask`.
             WireError: an argument cannot be sent.
@@ -91,7 +94,7 @@ class Channel:
         encoder = Encoder(self._refer)
         trees = {"args": encoder.value(args), "kwargs": encoder.value(kwargs)}
         inputs = [n for n, tensor in enumerate(encoder.tensors) if tensor.requires_grad]
-        header = {"do": "call", "name": name, "target": target, "inputs": inputs, **trees}
+        header = {"do": do, "name": name, "target": target, "inputs": inputs, **trees}
         answer = self._request(header, encoder)
         with self._reading(name):
             for generator, number in zip(

@@ -8,6 +8,7 @@ wrong, such as to end, to hang or to send garbage, is a Failure of the call that
 from collections.abc import Callable
 
 from autograder.remote.channel import Channel
+from course_pkg.checking.failure import Failure
 from course_pkg.remote.messages import WireError
 
 
@@ -40,6 +41,19 @@ class Proxy:
     def __call__(self, *args, **kwargs):
         self._renew()
         return self._channel.call(self._number, self._name, args, kwargs)
+
+    def _iterate(self, *args, **kwargs) -> "Proxy":
+        self._renew()
+        found = self._channel.call(self._number, self._name, args, kwargs, do="iterate")
+        if not isinstance(found, Proxy):
+            raise Failure(f"{self._name} gives no iterator that can be read.")
+        return found
+
+    def _next(self) -> tuple:
+        item = self._channel.ask("next", self._name, target=self._number)
+        if not isinstance(item, tuple) or len(item) > 1:
+            raise Failure(f"{self._name} gives an item that cannot be read.")
+        return item
 
     def __getattr__(self, name: str):
         if name.startswith("_"):

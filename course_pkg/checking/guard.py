@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import itertools
 import signal
 import sysconfig
 import threading
@@ -36,6 +37,20 @@ _NOT_STUDENT = (
 
 class TooSlow(BaseException):
     """A call has run out of time; not an Exception, so that student code does not swallow it."""
+
+
+def steps(call: Any, *args, **kwargs) -> Iterator:
+    """Call something guarded, and take one item of its result after the other.
+
+    In between, the student's code does not run: a plain call gives a whole iterator as a list.
+    Items hold data; when grading, gradients do not go back through them.
+
+    Raises:
+        Failure: as `Guarded`, at the step that goes wrong.
+    """
+    iterator = call._iterate(*args, **kwargs)
+    while item := iterator._next():
+        yield item[0]
 
 
 class Guarded:
@@ -108,6 +123,17 @@ class Guarded:
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):
             twice.mark_what_stays_behind(result)
         return self._wrap(result, self._name.partition(".")[0])
+
+    def _iterate(self, *args, **kwargs) -> "Guarded":
+        """Call it, and guard an iterator over the result."""
+        args, kwargs = _unwrap(args), _unwrap(kwargs)
+        iterator = self._attempt(lambda: iter(self._target(*args, **kwargs)))
+        return Guarded(iterator, self._name, self._seconds, None, self._rule)
+
+    def _next(self) -> tuple:
+        """Take the next item of a guarded iterator: a tuple of one, or of none at the end."""
+        items = self._attempt(lambda: tuple(itertools.islice(self._target, 1)))
+        return tuple(self._wrap(_from_numpy(item), self._name) for item in items)
 
     def _changed(self, name: str, observed: Tensor | None = None) -> Failure:
         return Failure(

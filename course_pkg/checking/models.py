@@ -30,6 +30,88 @@ class SmallDecoder(tuple):
         return s @ output + bias, s, None
 
 
+class SmallCache:
+    """What a `SmallReader` has read: like a `KVCache`, a length that can be cut.
+
+    Args:
+        capacity: how many tokens there is room for.
+    """
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.kept: Tensor | None = None  # (B, N, C)
+
+    @property
+    def length(self) -> int:
+        return 0 if self.kept is None else self.kept.shape[1]
+
+    def append(self, new: Tensor) -> Tensor:
+        """Add vectors, and give all there are."""
+        kept = new if self.kept is None else torch.cat([self.kept, new], dim=1)
+        if kept.shape[1] > self.capacity:
+            raise ValueError(f"{kept.shape[1]} tokens do not fit into a cache for {self.capacity}")
+        self.kept = kept
+        return kept
+
+    def truncate(self, length: int) -> None:
+        """Forget all vectors but the first ones."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot keep {length} of {self.length} positions")
+        if self.kept is not None:
+            self.kept = self.kept[:, :length]
+
+
+class SmallReader(tuple):
+    """A language model of known weights that goes on where it stopped, called as a `Llama` is.
+
+    logits_t = tanh(E[y_t] + Σ_{s≤t} F[y_s] / √(s+1)) O
+
+    It notes how many tokens it reads in each pass. It is a tuple, so that it crosses to a child as
+    data.
+
+    Args:
+        weights: E and F (V, C), O (C, V), and a list to which every pass appends its number of
+            tokens.
+    """
+
+    LONGEST = 400  # passes: a writer that never ends fails soon
+
+    def new_caches(self, B: int, capacity: int, dtype: torch.dtype | None = None) -> list:
+        """Make an empty cache for its one layer."""
+        return [SmallCache(capacity)]
+
+    def __call__(self, tokens: Tensor, caches: list | None = None) -> Tensor:
+        """Return the logits (B, T, V) after each of the new tokens (B, T)."""
+        last, earlier, output, passes = self
+        passes.append(tokens.shape[1])
+        if len(passes) > self.LONGEST:
+            raise RuntimeError("the model was called too often: does the writer ever finish?")
+        cache = SmallCache(1 << 30) if caches is None else caches[0]
+        past, T = cache.length, tokens.shape[1]
+        root = torch.arange(past + 1, past + T + 1).to(earlier).sqrt()[:, None]
+        total = cache.append(earlier[tokens] / root).cumsum(dim=1)[:, past:]
+        return torch.tanh(last[tokens] + total) @ output
+
+
+class SmallDraft(tuple):
+    """Propose what some known texts go on with; a tuple, so that it crosses to a child as data.
+
+    Args:
+        texts: lists of tokens. The one that begins most like the tokens in question is followed.
+    """
+
+    def __call__(self, tokens: list[int], k: int) -> list[int]:
+        """Return up to k tokens."""
+
+        def agrees(text: list[int]) -> int:
+            return next(
+                (n for n, (a, b) in enumerate(zip(text, tokens, strict=False)) if a != b),
+                len(tokens),
+            )
+
+        return max(self, key=agrees)[len(tokens) : len(tokens) + k]
+
+
 class SmallServed(tuple):
     """A language model of known weights, as an engine of serving serves it.
 

@@ -1,6 +1,7 @@
 """Checks of linear_attention. Oracles: loops over pairs of steps, closed forms, torch."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -447,6 +448,36 @@ def tree(scan, case):
     case.equal(scan(ones, ones), expected, "h in bfloat16", rtol=0.03)
 
 
+def flat(case: Case, result: object, names: tuple[str, ...]) -> Tensor:
+    """Join all tensors of a result, which may be nested, to one vector."""
+    if isinstance(result, Tensor):
+        return result.flatten()
+    parts = case.unpack(result, *names)
+    inner = ("its first part", "its second part")
+    return torch.cat([flat(case, part, inner) for part in parts])
+
+
+def flow(
+    case: Case,
+    call: Callable,
+    oracle: Callable,
+    inputs: list[Tensor],
+    names: str,
+    results: tuple[str, ...] = RUN,
+) -> None:
+    """Compare the gradients of all results of a student's function with those of an oracle."""
+    inputs = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    expected = flat(case, oracle(*inputs), results)
+    seen = 0.1 * case.randn(*expected.shape)  # so that float32 rounds less than is seen
+    gradients = torch.autograd.grad(expected, inputs, seen)
+    given = flat(case, call(*inputs), results)
+    case.shape(given, tuple(expected.shape), "all numbers of the results together")
+    case.trains(given, "the results")
+    given.backward(seen.to(given))
+    for name, tensor, gradient in zip(names.split(), inputs, gradients, strict=True):
+        case.gradient(tensor, gradient, name)
+
+
 def chunk_inputs(case: Case, B: int, H: int, T: int, D: int, D_V: int) -> list[Tensor]:
     """Draw queries, keys, values and the logarithms of decays."""
     return [*triple(case, B, H, T, D, D_V), -case.rand(B, H, T)]
@@ -483,6 +514,20 @@ def any_chunk(scan, case):
     given, S = chunk_inputs(case, B, H, 6, D, D_V), 0.02 * case.randn(B, H, D, D_V)
     for chunk in (1, 2, 4, 6, 9):
         in_chunks(case, scan, given, S, chunk)
+
+
+@check(chunked_scan, weight=2, see=SCAN)
+def strong_decay(scan, case):
+    """gives numbers, and gradients, where the decay within a chunk is e^-1000 and less"""
+    B, H, D, D_V = case.sizes(4)
+    inputs = chunk_inputs(case, B, H, 20, D, D_V)
+    inputs[3] = -64.0 * case.integers(0, 3, B, H, 20)  # exact in float32
+    in_chunks(case, scan, inputs, None, 20)
+
+    def oracle(Q, K, V, log_decay):
+        return decayed(Q, K, V, log_decay.exp()[..., None])
+
+    flow(case, lambda *given: scan(*given, chunk=20), oracle, inputs, "Q K V log_decay")
 
 
 @check(chunked_scan, see=SCAN)
@@ -618,6 +663,15 @@ def last_tap(convolve, case):
     X, taps = case.randn(B, T, D), torch.zeros(D, W, dtype=torch.float64)
     taps[:, -1] = 1
     demand_convolved(case, convolve(X, taps), (X, convolved(X, taps)[1]))
+
+
+@check(short_convolution, see=BACK)
+def short(convolve, case):
+    """keeps inputs of before when there are fewer new ones than it keeps"""
+    B, D = case.sizes(2)
+    X, taps, past = case.randn(B, 2, D), small_taps(case, D, 6), case.randn(B, 5, D)
+    demand_convolved(case, convolve(X, taps, past), convolved(X, taps, past))
+    demand_convolved(case, convolve(X, taps), convolved(X, taps))
 
 
 Weights = dict[str, Tensor]

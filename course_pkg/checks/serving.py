@@ -1,5 +1,6 @@
 """Checks of serving. Oracles: plain generation, a search by hand, plans by the rules."""
 
+import itertools
 import math
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.guard import steps
 from course_pkg.checking.models import SmallServed
 from course_pkg.checking.registry import check
 from course_pkg.checks.paged_attention import (
@@ -141,6 +143,25 @@ def joins_and_leaves(schedulers, case):
     driver.compare(case, [*expected, (2, 0, 6, 7), (2, 2, 9, 10)])
 
 
+@check(Scheduler, weight=2, see="Decide anew in every step")
+def forks(schedulers, case):
+    """copies a shared block before a fork or its parent writes to it"""
+    driver = Driver(schedulers, 10, 4, 3)
+    driver.add(0, 5, longest=8, forks=1)
+    driver.add(1, 4, longest=8)
+    driver.step()
+    driver.fork(0, 7)
+    served = [number for number, _, _ in driver.step()]
+    seen = [*queues(driver.scheduler), *served, len(driver.copies)]
+    what = "running, -1, waiting; who is served, and how many copies, after a fork"
+    same(case, seen, [0, 7, 1, -1, 0, 7, 1, 1], what)
+    expected = [(0, 0, 0, 5), (0, 1, 0, 4), (1, 0, 5, 6), (1, 7, 5, 6), (1, 1, 4, 5)]
+    driver.compare(case, expected)
+    for each in (7, 1, 0):
+        driver.remove(each)
+    same(case, [driver.available, *queues(driver.scheduler)], [10, -1], "free blocks at the end")
+
+
 @check(Scheduler, weight=2, see="Room is set aside")
 def sets_aside(schedulers, case):
     """admits a sequence only when all blocks that it may ever need can be set aside"""
@@ -168,23 +189,34 @@ def first_come(schedulers, case):
     driver.compare(case, [(0, 0, 0, 6), (1, 0, 6, 7), (2, 1, 0, 8), (2, 2, 0, 2)])
 
 
+def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[int]:
+    """List who runs and who waits before and after a fork that was announced."""
+    driver = Driver(schedulers, blocks, 2, most)
+    driver.add(0, 3, longest=6, forks=1)
+    for sequence in (1, 2):
+        driver.add(sequence, 3, longest=3)
+    driver.step()
+    before = queues(driver.scheduler)
+    driver.fork(0, 7)
+    driver.step()
+    return before + queues(driver.scheduler)
+
+
+ANNOUNCED = [0, 1, -1, 2, 0, 7, 1, -1, 2]
+
+
 @check(Scheduler, see="Room is set aside")
-def forks_to_come(schedulers, case):
-    """keeps places and blocks for the forks that are still to come"""
-    seen = []
-    for most, blocks in ((3, 99), (99, 8)):
-        driver = Driver(schedulers, blocks, 2, most)
-        driver.add(0, 3, longest=6, forks=1)
-        for sequence in (1, 2):
-            driver.add(sequence, 3, longest=3)
-        driver.step()
-        seen += queues(driver.scheduler)
-        driver.fork(0, 7)
-        driver.step()
-        seen += queues(driver.scheduler)
-    expected = [0, 1, -1, 2, 0, 7, 1, -1, 2]
-    what = "running, -1, waiting before and after a fork: for most = 3, and for 8 blocks"
-    same(case, seen, expected * 2, what)
+def places_for_forks(schedulers, case):
+    """keeps places for the forks that are still to come"""
+    seen = before_and_after_a_fork(schedulers, blocks=99, most=3)
+    same(case, seen, ANNOUNCED, "three may run: running, -1, waiting; before a fork, and after it")
+
+
+@check(Scheduler, see="Room is set aside")
+def blocks_for_forks(schedulers, case):
+    """keeps blocks for the forks that are still to come"""
+    seen = before_and_after_a_fork(schedulers, blocks=8, most=99)
+    same(case, seen, ANNOUNCED, "8 blocks: running, -1, waiting; before a fork, and after it")
 
 
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
@@ -713,6 +745,24 @@ def takes(engines, case):
     seen += [*pairs(engine.take(begun), "take"), *pairs(engine.take(begun), "take")]
     same(case, [token for _, _, token in events], second, "tokens of the stream")
     same(case, seen, [(0, token) for token in first], "(sample, token) of the other request")
+
+
+@check(Engine, weight=2, see="Two who listen at once")
+def take_turns(engines, case):
+    """gives each of two streams its own tokens, and makes no step that nobody asked for"""
+    model, prompts = small_model(case), texts(case, 3, 6)
+    expected = [generate_uncached(model, prompt, 5) for prompt in prompts]
+    engine, rows = engines(model, 20, 4), ([], [])
+    streams = [steps(engine.stream, [prompt], Sampling(5)) for prompt in prompts]
+    for turn in range(5):
+        for row, stream in zip(rows, streams, strict=True):
+            row += pairs(list(itertools.islice(stream, 1)), "the stream", 3)
+        if turn == 0:
+            left = len(queues(engine.scheduler)) - 1
+            message = f"After a token of each, two requests should run or wait, yours are {left}."
+            case.that(left == 2, message)
+    tokens = [[token for _, _, token in row] for row in rows]
+    compare_tokens(case, tokens, expected, "tokens of two streams that are asked in turns")
 
 
 @check(SwapSpace, weight=2, see="A second cache on the host")

@@ -77,6 +77,7 @@ def serve(
     cost: Cost | None = None,
     prompts: list[list[int]] | None = None,
     longest: int | None = None,
+    computed: list[int] | None = None,
 ) -> list[Served]:
     """Let a scheduler of serving serve requests that come one after the other.
 
@@ -88,6 +89,7 @@ def serve(
             that nothing is found in the cache.
         longest: how many slots to set aside for each request, by a scheduler that does; as many
             as it will need when None.
+        computed: a list to which every step appends how many tokens it computes.
     Returns:
         What became of each request.
     Raises:
@@ -108,6 +110,8 @@ def serve(
             raise RuntimeError(f"{len(scheduler.waiting)} requests wait, but none can run")
         moved = sum(source >= N or target >= N for source, target in copies)
         tokens = sum(stop - start for _, start, stop in work)
+        if computed is not None:
+            computed.append(tokens)
         now += cost.step(tokens, sum(stop for _, _, stop in work), moved, S)
         for number, _, stop in work:
             scheduler.advance(number, stop)

@@ -19,7 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from course_pkg.checking.failure import CheckingError
-from course_pkg.checking.models import SmallDecoder, SmallServed, SmallTranslator
+from course_pkg.checking.models import (
+    SmallDecoder,
+    SmallDraft,
+    SmallReader,
+    SmallServed,
+    SmallTranslator,
+)
 
 HEADER_BYTES = 4 << 20
 BODY_BYTES = 256 << 20
@@ -36,6 +42,8 @@ _SUBCLASSES = {
     "OrderedDict": OrderedDict,
     "Size": torch.Size,
     "SmallDecoder": SmallDecoder,
+    "SmallDraft": SmallDraft,
+    "SmallReader": SmallReader,
     "SmallServed": SmallServed,
     "SmallTranslator": SmallTranslator,
 }

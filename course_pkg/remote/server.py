@@ -113,6 +113,8 @@ class Server:
         commands = {
             "get": self._get,
             "call": self._call,
+            "iterate": self._call,
+            "next": self._next,
             "attribute": self._attribute,
             "backward": self._backward,
             "start": lambda request, encoder: {},
@@ -155,13 +157,18 @@ class Server:
                     request.tensors[number] = leaf.clone()
         args = request.value(header["args"], self._resolve)
         kwargs = request.value(header["kwargs"], self._resolve)
-        result = self._target(header)(*args, **kwargs)
+        target = self._target(header)
+        call = target._iterate if header["do"] == "iterate" else target
+        result = call(*args, **kwargs)
         answer = {
             "value": encoder.value(result),
             "generators": [encoder.tensor(g.get_state()) for g in request.generators],
             "grads": _changed_grads(header["inputs"], leaves, grads, encoder),
         }
         return answer | self._graph(header["name"], leaves, encoder)
+
+    def _next(self, request: Decoder, encoder: Encoder) -> dict:
+        return {"value": encoder.value(self._target(request.header)._next())}
 
     def _target(self, header: dict) -> Guarded:
         """Give the object that a request is about, with the time that this request has."""

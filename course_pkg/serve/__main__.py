@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from course_pkg import serving
 from course_pkg.data import small_llama
 from course_pkg.gpt import BPETokenizer
 from course_pkg.inference.models import shipped
@@ -18,17 +19,25 @@ from course_pkg.serve.door import serve
 
 
 def engine_of(notebook: Path) -> Any:
-    """Take the class Engine out of a notebook: run what it imports and defines, and no more."""
+    """Take the class Engine out of a notebook: run its imports, definitions and constants only."""
+    from IPython.core.inputtransformer2 import TransformerManager  # who has no notebook needs none
+
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    code = "\n".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "code")
-    kept = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef)
+    plain = TransformerManager().transform_cell  # for lines such as %matplotlib inline
+    code = "\n".join(plain("".join(c["source"])) for c in cells if c["cell_type"] == "code")
     module = ast.parse(code)
-    module.body = [statement for statement in module.body if isinstance(statement, kept)]
+    module.body = [statement for statement in module.body if _defines(statement)]
     names: dict[str, Any] = {"__name__": notebook.stem}
     exec(compile(module, str(notebook), "exec"), names)
     if "Engine" not in names:
         raise SystemExit(f"{notebook} defines no Engine")
     return names["Engine"]
+
+
+def _defines(statement: ast.stmt) -> bool:
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef))
 
 
 def main() -> None:
@@ -43,11 +52,8 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=16, help="slots in a block")
     parser.add_argument("--queue", type=int, default=256, help="how many sequences may wait")
     chosen = parser.parse_args()
-    if chosen.notebook is None:
-        from course_pkg.serving import Engine
-    else:
-        Engine = engine_of(chosen.notebook)
-    engine = Engine(shipped(chosen.model), chosen.blocks, chosen.block_size)
+    engines = serving.Engine if chosen.notebook is None else engine_of(chosen.notebook)
+    engine = engines(shipped(chosen.model), chosen.blocks, chosen.block_size)
     tokenizer = BPETokenizer(small_llama.merges())
     example = json.dumps({"model": chosen.model, "prompt": "## numpy.", "max_tokens": 40})
 

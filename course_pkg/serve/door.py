@@ -145,7 +145,7 @@ class Door:
 
     def application(self) -> Application:
         """Give the addresses under which clients find all this."""
-        routes = [
+        routes: list[tuple] = [
             ("/v1/completions", Completions, {"door": self, "is_chat": False}),
             ("/v1/chat/completions", Completions, {"door": self, "is_chat": True}),
             ("/v1/models", Models, {"door": self}),

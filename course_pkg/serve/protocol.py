@@ -5,7 +5,7 @@
 
 import random
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from course_pkg.gpt import BPETokenizer
 from course_pkg.inference.requests import Sampling
@@ -97,12 +97,13 @@ def _prompts(body: dict, tokenizer: BPETokenizer) -> list[list[int]]:
     given, V = body.get("prompt"), len(tokenizer.tokens)
     each = given if isinstance(given, list) and not _is_tokens(given, V) else [given]
     prompts = [tokenizer.encode(one.encode()) if isinstance(one, str) else one for one in each]
-    if not prompts or not all(_is_tokens(one, V) for one in prompts):
+    tokens = [one for one in prompts if _is_tokens(one, V)]
+    if not prompts or len(tokens) < len(prompts):
         raise Refused(f"prompt must be a text or tokens below {V}, or a list of these", "prompt")
-    return prompts
+    return tokens
 
 
-def _is_tokens(given: object, V: int) -> bool:
+def _is_tokens(given: object, V: int) -> TypeGuard[list[int]]:
     return (
         isinstance(given, list)
         and bool(given)

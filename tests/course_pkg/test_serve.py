@@ -291,10 +291,12 @@ def test_the_command_serves_a_notebooks_engine(tokenizer, tmp_path):
     own = tmp_path / "own.ipynb"
     source = [
         "from course_pkg import serving\n",
+        "%matplotlib inline\n",
         "print('not run')\n",
+        "LETTER = 65\n",
         "class Engine(serving.Engine):\n",
         "    def take(self, number):\n",
-        "        return [(sample, 65) for sample, _ in super().take(number)]\n",
+        "        return [(sample, LETTER) for sample, _ in super().take(number)]\n",
     ]
     cells = [{"cell_type": "markdown", "source": []}, {"cell_type": "code", "source": source}]
     own.write_text(json.dumps({"cells": cells}))

@@ -26,6 +26,21 @@ def numbers(count):
     yield from range(count)
 
 
+def products(x):
+    for factor in range(1, 4):
+        yield factor * x
+    raise KeyError("no more")
+
+
+class Steps:
+    def __init__(self):
+        self.taken = 0
+
+    def run(self, count):
+        for self.taken in range(1, count + 1):
+            yield self.taken
+
+
 def several(x, y, rows):
     product = x * y
     return product, rows + 1, [x[rows].exp(), product]
@@ -137,6 +152,11 @@ def prints():
 def loops():
     while True:
         pass
+
+
+def stalls():
+    yield 1
+    loops()
 
 
 def loops_on():

@@ -8,7 +8,7 @@ from torch import nn
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
-from course_pkg.checking.guard import Guarded, NotImplementedYet
+from course_pkg.checking.guard import Guarded, NotImplementedYet, steps
 from tests.plain_kernel import Notebook
 
 SOURCE = Path(__file__).with_name("student.py").read_text()
@@ -59,6 +59,25 @@ def test_values_come_and_go(get):
     assert torch.equal(result[0]["b"], torch.arange(3)) and result[0]["c"] == torch.float16
     assert result[0]["a"] == [1, (2.5, None)] and result[1] == {"more": (True,)}
     assert get("numbers")(3) == [0, 1, 2]
+
+
+def test_steps_run_when_they_are_asked_for(get):
+    student = get("Steps")()
+    one, other = steps(student.run, 3), steps(student.run, count=9)
+    assert next(one) == student.taken == 1
+    assert [next(other) for _ in range(5)] == [1, 2, 3, 4, 5] and student.taken == 5
+    assert next(one) == student.taken == 2
+    assert list(one) == [3]
+    assert list(steps(get("numbers"), 0)) == []
+    assert list(steps(get("echo"), 4)) == [4, {}]  # of a tuple, as of any iterable
+
+
+def test_a_step_may_fail(get):
+    events = steps(get("products"), torch.ones(2))
+    assert torch.equal(next(events) + next(events), torch.full((2,), 3.0))
+    assert message_of(list, events).startswith("products raised KeyError")
+    no_iterable = message_of(lambda: list(steps(get("grad_mode"))))
+    assert no_iterable.startswith("grad_mode raised TypeError: 'bool' object is not iterable")
 
 
 def test_instances(get):

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from autograder.grade.solutions import RESTARTS
+from autograder.remote.proxy import Proxy
 from course_pkg.checking.failure import Failure
+from course_pkg.checking.guard import steps
 from course_pkg.remote.messages import WireError
 from tests.plain_kernel import Notebook
 
@@ -59,6 +61,32 @@ def test_endless_loops():
         assert message_of(notebook.get("loops_on")) == "loops_on ran for more than 0.2 s."
         assert time.monotonic() - start < SOON
         assert notebook.get("scale")(torch.ones(1), 2.0) == 2  # in a new fork
+
+
+def test_an_endless_step():
+    with Notebook(SOURCE, 0.2, grace=0.3) as notebook:
+        items = steps(notebook.get("stalls"))
+        assert next(items) == 1
+        assert message_of(next, items) == "stalls ran for more than 0.2 s."
+
+
+@pytest.mark.parametrize("answer", [None, 5, [], (1, 2), {"a": 1}])
+def test_a_false_iterator(answer):
+    class Liar:
+        ended = None
+
+        def call(self, *request, do):
+            return answer
+
+        def ask(self, *request, **fields):
+            return answer
+
+        def release_with(self, *owner):
+            pass
+
+    student = Proxy(Liar(), 1, "f", "function", "function")
+    assert message_of(list, steps(student)) == "f gives no iterator that can be read."
+    assert message_of(student._next) == "f gives an item that cannot be read."
 
 
 def test_a_fork_that_ends():

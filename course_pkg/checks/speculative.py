@@ -1,0 +1,1572 @@
+"""Checks of speculative. Oracles: enumeration, loops over numbers, whole texts without caches."""
+
+import itertools
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from course_pkg.checking.case import Case
+from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.models import SmallDraft, SmallReader
+from course_pkg.checking.registry import check
+from course_pkg.checks.kv_cache import demand_pieces, in_pieces
+from course_pkg.checks.paged_attention import flat, number, numbers, pairs, record, same, tables
+from course_pkg.checks.positions import rotated
+from course_pkg.checks.serving import (
+    compare_tokens,
+    free_blocks,
+    plain_logits,
+    run,
+    serve,
+    small_model,
+    texts,
+)
+from course_pkg.gpt import token_probabilities
+from course_pkg.inference.models import generate_uncached
+from course_pkg.inference.requests import Sampling
+from course_pkg.speculative import (
+    LatentAttention,
+    QuantisedKVCache,
+    QuantisedLinear,
+    QuantisedPagedCache,
+    SpeculativeCore,
+    SpeculativeWriter,
+    Speculator,
+    accept_or_resample,
+    best_draft_length,
+    dequantise,
+    draw_token,
+    expected_tokens,
+    pack_int4,
+    prompt_lookup,
+    quantise,
+    rotate,
+    unpack_int4,
+)
+
+
+def pick(weights: list[float], u: float) -> int:
+    """Draw by going along the weights."""
+    reached, total = 0.0, sum(weights)
+    for token, weight in enumerate(weights):
+        reached += weight
+        if weight > 0 and reached > u * total:
+            return token
+    raise AssertionError("u is 1 or more")
+
+
+def demand_drawn(case: Case, draw, weights: Tensor, us: list[float], what: str) -> None:
+    """Compare the tokens that are drawn with several numbers."""
+    given = [number(draw(weights, u), "the token") for u in us]
+    same(case, given, [pick(weights.tolist(), u) for u in us], what)
+
+
+@check(draw_token, weight=2, see="A number becomes a token")
+def in_proportion(draw, case):
+    """gives each token the share of the numbers that is its probability"""
+    given, expected, us = [], [], [(n + 0.5) / 15 for n in range(15)]
+    for p in torch.softmax(2 * case.randn(4, 7), dim=1):
+        given += [number(draw(p, u), "the token") for u in us]
+        expected += [pick(p.tolist(), u) for u in us]
+    same(case, given, expected, "tokens for 15 numbers u, for each of four distributions")
+
+
+@check(draw_token, see="A number becomes a token")
+def weights(draw, case):
+    """takes weights that do not sum to one"""
+    for scale in (0.3, 5.0):
+        rest = scale * case.rand(6)
+        us = [(n + 0.5) / 40 for n in range(40)]
+        demand_drawn(
+            case, draw, rest, us, f"tokens for weights that sum to {float(rest.sum()):.2f}"
+        )
+
+
+@check(draw_token, see="A number becomes a token")
+def never_impossible(draw, case):
+    """draws no token whose probability is 0, also where u lies on a border"""
+    p = torch.tensor([0, 3, 0, 1, 0, 4, 0], dtype=torch.float64) / 8
+    demand_drawn(case, draw, p, [n / 8 for n in range(8)], "tokens for u = 0, 1/8, …, 7/8")
+
+
+def chances(case: Case, *shape: int, zeros: bool = False) -> Tensor:
+    """Draw probabilities; with zeros, half of them are 0."""
+    p = torch.softmax(2 * case.randn(*shape), dim=-1)
+    if zeros:
+        half = case.rand(*shape).argsort(dim=-1) < shape[-1] // 2
+        p = p.masked_fill(half, 0)
+    return p / p.sum(dim=-1, keepdim=True)
+
+
+def judged(p: Tensor, q: Tensor, drafted: list[int], u: list[float]) -> list[int]:
+    """Accept or resample, number by number."""
+    k = len(drafted)
+    for n, token in enumerate(drafted):
+        if u[n] * float(q[n, token]) >= float(p[n, token]):
+            rest = [max(a - b, 0.0) for a, b in zip(p[n].tolist(), q[n].tolist(), strict=True)]
+            return [*drafted[:n], pick(rest, u[k])]
+    return [*drafted, pick(p[k].tolist(), u[k])]
+
+
+def as_list(value: object, what: str) -> list[int]:
+    """Demand a tensor of tokens in one row."""
+    if not isinstance(value, Tensor) or value.dim() != 1 or value.is_floating_point():
+        raise Failure(
+            f"{what} should be a tensor of whole numbers, one row, yours is {describe(value)}."
+        )
+    return value.tolist()
+
+
+def outcome(accept, p: Tensor, q: Tensor, drafted: list[int], u: list[float]) -> list[int]:
+    """Call a student's function, with lists."""
+    numbers_u = torch.tensor(u, dtype=torch.float64)
+    found = accept(p, q, torch.tensor(drafted, dtype=torch.long), numbers_u)
+    tokens = as_list(found, "the result")
+    if not 1 <= len(tokens) <= len(drafted) + 1:
+        text = (
+            f"{len(drafted)} drafted tokens give 1 to {len(drafted) + 1}, yours are {len(tokens)}."
+        )
+        raise Failure(f"Too many or too few: {text}")
+    return tokens
+
+
+def compare_outcomes(case: Case, accept, inputs: list[tuple], what: str) -> None:
+    """Compare what comes out of several calls; short rows are filled up with -1."""
+    rows = [outcome(accept, *each) for each in inputs]
+    compare_tokens(case, rows, [judged(*each) for each in inputs], what)
+
+
+def boxes(p: Tensor, q: Tensor, drafted: tuple) -> list[tuple[float, list[float]]]:
+    """Cut the cube of uniform numbers where something else happens: volumes, and points inside."""
+    k, found, left = len(drafted), [], 1.0
+    passes = [min(1.0, float(p[n, x] / q[n, x])) for n, x in enumerate(drafted)]
+    for end in range(k + 1):
+        share = left * (1 - passes[end]) if end < k else left
+        point = [a / 2 for a in passes[:end]]
+        if end < k:
+            left *= passes[end]
+            point += [(1 + passes[end]) / 2] + [0.5] * (k - end - 1)
+        if share > 0:
+            rest = p[k] if end == k else (p[end] - q[end]).clamp(min=0)
+            border = [0.0, *(rest / rest.sum()).cumsum(0).tolist()]
+            for low, high in itertools.pairwise(border):
+                if high > low:
+                    found.append((share * (high - low), [*point, (low + high) / 2]))
+    return found
+
+
+def demand_law(case: Case, accept, V: int, k: int, zeros: bool = False) -> None:
+    """Enumerate all drafts and outcomes, and compare the distribution of k + 1 tokens."""
+    every = [t for n in range(k + 1) for t in itertools.product(range(V), repeat=n)]
+    target = {text: chances(case, V) for text in every}
+    draft = {text: chances(case, V, zeros=zeros) for text in every}
+    law = torch.zeros((V,) * (k + 1), dtype=torch.float64)
+    expected = torch.zeros_like(law)
+    for whole in itertools.product(range(V), repeat=k + 1):
+        rows = [target[whole[:n]][whole[n]] for n in range(k + 1)]
+        expected[whole] = math.prod(map(float, rows))
+    for drafted in itertools.product(range(V), repeat=k):
+        p = torch.stack([target[drafted[:n]] for n in range(k + 1)])
+        q = torch.stack([draft[drafted[:n]] for n in range(k + 1)])[:k]
+        weight = math.prod(float(q[n, x]) for n, x in enumerate(drafted))
+        for volume, u in boxes(p, q, drafted) if weight else []:
+            found = tuple(outcome(accept, p, q, list(drafted), u))
+            for rest in itertools.product(range(V), repeat=k + 1 - len(found)):
+                text = found + rest  # what is shorter goes on as the target does
+                later = [float(target[text[:n]][text[n]]) for n in range(len(found), k + 1)]
+                law[text] += weight * volume * math.prod(later)
+    what = f"distribution of {k + 1} tokens from {k} drafted ones, {V} in the vocabulary"
+    case.equal(law, expected, what, rtol=0, atol=1e-12)
+
+
+@check(accept_or_resample, weight=3, see="Accept or resample")
+def exact(accept, case):
+    """gives tokens whose distribution is the target's to 1e-12, by enumeration"""
+    for k in (1, 2):
+        demand_law(case, accept, 4, k)
+
+
+@check(accept_or_resample, weight=2, see="Accept or resample")
+def accepts(accept, case):
+    """accepts a token if u is below p / q, and none after the first that it rejects"""
+    inputs = []
+    for _ in range(12):
+        p, q, drafted = chances(case, 4, 6), chances(case, 3, 6), case.integers(0, 6, 3).tolist()
+        ratio = [float(p[n, x] / q[n, x]) for n, x in enumerate(drafted)]
+        sides = (0.98 + 0.04 * case.integers(0, 2, 3)).tolist()
+        u = [min(a * b, 0.999) for a, b in zip(ratio, sides, strict=True)]
+        inputs.append((p, q, drafted, [*u, float(case.rand(1))]))
+    compare_outcomes(case, accept, inputs, "tokens for u just below and just above p / q")
+
+
+@check(accept_or_resample, see="Accept or resample")
+def one_more(accept, case):
+    """adds a token of the target's when it has accepted all"""
+    inputs = []
+    for n in range(12):
+        p, drafted = chances(case, 3, 5), case.integers(0, 5, 2).tolist()
+        q = torch.stack([p[0].flip(0), p[1].roll(1)])
+        q[[0, 1], drafted] = p[[0, 1], drafted] / 2
+        inputs.append((p, q / q.sum(1, keepdim=True), drafted, [0.3, 0.2, (n + 0.5) / 12]))
+    compare_outcomes(case, accept, inputs, "tokens when all are accepted")
+
+
+@check(accept_or_resample, see="Where there is no choice")
+def certain(accept, case):
+    """decides without chance where the draft, the target or both are certain"""
+    inputs, eye = [], torch.eye(5, dtype=torch.float64)
+    for n in range(16):
+        drafted, best = case.integers(0, 5, 3), case.integers(0, 5, 4)
+        best[: n % 4] = drafted[: n % 4]
+        p = eye[best] if n < 10 else chances(case, 4, 5)
+        inputs.append((p, eye[drafted], drafted.tolist(), case.rand(4).tolist()))
+    compare_outcomes(case, accept, inputs, "tokens when p or q is 1 for one token")
+
+
+def reader(case: Case, V: int = 7, C: int = 5) -> SmallReader:
+    """Draw a model that goes on where it stopped."""
+    return SmallReader((case.randn(V, C), case.randn(V, C), 2 * case.randn(C, V), []))
+
+
+def near(case: Case, model: SmallReader) -> SmallReader:
+    """A model that often says the same as another."""
+    last, earlier, output, _ = model
+    return SmallReader((last, earlier, output + case.randn(*output.shape) / 2, []))
+
+
+def after(model: SmallReader, text: list[int], temperature: float) -> Tensor:
+    """The probabilities after each token of a text, read as a whole."""
+    logits = SmallReader((*model[:3], []))(torch.tensor([text]))[0]
+    return token_probabilities(logits, temperature)
+
+
+def step_by_hand(
+    target: SmallReader,
+    draft: SmallReader | None,
+    text: list[int],
+    k: int,
+    u: list[float],
+    temperature: float,
+) -> list[int]:
+    """Take a step without any cache."""
+    q, whole = [], list(text)
+    if draft is None:
+        whole += looked_up(text, k)
+        q = [torch.eye(target[2].shape[1])[x].double() for x in whole[len(text) :]]
+    else:
+        for n in range(k):
+            q.append(after(draft, whole, temperature)[-1])
+            whole.append(pick(q[n].tolist(), u[n]))
+    m = len(whole) - len(text)
+    p = after(target, whole, temperature)[len(text) - 1 :]
+    rows = torch.stack(q) if q else p[:0]
+    return judged(p, rows, whole[len(text) :], u[k : k + m + 1])
+
+
+def take_steps(case: Case, one, text: list[int], ks: list[int]) -> tuple[list, list, list]:
+    """Take steps with a student's object: the new tokens of each, and what was drawn for it."""
+    rows, drawn, read = [], [], []
+    for k in ks:
+        u = case.rand(2 * k + 1)
+        new = as_list(one.speculative_step(torch.tensor(text), k, u), "the new tokens")
+        if not 1 <= len(new) <= k + 1:
+            raise Failure(f"A step of {k} drafts should add 1 to {k + 1} tokens, yours {len(new)}.")
+        rows.append(new)
+        drawn.append(u.tolist())
+        read.append(list(case.unpack(one.lengths, "target", "draft")))
+        text = text + new
+    return rows, drawn, read
+
+
+def compare_steps(case: Case, speculators, target, draft, temperature: float, ks: list) -> list:
+    """Compare steps with those by hand; give what the caches hold after each, and should hold."""
+    text = case.integers(0, 7, 4).tolist()
+    one = speculators(target, draft, 80, temperature)
+    rows, drawn, read = take_steps(case, one, text, ks)
+    expected, kept = [], []
+    for k, u in zip(ks, drawn, strict=True):
+        so_far = text + flat(expected)
+        expected.append(step_by_hand(target, draft, so_far, k, u, temperature))
+        accepted = len(expected[-1]) - 1
+        before = kept[-1][1] if kept else 0
+        own = len(so_far) + min(accepted, k - 1) if k else before
+        kept.append([len(so_far) + accepted, own])
+    what = f"new tokens of {len(ks)} steps at temperature {temperature}"
+    compare_tokens(case, rows, expected, what)
+    return [flat(read), flat(kept)]
+
+
+@check(Speculator, weight=3, see="One step")
+def steps(speculators, case):
+    """adds the tokens that drafting and judging without any cache add"""
+    target = reader(case)
+    for temperature in (1.0, 0.6):
+        compare_steps(case, speculators, target, near(case, target), temperature, [3] * 8)
+
+
+@check(Speculator, see="One step")
+def drafts(speculators, case):
+    """drafts with the draft model, each token from the probabilities that it returns"""
+    target, draft = reader(case), reader(case)
+    text, u = case.integers(0, 7, 5), case.rand(4)
+    found = speculators(target, draft, 20, 0.7).propose(text, 4, u)
+    drafted, q = case.unpack(found, "drafted", "q")
+    whole, rows = text.tolist(), []
+    for n in range(4):
+        rows.append(after(draft, whole, 0.7)[-1])
+        whole.append(pick(rows[n].tolist(), float(u[n])))
+    case.equal(q, torch.stack(rows), "q")
+    same(case, as_list(drafted, "drafted"), whole[5:], "drafted tokens")
+
+
+@check(Speculator, weight=2, see="One step")
+def one_pass(speculators, case):
+    """lets the target read each step in one pass, and nothing that it has read before"""
+    target = reader(case)
+    draft, k = near(case, target), 3
+    one, text = speculators(target, draft, 80), case.integers(0, 7, 4).tolist()
+    rows, _, _ = take_steps(case, one, text, [k] * 8)
+    passes = len(one.target[3])
+    text = f"The target should make 8 passes for 8 steps, yours makes {passes}."
+    case.that(passes == 8, f"{text} Does it read all drafts of a step at once?")
+    same(
+        case,
+        list(one.target[3]),
+        [4 + k] + [k + 1] * 7,
+        "tokens that the target reads in each pass",
+    )
+    expected = [4, 1, 1]
+    for row in rows[:-1]:
+        expected += [2 if len(row) == k + 1 else 1, 1, 1]
+    same(case, list(one.draft[3]), expected, "tokens that the draft reads in each pass")
+
+
+@check(Speculator, weight=2, see="Forget what is not the text")
+def rolls_back(speculators, case):
+    """leaves in both caches what is part of the text, and no more"""
+    target, k, read, kept = reader(case), 3, [], []
+    for length in range(2, 12):
+        one = speculators(target, near(case, target), 40)
+        ((new,), _, lengths) = take_steps(case, one, case.integers(0, 7, length).tolist(), [k])
+        read.append(lengths[0])
+        kept.append([length + len(new) - 1, length + min(len(new), k) - 1])
+    what = "lengths of the caches of target and draft after a first step, for ten texts"
+    same(case, flat(read), flat(kept), what)
+
+
+@check(Speculator, see="Where there is no choice")
+def best(speculators, case):
+    """adds the target's best tokens at temperature 0, whatever the draft is"""
+    target = reader(case)
+    for draft in (near(case, target), reader(case)):
+        compare_steps(case, speculators, target, draft, 0.0, [3] * 8)
+
+
+def looked_up(tokens: list[int], k: int, longest: int = 3) -> list[int]:
+    """Look up by comparing all places; go on with the distance between the two."""
+    for n in range(longest, 0, -1):
+        ends = [t for t in range(n, len(tokens)) if tokens[t - n : t] == tokens[-n:]]
+        if ends and n < len(tokens):
+            found, distance = list(tokens), len(tokens) - ends[-1]
+            for _ in range(k):
+                found.append(found[-distance])
+            return found[len(tokens) :]
+    return []
+
+
+def compare_guesses(case: Case, look_up, questions: list[tuple], what: str) -> None:
+    """Compare guesses for several texts; short rows are filled up with -1."""
+    rows = [numbers(look_up(*each), "the guess") for each in questions]
+    text = "Not every guess should be empty, yours are. Do the last tokens find themselves?"
+    case.that(any(rows), text)
+    compare_tokens(case, rows, [looked_up(*each) for each in questions], what)
+
+
+@check(prompt_lookup, weight=2, see="The text drafts for itself")
+def followed(look_up, case):
+    """guesses what followed the longest run of last tokens that came before"""
+    texts_of = [case.integers(0, 4, 30).tolist() for _ in range(12)]
+    questions = [(text, 4) for text in texts_of]
+    compare_guesses(case, look_up, questions, "guesses for 12 texts of 4 different tokens")
+
+
+@check(prompt_lookup, see="The text drafts for itself")
+def latest(look_up, case):
+    """takes the latest of several places"""
+    questions = [
+        ([1, 2, 3, n, 1, 2, 3, n + 1, 0, 1, 2, 3, n + 2, 9, 1, 2, 3], 2) for n in range(20, 26)
+    ]
+    compare_guesses(case, look_up, questions, "guesses where the last tokens came three times")
+
+
+@check(prompt_lookup, see="The text drafts for itself")
+def longest_first(look_up, case):
+    """prefers a longer run that came earlier to a shorter one that came later"""
+    questions = [([5, 6, 7, n, 0, 6, 7, n + 1, 0, 7, n + 2, 0, 5, 6, 7], 3) for n in range(20, 23)]
+    questions += [
+        ([5, 6, n, 0, 6, n + 1, 0, 5, 6], 3, longest) for n in (20, 30) for longest in (1, 2, 4)
+    ]
+    compare_guesses(case, look_up, questions, "guesses where a longer run came earlier")
+
+
+@check(prompt_lookup, see="The text drafts for itself")
+def into_itself(look_up, case):
+    """goes on with what it has guessed where the text ends"""
+    questions = [([n] * 4, 5) for n in (1, 2)] + [([1, 2, n] * 3, 7) for n in (5, 6)]
+    questions += [([n, n, 0, n, n, n], 4) for n in (7, 8, 9)]
+    compare_guesses(case, look_up, questions, "guesses for texts that repeat themselves")
+
+
+@check(prompt_lookup, see="The text drafts for itself")
+def nothing(look_up, case):
+    """guesses nothing after a token that is new"""
+    for text in ([], [3], [1, 2, 1, 2, 3]):
+        found = look_up(text, 3)
+        case.that(found == [], f"The guess after {text} should be empty, yours is {found}.")
+
+
+def plain(target: SmallReader, text: list[int], count: int) -> list[int]:
+    """Add the best tokens, one by one."""
+    whole = list(text)
+    for _ in range(count):
+        whole.append(int(after(target, whole, 0.0)[-1].argmax()))
+    return whole
+
+
+def by_hand(target, draft, text: list[int], count: int, k: int, temperature: float, generator):
+    """Write a text without caches: the text, and how many drafts each step was allowed."""
+    whole, allowed = list(text), []
+    while len(whole) < len(text) + count:
+        m = min(k, len(text) + count - len(whole) - 1)
+        u = torch.rand(2 * m + 1, generator=generator, dtype=torch.float64).tolist()
+        whole += step_by_hand(target, draft, whole, m, u, temperature)
+        allowed.append(m)
+    return whole, allowed
+
+
+def written(one, text: list[int], count: int, k: int, generator=None) -> list[int]:
+    """Let a student's writer write."""
+    found = one.speculative_generate(torch.tensor(text), count, k, generator)
+    return as_list(found, "the text")
+
+
+@check(SpeculativeWriter, weight=2, see="A whole text")
+def greedy(writers, case):
+    """writes what the target writes alone at temperature 0, of exactly `count` tokens"""
+    target = reader(case)
+    rows, expected = [], []
+    for draft in (near(case, target), reader(case)):
+        for count, k in ((1, 3), (6, 2), (11, 3), (10, 4)):
+            text = case.integers(0, 7, 3).tolist()
+            rows.append(written(writers(target, draft, 40, 0.0), text, count, k))
+            expected.append(plain(target, text, count))
+    compare_tokens(case, rows, expected, "texts at temperature 0")
+
+
+@check(SpeculativeWriter, weight=2, see="A whole text")
+def draws(writers, case):
+    """writes the text that a step after the other without caches makes of the same numbers"""
+    target = reader(case)
+    rows, expected = [], []
+    for seed in range(4):
+        draft, text = near(case, target), case.integers(0, 7, 4).tolist()
+        one, generator = writers(target, draft, 40, 0.8), torch.Generator().manual_seed(seed)
+        rows.append(written(one, text, 12, 3, generator))
+        again = torch.Generator().manual_seed(seed)
+        expected.append(by_hand(target, draft, text, 12, 3, 0.8, again)[0])
+    compare_tokens(case, rows, expected, "texts at temperature 0.8")
+
+
+@check(SpeculativeWriter, weight=2, see="A whole text")
+def from_itself(writers, case):
+    """drafts from the text itself when there is no draft model"""
+    target = reader(case, V=4)
+    rows, expected = [], []
+    for seed, temperature in enumerate((0.0, 1.0, 0.5)):
+        text = case.integers(0, 4, 6).tolist()
+        one, generator = writers(target, None, 40, temperature), torch.Generator().manual_seed(seed)
+        rows.append(written(one, text, 14, 3, generator))
+        again = torch.Generator().manual_seed(seed)
+        expected.append(by_hand(target, None, text, 14, 3, temperature, again)[0])
+    compare_tokens(case, rows, expected, "texts without a draft model")
+
+
+@check(SpeculativeWriter, see="A whole text")
+def no_more_than_needed(writers, case):
+    """drafts no more than can be kept, so that the capacity is never exceeded"""
+    target = reader(case)
+    one = writers(target, target, 4 + 10, 1.0)
+    text = case.integers(0, 7, 4).tolist()
+    written(one, text, 11, 4)
+    found = flat(pairs(one.history, "history"))
+    same(case, found, [4, 4, 4, 4, 0, 0], "drafted and accepted tokens of each step")
+
+
+@check(SpeculativeWriter, see="A whole text")
+def again(writers, case):
+    """writes another text with the same caches as if they were new"""
+    target = reader(case)
+    one, rows, expected = writers(target, near(case, target), 60, 0.0), [], []
+    for length in (5, 20, 35):
+        text = case.integers(0, 7, length).tolist()
+        rows.append(written(one, text, 8, 3))
+        expected.append(plain(target, text, 8))
+    compare_tokens(case, rows, expected, "three texts of one writer at temperature 0")
+
+
+ALPHAS = [0.0, 0.2, 0.5, 0.83, 0.97, 1.0]
+
+
+@check(expected_tokens, weight=2, see="How many tokens a step adds")
+def mean(expected, case):
+    """is the mean of the tokens of all ways that a step can go"""
+    ks = (0, 1, 2, 5, 9)
+    given = [[float(expected(alpha, k)) for k in ks] for alpha in ALPHAS]
+    ways = [
+        [sum((n + 1) * a**n * (1 - a if n < k else 1) for n in range(k + 1)) for k in ks]
+        for a in ALPHAS
+    ]
+    what = f"tokens for alpha = {ALPHAS} and k = {list(ks)}"
+    case.equal(torch.tensor(given).double(), torch.tensor(ways).double(), what)
+
+
+@check(expected_tokens, see="How many tokens a step adds")
+def always_right(expected, case):
+    """is k + 1 for a draft that is always right, and 1 without one"""
+    given = [float(expected(1.0, k)) for k in range(8)] + [float(expected(0.4, 0))]
+    wanted = [float(k + 1) for k in range(8)] + [1.0]
+    case.equal(
+        torch.tensor(given), torch.tensor(wanted), "tokens for alpha = 1, k = 0 … 7; and k = 0"
+    )
+
+
+def best_by_hand(alpha: float, cost: float, most: int) -> int:
+    """Try all lengths; a longer one must be better by more than rounding."""
+    best, value = 0, 1.0
+    for k in range(1, most + 1):
+        speed = sum(alpha**n for n in range(k + 1)) / (1 + k * cost)
+        if speed > value * (1 + 1e-9):
+            best, value = k, speed
+    return best
+
+
+def compare_lengths(case: Case, choose, questions: list[tuple], what: str) -> None:
+    """Compare the best lengths."""
+    given = [number(choose(*each), "the length") for each in questions]
+    wanted = [best_by_hand(*each, *([32] if len(each) == 2 else [])) for each in questions]
+    same(case, given, wanted, what)
+
+
+@check(best_draft_length, weight=2, see="How many tokens to draft")
+def most_for_the_time(choose, case):
+    """chooses the length with the most tokens for the time"""
+    questions = [(a, c) for a in (0.3, 0.6, 0.8, 0.9) for c in (0.02, 0.1, 0.24)]
+    compare_lengths(case, choose, questions, "lengths for 12 pairs of alpha and cost")
+
+
+@check(best_draft_length, see="How many tokens to draft")
+def not_at_all(choose, case):
+    """chooses 0 where a draft costs more than it brings"""
+    questions = [(a, c) for c in (0.2, 0.5, 0.9) for a in (c - 0.05, c + 0.05)] + [(0, 0.1), (1, 1)]
+    compare_lengths(case, choose, questions, "lengths for alpha just below and above the cost")
+
+
+@check(best_draft_length, see="How many tokens to draft")
+def at_most(choose, case):
+    """considers lengths up to `most`, that one too"""
+    questions = [
+        (1.0, 0.3, 5),
+        (1.0, 0.3),
+        (0.9, 0.01, 3),
+        (0.9, 0.01, 40),
+        (0.7, 0, 1),
+        (0.7, 0, 0),
+    ]
+    compare_lengths(case, choose, questions, "lengths for several `most`")
+
+
+def partly(text: list[int], right: list[int], every: int, V: int = 29) -> list[int]:
+    """A continuation of which every so many tokens are wrong."""
+    tail = right[len(text) :]
+    return text + [(x + (n % every == every - 1)) % V for n, x in enumerate(tail)]
+
+
+def known(model, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """Whole texts, as plain generation writes them."""
+    return [text + generate_uncached(model, text, count) for text in prompts]
+
+
+@check(SpeculativeCore, weight=3, see="Several tokens for each of many")
+def plain_generation(engines, case):
+    """adds the tokens that plain generation adds, with drafts from the text"""
+    model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4, V=3)
+    expected = [generate_uncached(model, prompt, 16) for prompt in prompts]
+    for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
+        rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(16))
+        compare_tokens(case, rows, expected, f"tokens with blocks of {S}, {settings}")
+
+
+@check(SpeculativeCore, weight=2, see="Several tokens for each of many")
+def different_numbers(engines, case):
+    """accepts as many tokens of each sequence as are right, in the same step"""
+    model, prompts = small_model(case), texts(case, 5, 3, 8)
+    whole = known(model, prompts, 21)
+    drafts_of = [
+        partly(text, right, every)
+        for text, right, every in zip(prompts, whole, (3, 99, 1), strict=True)
+    ]
+    engine = engines(model, 80, 4, k=4, propose=SmallDraft(drafts_of))
+    begun = [number(engine.add(prompt, Sampling(21)), "add") for prompt in prompts]
+    rows, counts = {each: [] for each in begun}, []
+    for _ in range(6):
+        found = pairs(engine.step(), "step")
+        for each, token in found:
+            rows.setdefault(each, []).append(token)
+        counts.append([sum(each == one for one, _ in found) for each in begun])
+    run(engine, rows)
+    expected = [right[len(text) :] for text, right in zip(prompts, whole, strict=True)]
+    compare_tokens(case, [rows[each] for each in begun], expected, "tokens of three sequences")
+    wanted = counts_by_hand(prompts, whole, drafts_of)
+    same(case, flat(counts), flat(wanted), "tokens of each sequence in each of six steps")
+
+
+def counts_by_hand(prompts: list, whole: list, drafts_of: list, k: int = 4) -> list[list[int]]:
+    """Say how many tokens each sequence gets in each of six steps."""
+    lengths, rows = [len(text) + 1 for text in prompts], [[1] * len(prompts)]
+    for _ in range(5):
+        rows.append([])
+        for place, (right, guess) in enumerate(zip(whole, drafts_of, strict=True)):
+            at = lengths[place]
+            stop = at + min(k, max(len(right) - at - 1, 0))
+            n = next((n for n in range(at, stop) if guess[n] != right[n]), stop) - at
+            rows[-1].append(min(n + 1, len(right) - at))
+            lengths[place] += rows[-1][-1]
+    return rows
+
+
+def wrong_drafts(prompts: list, whole: list, every: int) -> SmallDraft:
+    """Known texts of which every so many tokens are wrong."""
+    parts = zip(prompts, whole, strict=True)
+    return SmallDraft([partly(text, right, every) for text, right in parts])
+
+
+@check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
+def gives_back(engines, case):
+    """keeps blocks only for what is computed of each sequence's own tokens"""
+    model, prompts = small_model(case), texts(case, 5, 3)
+    whole = known(model, prompts, 20)
+    engine = engines(model, 40, 2, k=5, propose=wrong_drafts(prompts, whole, 2))
+    begun = [number(engine.add(prompt, Sampling(20)), "add") for prompt in prompts]
+    found, expected = [], []
+    for _ in range(7):
+        engine.step()
+        free = 40
+        for each in begun:
+            length = len(numbers(record(engine, each).tokens, "tokens")) - 1
+            length_of_table, *blocks = tables(engine, each)[0]
+            found += [
+                length_of_table,
+                len(blocks),
+                number(record(engine, each).computed, "computed"),
+            ]
+            expected += [length, math.ceil(length / 2), length]
+            free -= math.ceil(length / 2)
+        found.append(free_blocks(engine))
+        expected.append(free)
+    what = "length of the table, blocks, computed, of two; free blocks; after each of seven steps"
+    same(case, found, expected, what)
+
+
+@check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
+def cached(engines, case):
+    """leaves all that was written where later requests find it, and nothing wrong"""
+    model, prompts = small_model(case, calls=900), texts(case, 5, 8, 3)
+    whole = known(model, prompts, 24)
+    rows, expected, hits, full = [], [], [], []
+    for S, every in ((1, 2), (2, 3), (3, 2)):
+        engine = engines(model, 99, S, k=3, propose=wrong_drafts(prompts, whole, every))
+        serve(case, engine, prompts, Sampling(18))
+        before = number(engine.scheduler.hits, "hits")
+        longer = [right[: len(text) + 17] for text, right in zip(prompts, whole, strict=True)]
+        rows += serve(case, engine, longer, Sampling(5))
+        expected += [
+            right[len(text) + 17 :][:5] for text, right in zip(prompts, whole, strict=True)
+        ]
+        hits.append(number(engine.scheduler.hits, "hits") - before)
+        full.append(sum((len(text) - 1) // S * S for text in longer))
+    compare_tokens(case, rows, expected, "tokens that are added to what was written before")
+    same(case, hits, full, "tokens found in the cache, for blocks of 1, 2 and 3")
+
+
+@check(SpeculativeCore, weight=2, see="Several tokens for each of many")
+def stops(engines, case):
+    """ends a sequence with its stop token, also in the middle of what is accepted"""
+    model, prompts = small_model(case), texts(case, 5, 3, 4)
+    whole = known(model, prompts, 12)
+    rows, expected, free = [], [], []
+    for place in (4, 5, 6, 7):
+        stop = whole[0][5 + place]
+        engine = engines(model, 40, 4, k=4, propose=SmallDraft(whole))
+        rows += serve(case, engine, prompts, Sampling(12, stop))
+        expected += [generate_uncached(model, prompt, 12, stop) for prompt in prompts]
+        free.append(free_blocks(engine))
+    compare_tokens(case, rows, expected, "tokens with four different stop tokens")
+    same(case, free, [40] * 4, "free blocks at the end")
+
+
+def sampled(model, text: list[int], sampling: Sampling, guess, k: int, seed: int) -> list[int]:
+    """Draw a sample without any cache, from the numbers that the engine draws."""
+    generator, whole, first = torch.Generator().manual_seed(seed), list(text), True
+    settings = sampling.temperature, sampling.top_k, sampling.top_p
+    while (left := len(text) + sampling.max_tokens - len(whole)) > 0:
+        drafted = [] if first or left == 1 else guess(whole, min(k, left - 1))
+        so_far = range(len(whole), len(whole) + len(drafted) + 1)
+        logits = torch.stack([plain_logits(model, (whole + drafted)[:n]) for n in so_far])
+        p, first = token_probabilities(logits, *settings), False
+        if drafted:
+            u = torch.rand(len(p), generator=generator, dtype=torch.float64).tolist()
+            whole += judged(p, torch.eye(p.shape[1])[drafted].double(), drafted, u)
+        else:
+            whole.append(int(torch.multinomial(p[0], 1, generator=generator)))
+    return whole[len(text) :]
+
+
+@check(SpeculativeCore, weight=2, see="Several tokens for each of many")
+def samples(engines, case):
+    """accepts or resamples when it samples, with the sequence's own settings and generator"""
+    model, (prompt,) = small_model(case, V=7, calls=900), texts(case, 6, V=7)
+    guess, rows, expected = SmallDraft(known(model, [prompt], 14)), [], []
+    engine = engines(model, 99, 2, k=3, propose=guess)
+    for settings in ({}, {"top_k": 3}, {"top_p": 0.8}):
+        how = Sampling(14, None, 3, 4.0, seed=5, **settings)
+        first = number(engine.add(prompt, how), "add")
+        rows += run(engine, {first: []}).values()
+        expected += [sampled(model, prompt, how, guess, 3, 5 + n) for n in range(3)]
+    compare_tokens(case, rows, expected, "tokens of three samples, for three settings")
+
+
+# Quantise
+
+
+def by_slices(
+    X: Tensor, bits: int, dims: tuple[int, ...], group: int | None = None, symmetric: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Quantise slice by slice, number by number: Q, scale and zero point."""
+    x = X.detach().double().numpy()
+    parts = [
+        ((size // group if group else 1) if axis in dims else size)
+        for axis, size in enumerate(x.shape)
+    ]
+    steps = [size // max(n, 1) for size, n in zip(x.shape, parts, strict=True)]
+    slices = {
+        place: tuple(slice(p * n, p * n + n) for p, n in zip(place, steps, strict=True))
+        for place in itertools.product(*map(range, parts))
+    }
+    top = 2 ** (bits - 1) - 1 if symmetric else 2**bits - 1
+    lowest, largest, Q = np.zeros(parts), np.zeros(parts), np.zeros(x.shape)
+    for place, shared in slices.items():
+        lowest[place] = 0.0 if symmetric else x[shared].min()
+        largest[place] = np.abs(x[shared]).max() if symmetric else x[shared].max()
+    scale = torch.from_numpy((largest - lowest) / top).to(X.dtype)
+    scale[scale == 0] = 1
+    s = scale.double().numpy()  # as X's dtype has rounded it
+    for place, shared in slices.items():
+        q = np.rint((x[shared] - lowest[place]) / s[place])
+        Q[shared] = np.clip(q, -top, top)
+    integers = torch.from_numpy(Q).to(torch.int8 if symmetric else torch.uint8)
+    return integers, scale, torch.from_numpy(lowest).to(X.dtype)
+
+
+def demand_quantised(case: Case, given: object, expected: tuple, what: str) -> None:
+    """Demand integers of the right dtype, their scale and their zero point."""
+    Q, scale, zero = case.unpack(given, "Q", "scale", "zero")
+    case.equal(scale, expected[1], f"scale {what}")
+    case.equal(zero, expected[2], f"zero point {what}")
+    case.equal(Q, expected[0], f"Q {what}")
+    case.that(Q.dtype == expected[0].dtype, f"Q should be {expected[0].dtype}, yours is {Q.dtype}.")
+
+
+def far_from_zero(case: Case, *shape: int) -> Tensor:
+    """Draw numbers most of which are positive: the range of a slice need not hold 0."""
+    return case.randn(*shape) + 4 * case.rand(*shape) + 1
+
+
+@check(quantise, weight=2, see="Who shares a scale", single={"T": 0, "C": 1})
+def tensor(quantise, case):
+    """gives a whole tensor one scale and one zero point"""
+    T, C = case.sizes(2, low=4)
+    X = far_from_zero(case, T, C)
+    demand_quantised(case, quantise(X, 8, (0, 1)), by_slices(X, 8, (0, 1)), "of a tensor")
+
+
+@check(quantise, weight=2, see="Who shares a scale", single={"T": 0, "C": 1})
+def channels(quantise, case):
+    """gives each channel, a column, a scale and a zero point of its own"""
+    T, C = case.sizes(2, low=4)
+    X = far_from_zero(case, T, C) * (1 + torch.arange(C))
+    demand_quantised(case, quantise(X, 8, 0), by_slices(X, 8, (0,)), "of channels")
+
+
+@check(quantise, weight=2, see="Who shares a scale", single={"T": 0, "C": 1})
+def tokens(quantise, case):
+    """gives each token, a row, a scale and a zero point of its own"""
+    T, C = case.sizes(2, low=4)
+    X = far_from_zero(case, T, C) * (1 + torch.arange(T)[:, None])
+    demand_quantised(case, quantise(X, 8, 1), by_slices(X, 8, (1,)), "of tokens")
+    demand_quantised(case, quantise(X, 8, -1), by_slices(X, 8, (1,)), "with dims = -1")
+
+
+@check(quantise, weight=2, see="Who shares a scale", single={"B": 0, "C": 1})
+def groups(quantise, case):
+    """gives each group of neighbours along an axis a scale and a zero point of its own"""
+    B, C = case.sizes(2, low=4)
+    X = far_from_zero(case, B, 12, C) * (1 + torch.arange(12)[:, None])
+    for group in (3, 4):
+        expected = by_slices(X, 8, (1,), group)
+        demand_quantised(case, quantise(X, 8, 1, group), expected, f"in groups of {group}")
+
+
+@check(quantise, weight=2, see="Integers, a scale and a zero point")
+def symmetric(quantise, case):
+    """has a zero point of 0 and integers of both signs when it is symmetric"""
+    T, C = case.sizes(2, low=4)
+    X = case.randn(T, C)
+    for dims in (0, 1):
+        expected = by_slices(X, 8, (dims,), symmetric=True)
+        given = quantise(X, 8, dims, symmetric=True)
+        demand_quantised(case, given, expected, f"symmetric, dims = {dims},")
+
+
+@check(quantise, see="Integers, a scale and a zero point")
+def fewer_bits(quantise, case):
+    """uses all integers that so many bits have, and no others"""
+    X = far_from_zero(case, 9, 40)
+    for bits in (2, 3, 4, 7):
+        demand_quantised(case, quantise(X, bits, 1), by_slices(X, bits, (1,)), f"of {bits} bits")
+        expected = by_slices(X, bits, (1,), symmetric=True)
+        given = quantise(X, bits, 1, symmetric=True)
+        demand_quantised(case, given, expected, f"of {bits} bits, symmetric,")
+
+
+@check(quantise, see="Integers, a scale and a zero point")
+def half_a_step(quantise, case):
+    """leaves no number further than half a step from where it was"""
+    T, C = case.sizes(2, low=8)
+    X = 3 * case.randn(T, C) - 5
+    for options in ({}, {"symmetric": True}):
+        Q, scale, zero = case.unpack(quantise(X, 4, 0, **options), "Q", "scale", "zero")
+        case.shape(Q, (T, C), "Q")
+        case.shape(scale, (1, C), "scale")
+        case.shape(zero, (1, C), "zero point")
+        error = (Q.double() * scale.double() + zero.double() - X).abs() / scale.double()
+        worst = error.max().item()
+        case.that(
+            worst <= 0.5 + 1e-4,
+            f"The error should be at most 0.5 steps, yours is {worst:.3f}.",
+            observed=error,
+        )
+
+
+@check(quantise, weight=2, see="Nothing to divide by")
+def constant(quantise, case):
+    """gives equal numbers the scale 1, and loses nothing of them"""
+    X = far_from_zero(case, 5, 6)
+    X[1], X[3] = 2.75, 0.0
+    for options in ({}, {"symmetric": True}):
+        what = ", symmetric," if options else ""
+        expected = by_slices(X, 8, (1,), **options)
+        given = quantise(X, 8, 1, **options)
+        for part in case.unpack(given, "Q", "scale", "zero"):
+            finite = isinstance(part, Tensor) and part.double().isfinite().all()
+            case.that(finite, "The result should be finite for equal numbers, yours is not.")
+        demand_quantised(case, given, expected, f"of rows some of which are constant{what}")
+
+
+# Dequantise
+
+
+def drawn_integers(case: Case, *shape: int) -> Tensor:
+    """Draw bytes, among them 255."""
+    Q = case.integers(0, 256, *shape).to(torch.uint8)
+    Q.view(-1)[0] = 255
+    return Q
+
+
+def spread(scale: Tensor, shape: torch.Size) -> Tensor:
+    """Give each integer its scale, entry by entry."""
+    places = [torch.arange(size) * n // size for size, n in zip(shape, scale.shape, strict=True)]
+    return scale[torch.meshgrid(places, indexing="ij")]
+
+
+@check(dequantise, weight=2, see="And back", single={"T": 0, "C": 1})
+def values(dequantise, case):
+    """multiplies by the scale, and then adds the zero point"""
+    T, C = case.sizes(2, low=3)
+    Q = drawn_integers(case, T, C)
+    for shape in ((1, C), (T, 1), (1, 1), (T, C)):
+        scale, zero = case.rand(*shape) + 0.5, 9 * case.randn(*shape)
+        what = f"X̂ with scales of shape {shape}"
+        expected = Q.double() * spread(scale, Q.shape) + spread(zero, Q.shape)
+        case.equal(dequantise(Q, scale, zero), expected, what)
+
+
+@check(dequantise, weight=2, see="And back", single={"B": 0, "C": 1})
+def groups(dequantise, case):
+    """gives the integers of each group of neighbours their scale"""
+    B, C = case.sizes(2, low=3)
+    Q = drawn_integers(case, B, 12, C)
+    for parts in (2, 6):
+        scale, zero = case.rand(B, parts, C) + 0.5, 9 * case.randn(B, parts, C)
+        expected = Q.double() * spread(scale, Q.shape) + spread(zero, Q.shape)
+        case.equal(dequantise(Q, scale, zero), expected, f"X̂ of {parts} groups")
+
+
+@check(dequantise, see="And back")
+def signs(dequantise, case):
+    """keeps the sign of symmetric integers, and gives numbers of the scale's dtype"""
+    T, C = case.sizes(2, low=3)
+    Q = case.integers(-127, 128, T, C).to(torch.int8)
+    for dtype in (torch.float64, torch.float32, torch.float16):
+        scale, zero = (case.rand(1, C) + 0.5).to(dtype), torch.zeros(1, C, dtype=dtype)
+        found = dequantise(Q, scale, zero)
+        expected = Q.double() * scale.double()
+        case.equal(found, expected, "X̂", rtol=1e-3 if dtype == torch.float16 else 1e-5)
+        case.that(found.dtype == dtype, f"X̂ should be {dtype}, yours is {found.dtype}.")
+
+
+@check(dequantise, see="And back")
+def refuses(dequantise, case):
+    """raises ValueError when the scales cannot be shared equally, or have other axes"""
+    Q, scale = drawn_integers(case, 7, 4), case.rand(2, 1)
+    case.raises(ValueError, lambda: dequantise(Q, scale[0], scale[0]), "the scale has one axis")
+    case.raises(ValueError, lambda: dequantise(Q, scale, scale), "2 scales are for 7 integers")
+
+
+# Pack
+
+
+def hexadecimal(digits: list[list[int]]) -> Tensor:
+    """Read pairs of integers as the two digits of a byte, the first one last."""
+    return torch.tensor([int(f"{b:x}{a:x}", 16) for a, b in digits], dtype=torch.uint8)
+
+
+PAIRS = [[a, b] for a in range(16) for b in range(16)]
+
+
+def demand_bytes(case: Case, given: object, expected: Tensor, what: str) -> None:
+    """Demand a tensor of uint8."""
+    case.equal(given, expected, what)
+    case.that(given.dtype == torch.uint8, f"{what} should be torch.uint8, not {given.dtype}.")
+
+
+@check(pack_int4, weight=2, see="Two to a byte")
+def values(pack, case):
+    """puts the first of two neighbours into the low four bits, and the second into the high"""
+    order = torch.randperm(256, generator=case.generator).tolist()
+    pairs = [PAIRS[n] for n in order]
+    given = pack(torch.tensor(pairs, dtype=torch.uint8))
+    demand_bytes(case, given, hexadecimal(pairs)[:, None], "packed Q, one pair in each row,")
+
+
+@check(pack_int4, weight=2, see="Two to a byte", single={"B": 0, "G": 1})
+def rows(pack, case):
+    """packs along the last axis, neighbours together, and keeps all other axes"""
+    B, G, half = case.sizes(3, low=3)
+    Q = case.integers(0, 16, B, G, 2 * half)
+    expected = hexadecimal(Q.view(-1, 2).tolist()).view(B, G, half)
+    demand_bytes(case, pack(Q), expected, "packed Q")
+    demand_bytes(case, pack(Q.to(torch.uint8)), expected, "packed Q of uint8")
+
+
+@check(pack_int4, see="Two to a byte")
+def odd(pack, case):
+    """raises ValueError when the last axis is odd"""
+    Q = case.integers(0, 16, 4, 7).to(torch.uint8)
+    case.raises(ValueError, lambda: pack(Q), "the last axis has 7 integers")
+
+
+@check(pack_int4, see="Two to a byte")
+def too_large(pack, case):
+    """raises ValueError when an integer needs more than four bits, or has a sign"""
+    for wrong in (16, 255, -1):
+        Q = case.integers(0, 16, 3, 6)
+        Q[1, 4] = wrong
+        case.raises(ValueError, lambda Q=Q: pack(Q), f"an integer is {wrong}")
+
+
+@check(unpack_int4, weight=2, see="Two to a byte")
+def every_byte(unpack, case):
+    """takes the two integers out of each of the 256 bytes"""
+    every = torch.tensor(PAIRS)
+    given = unpack(hexadecimal(PAIRS)[:, None])
+    demand_bytes(case, given, every.to(torch.uint8), "unpacked bytes, one in each row,")
+
+
+@check(unpack_int4, weight=2, see="Two to a byte", single={"B": 0, "G": 1})
+def rows(unpack, case):
+    """unpacks along the last axis, and keeps all other axes"""
+    B, G, half = case.sizes(3, low=3)
+    Q = case.integers(0, 16, B, G, 2 * half).to(torch.uint8)
+    packed = hexadecimal(Q.view(-1, 2).tolist()).view(B, G, half)
+    demand_bytes(case, unpack(packed), Q, "unpacked bytes")
+
+
+# Cache
+
+
+def restored(X: Tensor, bits: int, dim: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Quantise numbers of a dtype along one axis, and bring them back."""
+    Q, scale, zero = by_slices(X.to(dtype), bits, (dim,))
+    return Q.double() * scale.double() + zero.double()
+
+
+def expected_keys(K: Tensor, bits: int, group: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Quantise each full group of positions by channels, and leave the others as they are."""
+    pieces = [
+        restored(part, bits, 2, dtype) if part.shape[2] == group else part.to(dtype).double()
+        for part in K.split(group, dim=2)
+    ]
+    return torch.cat(pieces, dim=2)
+
+
+def kept_in(case: Case, cache, N: int, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Read a cache that should hold N positions."""
+    case.equal(cache.length, torch.tensor(N), "length")
+    K, V = case.unpack(cache.read(), "K", "V")
+    B, G, D_h = shape
+    case.shape(K, (B, G, N, D_h), "K")
+    case.shape(V, (B, G, N, D_h), "V")
+    return K, V
+
+
+def unlike(case: Case, B: int, G: int, T: int, D_h: int) -> tuple[Tensor, Tensor]:
+    """Draw keys and values, whose channels and tokens differ in size."""
+    K = (case.randn(B, G, T, D_h) + 2) * (1 + torch.arange(D_h)) * (1 + torch.arange(T)[:, None])
+    return K, (case.randn(B, G, T, D_h) - 1) * (1 + torch.arange(T)[:, None] % 3)
+
+
+@check(QuantisedKVCache, weight=2, see="Keys by channel, values by token", single={"B": 0, "G": 1})
+def values(cache, case):
+    """keeps each value vector in 8 bits, with a scale and a zero point of its own"""
+    B, G, T, D_h = case.sizes(4)
+    K, V = unlike(case, B, G, 2 * T, D_h)
+    ours = cache(B, G, 2 * T + 1, D_h, 8, T, torch.float64)
+    ours.append(K, V)
+    case.equal(kept_in(case, ours, 2 * T, (B, G, D_h))[1], restored(V, 8, 3), "V")
+
+
+@check(QuantisedKVCache, weight=2, see="Keys by channel, values by token", single={"B": 0, "G": 1})
+def keys(cache, case):
+    """keeps the channels of each full group of positions in 8 bits, and the residual as it is"""
+    B, G, group, D_h = case.sizes(4)
+    N = 2 * group + max(group // 2, 1)
+    K, V = unlike(case, B, G, N, D_h)
+    ours = cache(B, G, N + 2, D_h, 8, group, torch.float64)
+    ours.append(K, V)
+    found = kept_in(case, ours, N, (B, G, D_h))[0]
+    case.equal(found[:, :, 2 * group :], K[:, :, 2 * group :], "K of the residual")
+    case.equal(found, expected_keys(K, 8, group), "K")
+
+
+@check(QuantisedKVCache, weight=3, see="Keys by channel, values by token")
+def pieces(cache, case):
+    """is the same whether positions come together, one by one, or in pieces of any lengths"""
+    B, G, D_h = 2, 3, 5
+    for lengths in ([1] * 11, [3, 1, 6, 1], [2, 7, 2], [4, 4, 3], [9, 2]):
+        K, V = unlike(case, B, G, 11, D_h)
+        ours = cache(B, G, 13, D_h, 8, 4, torch.float64)
+        for keys, values in zip(K.split(lengths, dim=2), V.split(lengths, dim=2), strict=True):
+            ours.append(keys, values)
+        found = kept_in(case, ours, 11, (B, G, D_h))
+        what = f"after pieces of {', '.join(map(str, lengths))}"
+        case.equal(found[0], expected_keys(K, 8, 4), f"K {what}")
+        case.equal(found[1], restored(V, 8, 3), f"V {what}")
+
+
+@check(QuantisedKVCache, weight=2, see="Two to a byte")
+def four_bits(cache, case):
+    """keeps keys and values in 4 bits when told to"""
+    B, G, half = 2, 3, 4
+    K, V = unlike(case, B, G, 7, 2 * half)
+    ours = cache(B, G, 9, 2 * half, 4, 3, torch.float64)
+    for keys, values in zip(K.split([2, 5], dim=2), V.split([2, 5], dim=2), strict=True):
+        ours.append(keys, values)
+    found = kept_in(case, ours, 7, (B, G, 2 * half))
+    case.equal(found[0], expected_keys(K, 4, 3), "K in 4 bits")
+    case.equal(found[1], restored(V, 4, 3), "V in 4 bits")
+
+
+def cut(case: Case, cache, keep: int, more: int) -> None:
+    """Fill a cache of groups of 4 with 10 positions, cut it, and append more."""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 10, D_h)
+    ours = cache(B, G, 16, D_h, 8, 4, torch.float64)
+    ours.append(K, V)
+    before = expected_keys(K, 8, 4), restored(V, 8, 3)
+    ours.truncate(keep)
+    found = kept_in(case, ours, keep, (B, G, D_h))
+    when = f"after 10 positions were cut to {keep}"
+    case.equal(found[0], before[0][:, :, :keep], f"K {when}")
+    case.equal(found[1], before[1][:, :, :keep], f"V {when}")
+    keys, values = unlike(case, B, G, more, D_h)
+    ours.append(keys, values)
+    found = kept_in(case, ours, keep + more, (B, G, D_h))
+    joined = torch.cat([before[0][:, :, :keep], keys], dim=2)
+    quantised, full = expected_keys(joined, 8, 4), keep // 4 * 4
+    quantised[:, :, :full] = before[0][:, :, :full]
+    case.equal(found[0], quantised, f"K {when}, and {more} more came")
+    given = torch.cat([before[1][:, :, :keep], restored(values, 8, 3)], dim=2)
+    case.equal(found[1], given, f"V {when}, and {more} more came")
+
+
+@check(QuantisedKVCache, weight=2, see="Cut within a group")
+def cut_residual(cache, case):
+    """goes on in the residual when only some of that was cut"""
+    cut(case, cache, 9, 4)
+    cut(case, cache, 8, 3)
+
+
+@check(QuantisedKVCache, weight=2, see="Cut within a group")
+def cut_group(cache, case):
+    """takes the rest of a group that was cut back into the residual, as it was read"""
+    cut(case, cache, 6, 5)
+    cut(case, cache, 3, 2)
+
+
+@check(QuantisedKVCache, weight=2, see="Count the bytes")
+def counts(cache, case):
+    """counts the bytes of integers, scales, zero points and residual"""
+    shapes = [  # B, G, capacity, D_h, bits, group
+        (2, 3, 12, 10, 8, 4),
+        (1, 5, 13, 6, 4, 4),
+        (3, 1, 7, 4, 8, 8),
+        (2, 2, 30, 14, 4, 5),
+        (1, 1, 9, 3, 8, 2),
+        (4, 2, 5, 12, 4, 6),
+        (1, 3, 40, 2, 8, 7),
+    ]
+    dtypes = ("float16", "float32", "float64", "float16", "bfloat16", "float64", "float16")
+    found, expected = [], []
+    for shape, dtype in zip(shapes, dtypes, strict=True):
+        B, G, capacity, D_h, bits, group = shape
+        kind = getattr(torch, dtype)
+        ours = cache(*shape, kind)
+        groups, each = capacity // group, D_h * bits // 8
+        tensors = [(capacity, each), (groups * group, each)]
+        numbers = [(capacity, 2), (groups, 2 * D_h), (group, D_h)]
+        expected.append(
+            sum(torch.empty(B, G, *size, dtype=torch.uint8).nbytes for size in tensors)
+            + sum(torch.empty(B, G, *size, dtype=kind).nbytes for size in numbers)
+        )
+        found.append(float(ours.bytes))
+    given = torch.tensor(found, dtype=torch.float64)
+    case.equal(given, torch.tensor(expected).double(), "bytes of seven caches", rtol=0, atol=0)
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def fills(cache, case):
+    """has room for capacity positions, and raises ValueError beyond that, with nothing changed"""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 7, D_h)
+    ours = cache(B, G, 7, D_h, 8, 3, torch.float64)
+    ours.append(K[:, :, :5], V[:, :, :5])
+    case.raises(ValueError, lambda: ours.append(K[:, :, :3], V[:, :, :3]), "3 come and 2 fit")
+    ours.append(K[:, :, 5:], V[:, :, 5:])
+    found = kept_in(case, ours, 7, (B, G, D_h))
+    case.equal(found[0], expected_keys(K, 8, 3), "K of a full cache")
+    case.equal(found[1], restored(V, 8, 3), "V of a full cache")
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def no_gradient(cache, case):
+    """keeps keys and values, the residual among them, without their gradient history"""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 5, D_h)
+    ours = cache(B, G, 6, D_h, 8, 3, torch.float64)
+    ours.append(K.requires_grad_(), V.requires_grad_())
+    for name, part in zip("KV", kept_in(case, ours, 5, (B, G, D_h)), strict=True):
+        case.that(
+            not part.requires_grad,
+            f"{name} should carry no gradient when it is read, yours does: every step of a text "
+            "would be kept in memory.",
+        )
+
+
+# Paged cache
+
+
+def recorded(X: Tensor, bits: int) -> Tensor:
+    """Write the records of vectors, byte by byte."""
+    rows = []
+    for x in X.half().view(-1, X.shape[-1]):
+        q, scale, zero = by_slices(x, bits, (0,))
+        integers = q if bits == 8 else hexadecimal(q.view(-1, 2).tolist())
+        numbers = torch.cat([scale, zero]).numpy().tobytes()
+        rows.append(torch.tensor([*integers.tolist(), *numbers], dtype=torch.uint8))
+    return torch.stack(rows).view(*X.shape[:-1], -1)
+
+
+def read_back(X: Tensor, bits: int) -> Tensor:
+    """Quantise vectors with scales in float16, and bring them back."""
+    return restored(X, bits, X.dim() - 1, torch.float16)
+
+
+def vectors(case: Case, *shape: int) -> Tensor:
+    """Draw vectors of different lengths."""
+    return (case.randn(*shape) + 1) * (1 + 5 * case.rand(*shape[:-1], 1))
+
+
+@check(QuantisedPagedCache, weight=2, see="Quantised blocks", single={"M": 0, "G": 1})
+def encodes(cache, case):
+    """makes a record of each vector: its integers, s in float16, z in float16"""
+    M, G, half = case.sizes(3, low=3)
+    for bits in (8, 4):
+        ours = cache(2, 3, 4, G, 2 * half, bits, torch.float64)
+        X = vectors(case, M, G, 2 * half)
+        demand_bytes(case, ours.encode(X), recorded(X, bits), f"records of {bits} bits")
+
+
+@check(QuantisedPagedCache, weight=2, see="Quantised blocks", single={"M": 0, "G": 1})
+def decodes(cache, case):
+    """reads vectors out of their records, and zeros out of zeros"""
+    M, G, half = case.sizes(3, low=3)
+    for bits in (8, 4):
+        ours = cache(2, 3, 4, G, 2 * half, bits, torch.float64)
+        X = vectors(case, M, G, 2 * half)
+        records = recorded(X, bits)
+        case.equal(ours.decode(records), read_back(X, bits), f"decoded records of {bits} bits")
+        empty = torch.zeros(M, G, 2 * half * bits // 8 + 4, dtype=torch.uint8)
+        case.equal(ours.decode(empty), torch.zeros(M, G, 2 * half), "decoded zeros")
+
+
+@check(QuantisedPagedCache, see="Quantised blocks")
+def room(cache, case):
+    """has room for the records of all slots, and for nothing else"""
+    L, N, S, G = case.sizes(4)
+    for bits, D_h in ((8, 7), (4, 10)):
+        ours = cache(L, N, S, G, D_h, bits)
+        for name, part in (("K", ours.K), ("V", ours.V)):
+            size = D_h * bits // 8 + 4
+            expected = torch.zeros(L, G, N, S, size, dtype=torch.uint8)
+            demand_bytes(case, part, expected, f"{name} of a new cache")
+
+
+def slots_of(blocks: list[int], S: int, count: int) -> Tensor:
+    """List the slots of the first positions in some blocks."""
+    return torch.tensor([blocks[t // S] * S + t % S for t in range(count)])
+
+
+@check(QuantisedPagedCache, weight=3, see="Quantised blocks", single={"G": 1})
+def write_and_gather(cache, case):
+    """gives back what was written into blocks, however far they are filled"""
+    S, G, half = case.sizes(3)
+    count = 2 * S + 1
+    for bits in (8, 4):
+        ours = cache(2, 6, S, G, 2 * half, bits, torch.float64)
+        K, V = vectors(case, count, G, 2 * half), vectors(case, count, G, 2 * half)
+        blocks = [4, 1, 5]
+        for part in torch.arange(count).split([S - 1, 1, S, 1]):
+            ours.write(1, slots_of(blocks, S, count)[part], K[part], V[part])
+            N = int(part[-1]) + 1
+            keys, values = case.unpack(ours.gather(1, blocks, N), "K", "V")
+            what = f"of {N} positions in {bits} bits"
+            case.equal(keys, read_back(K[:N], bits), f"K {what}")
+            case.equal(values, read_back(V[:N], bits), f"V {what}")
+        keys, values = case.unpack(ours.gather(0, blocks, count), "K", "V")
+        case.equal(keys, torch.zeros(count, G, 2 * half), "K of another layer")
+        case.equal(values, torch.zeros(count, G, 2 * half), "V of another layer")
+
+
+@check(QuantisedPagedCache, see="Quantised blocks")
+def copies(cache, case):
+    """copies a block byte by byte, and both go their own ways"""
+    S, G, half = case.sizes(3, low=3)
+    ours = cache(2, 5, S, G, 2 * half, 8, torch.float64)
+    X, Y = vectors(case, S - 1, G, 2 * half), vectors(case, 2, G, 2 * half)
+    for layer in (0, 1):
+        ours.write(layer, slots_of([3], S, S - 1), X + layer, X - layer)
+    ours.copy([(3, 0)])
+    ours.write(0, slots_of([0], S, S)[-1:], Y[:1], -Y[:1])
+    ours.write(0, slots_of([3], S, S)[-1:], Y[1:], -Y[1:])
+    for block, last in ((0, Y[:1]), (3, Y[1:])):
+        keys, values = case.unpack(ours.gather(0, [block], S), "K", "V")
+        case.equal(keys, read_back(torch.cat([X, last]), 8), f"K of block {block}")
+        case.equal(values, read_back(torch.cat([X, -last]), 8), f"V of block {block}")
+    keys, values = case.unpack(ours.gather(1, [0], S - 1), "K", "V")
+    case.equal(keys, read_back(X + 1, 8), "K of the other layer")
+    case.equal(values, read_back(X - 1, 8), "V of the other layer")
+
+
+# Linear
+
+
+def matrix(case: Case, D_in: int, D_out: int) -> Tensor:
+    """Draw a matrix whose rows and columns differ in size."""
+    columns, rows = 1 + torch.arange(D_out), 1 + torch.arange(D_in)[:, None]
+    return case.randn(D_in, D_out) * columns * rows / 9
+
+
+def rounded_matrix(W: Tensor, group: int | None = None) -> tuple[Tensor, Tensor]:
+    """Quantise a matrix by columns; return it dequantised, and the scale of each entry."""
+    Q, scale, _ = by_slices(W, 8, (0,), group, symmetric=True)
+    steps = spread(scale, W.shape)
+    return Q.double() * steps, steps
+
+
+@check(QuantisedLinear, weight=3, see="Weights in eight bits", single={"B": 0, "D_out": 3})
+def values(linear, case):
+    """multiplies by the matrix of integers and scales, each column having its own"""
+    B, T, D_in, D_out = case.sizes(4, low=3)
+    W, X = matrix(case, D_in, D_out), case.randn(B, T, D_in)
+    case.equal(linear(W)(X), X @ rounded_matrix(W)[0], "Y")
+
+
+@check(QuantisedLinear, weight=2, see="Weights in eight bits")
+def groups(linear, case):
+    """has a scale for each group of neighbours in a column"""
+    B, D_out = case.sizes(2, low=3)
+    W, X = matrix(case, 12, D_out), case.randn(B, 12)
+    for group in (3, 6):
+        given = linear(W, None, group)(X)
+        case.equal(given, X @ rounded_matrix(W, group)[0], f"Y with groups of {group}")
+
+
+@check(QuantisedLinear, see="Weights in eight bits")
+def bias(linear, case):
+    """adds the bias, as nn.Linear does"""
+    B, D_in, D_out = case.sizes(3, low=3)
+    layer = nn.Linear(D_in, D_out).double()
+    layer.load_state_dict({"weight": case.randn(D_out, D_in), "bias": 3 * case.randn(D_out)})
+    W, b, X = layer.weight.detach().T, layer.bias.detach(), case.randn(B, D_in)
+    case.equal(linear(W, b)(X), X @ rounded_matrix(W)[0] + b, "Y with a bias")
+
+
+@check(QuantisedLinear, weight=2, see="Weights in eight bits")
+def bound(linear, case):
+    """is no further from the layer in floating point than half a step for each entry allows"""
+    B, D_in, D_out = case.sizes(3, low=8)
+    W, X = matrix(case, D_in, D_out), case.randn(B, D_in)
+    for group in (None, 1):
+        Y = linear(W, None, group)(X)
+        case.shape(Y, (B, D_out), "Y")
+        allowed = X.abs() @ rounded_matrix(W, group)[1] / 2
+        excess = ((Y - X @ W).abs() / allowed).max().item()
+        case.that(
+            excess <= 1 + 1e-4,
+            f"The error should be at most Σ_i |x_i| s_i / 2, yours is {excess:.2f} times that.",
+            observed=Y,
+        )
+
+
+@check(QuantisedLinear, weight=2, see="Weights in eight bits")
+def buffers(linear, case):
+    """stores integers of one byte and their scales, and has nothing to train"""
+    D_in, D_out = case.sizes(2, low=3)
+    W = matrix(case, D_in, D_out)
+    for bias in (None, case.randn(D_out)):
+        ours = linear(W.clone().requires_grad_(), bias)
+        state, parameters = dict(ours.state_dict()), dict(ours.named_parameters())
+        case.that(not parameters, f"There should be no parameters, yours are {[*parameters]}.")
+        names = {"Q", "scale"} | ({"bias"} if bias is not None else set())
+        found = sorted(map(str, state))
+        case.that(set(found) == names, f"It should store {sorted(names)}, yours stores {found}.")
+        Q, scale, _ = by_slices(W, 8, (0,), symmetric=True)
+        case.equal(state["Q"], Q, "Q")
+        case.that(state["Q"].dtype == torch.int8, f"Q should be int8, is {state['Q'].dtype}.")
+        case.equal(state["scale"], scale, "scale")
+
+
+# Rotate
+
+
+def hadamard(D: int, start: Tensor | None = None) -> Tensor:
+    """Build a Hadamard matrix entry by entry: a sign for each bit that two numbers share."""
+    start = torch.ones(1, 1) if start is None else start
+    r = len(start)
+    rows = []
+    for i in range(D):
+        signs = [
+            (-1) ** ((i // r) & (j // r)).bit_count() * start[i % r, j % r].item() for j in range(D)
+        ]
+        rows.append(signs)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+# A Hadamard matrix of size 4 that is not symmetric.
+START = torch.tensor([[1.0, 1, 1, 1], [1, 1, -1, -1], [1, -1, -1, 1], [1, -1, 1, -1]])[[2, 0, 1, 3]]
+
+
+@check(rotate, weight=3, see="Turn the outliers away", single={"B": 0, "T": 1})
+def values(rotate, case):
+    """multiplies by the Hadamard matrix that comes of doubling, divided by √D"""
+    B, T = case.sizes(2, low=3)
+    for D in (8, 2, 32):
+        X = case.randn(B, T, D)
+        case.equal(rotate(X), X @ hadamard(D) / math.sqrt(D), f"rotated X of {D} features")
+
+
+@check(rotate, see="Turn the outliers away")
+def products(rotate, case):
+    """keeps every product of two vectors, and so every score"""
+    T, N = case.sizes(2, low=3)
+    Q, K = case.randn(T, 16), case.randn(N, 16)
+    q, k = rotate(Q), rotate(K)
+    case.shape(q, (T, 16), "rotated X")
+    case.shape(k, (N, 16), "rotated X")
+    case.equal(q @ k.T, Q @ K.T, "products of rotated vectors")
+
+
+@check(rotate, see="Turn the outliers away")
+def spreads(rotate, case):
+    """spreads a single number over all features in equal parts"""
+    for place in (0, 5, 15):
+        x = torch.zeros(1, 16, dtype=torch.float64)
+        x[0, place] = 12.0
+        turned = rotate(x)
+        case.shape(turned, (1, 16), "rotated X")
+        case.equal(turned.abs(), torch.full((1, 16), 3.0), f"|rotated X| of feature {place} alone")
+
+
+@check(rotate, weight=2, see="Where to begin")
+def start(rotate, case):
+    """begins to double with the matrix that is given"""
+    B = case.sizes(1, low=3)[0]
+    for D in (4, 8, 16):
+        X = case.randn(B, D)
+        expected = X @ hadamard(D, START.double()) / math.sqrt(D)
+        case.equal(rotate(X, START.double()), expected, f"rotated X of {D} features with a start")
+
+
+@check(rotate, see="Where to begin")
+def refuses(rotate, case):
+    """raises ValueError when no doubling leads to D"""
+    X = case.randn(3, 12)
+    case.raises(ValueError, lambda: rotate(X), "D is 12 and it starts at 1")
+    case.raises(ValueError, lambda: rotate(X[:, :2], START), "D is 2 and it starts at 4")
+
+
+# Latent attention
+
+
+def latent_layer(case: Case, attention, D_h: int, D_c: int, half: int, **options) -> tuple:
+    """Make a student's layer of 3 heads with drawn weights; return it and them."""
+    D, D_R = 3 * D_h, 2 * half
+    shapes = {
+        "W_Q": (D, 3 * (D_h + D_R)),
+        "W_DKV": (D, D_c),
+        "W_KR": (D, D_R),
+        "W_UK": (D_c, D),
+        "W_UV": (D_c, D),
+        "W_O": (D, D),
+    }
+    state = {name: 1.5 * case.randn(*shape) / shape[0] ** 0.5 for name, shape in shapes.items()}
+    state["norm.weight"] = case.rand(D_c) + 0.5
+    ours = attention(D, 3, D_c, D_R, **options).double()
+    ours.load_state_dict(state)
+    return ours, state
+
+
+def latents(state: dict[str, Tensor], X: Tensor, base: float = 10000.0) -> Tensor:
+    """Make what is kept of each position: its latent vector and its turned key."""
+    weight = state["norm.weight"]
+    C = functional.rms_norm(X @ state["W_DKV"], weight.shape, weight, 1e-5)
+    return torch.cat([C, rotated(X @ state["W_KR"], base=base)], dim=-1)
+
+
+def from_latents(state: dict[str, Tensor], X: Tensor, base: float = 10000.0) -> Tensor:
+    """Attend head by head over a whole text, by torch's attention."""
+    D_c, D = state["W_UK"].shape
+    D_h, kept = D // 3, latents(state, X, base)
+    C, K_R = kept[..., :D_c], kept[..., D_c:]
+    heads = []
+    for h, queries in enumerate((X @ state["W_Q"]).chunk(3, dim=-1)):
+        own = slice(h * D_h, h * D_h + D_h)
+        Q = torch.cat([queries[..., :D_h], rotated(queries[..., D_h:], base=base)], dim=-1)
+        K = torch.cat([C @ state["W_UK"][:, own], K_R], dim=-1)
+        V = C @ state["W_UV"][:, own]
+        heads.append(functional.scaled_dot_product_attention(Q, K, V, is_causal=True))
+    return torch.cat(heads, dim=-1) @ state["W_O"]
+
+
+@check(LatentAttention, weight=2, see="One latent vector for all heads", single={"B": 0, "T": 1})
+def values(attention, case):
+    """agrees with torch's scaled_dot_product_attention, head by head, on a whole text"""
+    B, T, D_h, D_c, half = case.sizes(5, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, T, 3 * D_h)
+    Y = ours(X)
+    case.trains(Y, "Y")
+    case.equal(Y, from_latents(state, X), "Y")
+
+
+@check(LatentAttention, weight=2, see="What is kept")
+def kept(attention, case):
+    """keeps the normalised latent and the turned key of each position, and nothing else"""
+    B, T, D_h, D_c, half = case.sizes(5, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, T + 3, 3 * D_h)
+    for way in ("forward", "absorbed"):
+        cache = ours.new_cache(B, T + 3)
+        for piece in X.split([T, 1, 2], dim=1):
+            (ours if way == "forward" else ours.absorbed)(piece, cache)
+        case.equal(cache.read(), latents(state, X), f"what {way} keeps")
+
+
+@check(LatentAttention, weight=2, see="What is kept")
+def pieces(attention, case):
+    """goes on with a text where it stopped"""
+    B, D_h, D_c, half = case.sizes(4, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, 9, 3 * D_h)
+    expected = from_latents(state, X)
+    for lengths in ([6, 1, 1, 1], [2, 4, 3]):
+        given = in_pieces(ours, X, ours.new_cache(B, 9), lengths)
+        demand_pieces(case, given, expected, lengths, "Y")
+
+
+@check(LatentAttention, weight=3, see="Never make a key", single={"B": 0, "T": 1})
+def absorbed(attention, case):
+    """gives the same result when the up-projections are absorbed"""
+    B, T, D_h, D_c, half = case.sizes(5, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, T, 3 * D_h)
+    case.equal(ours.absorbed(X), from_latents(state, X), "Y, absorbed")
+
+
+@check(LatentAttention, weight=2, see="Never make a key")
+def absorbed_pieces(attention, case):
+    """goes on with a text when the up-projections are absorbed"""
+    B, D_h, D_c, half = case.sizes(4, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, 9, 3 * D_h)
+    expected = from_latents(state, X)
+    for lengths in ([6, 1, 1, 1], [2, 4, 3]):
+        given = in_pieces(ours.absorbed, X, ours.new_cache(B, 9), lengths)
+        demand_pieces(case, given, expected, lengths, "Y, absorbed,")
+
+
+@check(LatentAttention, weight=2, see="Never make a key")
+def no_keys(attention, case):
+    """makes no key of a head from a latent when the up-projections are absorbed"""
+    B, D_h, D_c, half = case.sizes(4, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X, huge = case.randn(B, 5, 3 * D_h), 2.0**600
+    expected = dict(state)
+    expected["W_Q"] = state["W_Q"].clone()
+    expected["W_Q"][:, 1] = 0.0  # no query asks for feature 1 of head 0
+    extreme = dict(expected)
+    extreme["norm.weight"] = state["norm.weight"] * huge
+    extreme["W_UK"], extreme["W_UV"] = state["W_UK"] / huge, state["W_UV"] / huge
+    extreme["W_UK"][:, 1] = huge  # c W_UK is more than a float64 holds there
+    ours.load_state_dict(extreme)
+    Y = ours.absorbed(X)
+    case.shape(Y, tuple(X.shape), "Y, absorbed,")
+    case.that(
+        Y.detach().isfinite().all(),
+        "Y should be finite where a key that no query asks for is not, yours is not: is a key made "
+        "from the latents?",
+    )
+    case.equal(Y, from_latents(expected, X), "Y, absorbed,")
