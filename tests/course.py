@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import io
 import os
 import re
 import shutil
@@ -30,6 +31,7 @@ PROBLEM = sandbox.problem()
 HAS_SANDBOX = PROBLEM is None
 needs_sandbox = pytest.mark.skipif(not HAS_SANDBOX, reason=f"{PROBLEM}: {untested.BUBBLEWRAP}")
 COURSE = "sequence_models"
+LAST = 15  # lines of a log that are shown
 WORK = Path("autograder") / "course"
 # A right solution of the smallest exercise of 02_lstm.
 RIGHT_BIAS = """\
@@ -56,15 +58,23 @@ def nbgrader(folder: Path, *arguments: str) -> str:
     """Run a command of nbgrader in a folder and return what it logged.
 
     It runs in this process, which spares the seconds that one of its own would take to start.
+
+    Raises:
+        AssertionError: it fails; the text is the end of what it logged, which says why.
     """
+    log = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", os.environ)  # run_nbgrader leaves a copy in its place
         for name, value in environment().items():
             patch.setenv(name, value)
         patch.chdir(folder)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(log):
             warnings.simplefilter("ignore", SAWarning)  # nbgrader's own, of how it uses a session
-            return run_nbgrader(list(arguments))
+            try:
+                return run_nbgrader(list(arguments))
+            except AssertionError:
+                end = "\n".join(log.getvalue().splitlines()[-LAST:])
+                raise AssertionError(f"nbgrader {' '.join(arguments)} fails:\n{end}") from None
 
 
 def nbgrader_process(folder: Path, *arguments: str) -> None:

@@ -910,25 +910,33 @@ def complement(X, bits, dims, group=None, symmetric=False):
 
 @bug(quantise, "there is one scale for the whole tensor, whatever dims says")
 def always_all(X, bits, dims, group=None, symmetric=False):
-    every = lambda X, dims: tuple(range(X.dim()))  # noqa: E731
+    def every(X, dims):
+        return tuple(range(X.dim()))
+
     return quantised(X, bits, dims, group, symmetric, shared=every)
 
 
 @bug(quantise, "the range is made to hold 0, as torch's own types do")
 def holds_zero(X, bits, dims, group=None, symmetric=False):
-    low = lambda X, dims: X.amin(dims, keepdim=True).clamp(max=0)  # noqa: E731
+    def low(X, dims):
+        return X.amin(dims, keepdim=True).clamp(max=0)
+
     return quantised(X, bits, dims, group, symmetric, low=low)
 
 
 @bug(quantise, "the zero point is rounded to a whole number of steps")
 def whole_zero(X, bits, dims, group=None, symmetric=False):
-    whole = lambda zero, scale: (zero / scale).round() * scale  # noqa: E731
+    def whole(zero, scale):
+        return (zero / scale).round() * scale
+
     return quantised(X, bits, dims, group, symmetric, zero_of=whole)
 
 
 @bug(quantise, "a symmetric scale is made of the largest number, not of the largest in size")
 def without_size(X, bits, dims, group=None, symmetric=False):
-    size = lambda X, dims: X.amax(dims, keepdim=True)  # noqa: E731
+    def size(X, dims):
+        return X.amax(dims, keepdim=True)
+
     return quantised(X, bits, dims, group, symmetric, size=size)
 
 
@@ -965,7 +973,9 @@ def far_apart(X, bits, dims, group=None, symmetric=False):
 
 @bug(quantise, "group is taken for how many groups there are")
 def how_many(X, bits, dims, group=None, symmetric=False):
-    cut = lambda X, axis, group: X.unflatten(axis, (group, X.shape[axis] // group))  # noqa: E731
+    def cut(X, axis, group):
+        return X.unflatten(axis, (group, X.shape[axis] // group))
+
     if group is not None and not isinstance(dims, int) and len(dims) > 1:
         raise ValueError("groups come with several axes")
     return quantised(X, bits, dims, group, symmetric, cut=cut)
@@ -1915,13 +1925,17 @@ def divided_by_D(X, start=None):
 
 @bug(rotate, "the signs of the last quarter are not turned: all of them are +1")
 def all_ones(X, start=None):
-    plain = lambda H: torch.cat([torch.cat([H, H], 1), torch.cat([H, H], 1)])  # noqa: E731
+    def plain(H):
+        return torch.cat([torch.cat([H, H], 1), torch.cat([H, H], 1)])
+
     return X @ doubled(X, start, plain) / math.sqrt(X.shape[-1])
 
 
 @bug(rotate, "the minus stands in another quarter: [[H, H], [-H, H]]")
 def other_quarter(X, start=None):
-    other = lambda H: torch.cat([torch.cat([H, H], 1), torch.cat([-H, H], 1)])  # noqa: E731
+    def other(H):
+        return torch.cat([torch.cat([H, H], 1), torch.cat([-H, H], 1)])
+
     return X @ doubled(X, start, other) / math.sqrt(X.shape[-1])
 
 

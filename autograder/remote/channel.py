@@ -91,6 +91,7 @@ class Channel:
             Failure: as `ask`.
             WireError: an argument cannot be sent.
         """
+        self.demand(name)  # otherwise what a newer process has made would seem to be at fault
         encoder = Encoder(self._refer)
         trees = {"args": encoder.value(args), "kwargs": encoder.value(kwargs)}
         inputs = [n for n, tensor in enumerate(encoder.tensors) if tensor.requires_grad]
@@ -135,6 +136,15 @@ class Channel:
         """Let the child forget an object or a graph when its owner here is gone."""
         weakref.finalize(owner, self._released.append, (kind, number)).atexit = False
 
+    def demand(self, name: str) -> None:
+        """Demand that the child has not ended.
+
+        Raises:
+            Failure: it has.
+        """
+        if self.ended:
+            raise Failure(f"{name} cannot run: {self.ended}.")
+
     def end(self, reason: str, seconds: float = 0.0) -> None:
         """End the child; calls from now on fail with the reason."""
         self.ended = self.ended or reason
@@ -142,8 +152,7 @@ class Channel:
 
     def _request(self, header: dict, encoder: Encoder) -> Decoder:
         name = header["name"]
-        if self.ended:
-            raise Failure(f"{name} cannot run: {self.ended}.")
+        self.demand(name)
         started = time.monotonic()
         left = round(self.until - started, 1)
         if left <= 0:

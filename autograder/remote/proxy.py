@@ -66,12 +66,14 @@ class Proxy:
         """Look up the number by which the other side of a channel knows a value; None if none.
 
         Raises:
-            WireError: it stands in for an object of another process, or of one that has ended.
+            Failure: its process has ended, and the object with it.
+            WireError: it stands in for an object of another process.
         """
         if not isinstance(value, Proxy):
             return None
         value._renew()
         if value._channel is not channel:
+            value._channel.demand(value._name)
             raise WireError(f"{value._name} lives in another process")
         return value._number
 

@@ -132,6 +132,19 @@ def test_objects_of_another_process(notebook):
             notebook.get("echo")(other.get("scale"))
 
 
+def test_objects_of_a_process_that_has_ended():
+    """A check may go on after a call that has ended the process, with what was made before."""
+    with Notebook(SOURCE) as notebook:
+        echo, ends = notebook.get("echo"), notebook.get("leaves_at_once")
+        before = notebook.get("Layer")(2, 3)
+        message_of(ends, 0)
+        lost = "Layer cannot run: an earlier call ended its Python process."
+        assert message_of(echo, before) == lost  # echo is in a new process
+        after = notebook.get("Layer")(2, 3)
+        assert message_of(before, after) == lost
+        assert isinstance(echo(after), Proxy)
+
+
 HOSTILE = {
     "garbage": "os.write(1, os.urandom(5000))",
     "huge": "os.write(1, struct.pack('!IQ', 10, 1 << 60))",
