@@ -46,5 +46,5 @@ def is_fresh(path: Path, entries: list[Entry]) -> bool:
 
 def _same(stored: list[Entry], entries: list[Entry]) -> bool:
     return len(stored) == len(entries) and all(
-        a[:-1] == b[:-1] and naming.same(a, b) for a, b in zip(stored, entries, strict=True)
+        a[:6] == b[:6] and naming.same(a, b) for a, b in zip(stored, entries, strict=True)
     )

@@ -448,7 +448,12 @@ def always_exact(delta, A, K, exact=True):
     return discretise(delta, A, K)
 
 
-@bug(discretise, "one is subtracted from the exponential, which loses all digits", classic=True)
+@bug(
+    discretise,
+    "one is subtracted from the exponential, which loses all digits",
+    told_by="exp(Δ A) rounds to 1",
+    classic=True,
+)
 def loses_digits(delta, A, K, exact=True):
     decay, write = discretise(delta, A, K, exact)
     return decay, (decay - 1) / A * K[:, :, None] if exact else write

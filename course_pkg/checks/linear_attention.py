@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_pkg.checking.case import Case
+from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, Rule, forbid
 from course_pkg.linear_attention import (
@@ -329,8 +330,12 @@ def two_halves(step, case):
 def slow(step, case):
     """keeps its digits when Δ A is tiny: K̄ is then Δ k"""
     delta, A, K = equation(case, *case.sizes(4))
-    A = A * 1e-11
-    demand_step(case, step(delta, A, K), stepped(delta, A, K, exact=False))
+    A = A * 1e-20
+    result = step(delta, A, K)
+    write = case.unpack(result, *STEP)[1]
+    if isinstance(write, Tensor) and not write.any():
+        raise Failure("K̄ should be Δ k, yours is 0: Δ A is so small that exp(Δ A) rounds to 1.")
+    demand_step(case, result, stepped(delta, A, K, exact=False))
 
 
 def space(case: Case, B: int, T: int, D: int, N: int) -> list[Tensor]:
