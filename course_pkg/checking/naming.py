@@ -20,6 +20,7 @@ from course_pkg.checking.registry import Check
 
 # How closely two computations of the same numbers agree on any processor: relative to each number,
 # and relative to the largest. float32 has 7 digits, and sums lose one or two of them.
+# What is float64 may have been computed from float32 numbers, such as the angles of RoPE.
 _FLOAT32 = 1e-4, 1e-5
 _FLOAT64 = 1e-6, 1e-6
 _NOISE = 1e-12
