@@ -117,6 +117,8 @@ class Speculator:
     ) -> tuple[Int[Tensor, "k"], Float[Tensor, "k V"] | None]:
         """Draft k tokens with the draft model: token i is drawn with u_i by `draw_token`.
 
+        The draft reads what it needs for that and no more: not the last token that it drafts.
+
         Returns:
             The tokens, and the probabilities that each was drawn from; None for the probabilities
             if there was no choice: then q is 1 at each drafted token.
@@ -221,9 +223,9 @@ class SpeculativeWriter(Speculator):
     ) -> Int[Tensor, "T+count"]:
         """Continue a text by exactly `count` tokens, distributed as the target's own.
 
-        The caches are emptied first. No step drafts more than can be kept: with c tokens to come,
-        at most c - 1. Each takes 2 k + 1 numbers `torch.rand` draws in float64, k being what it
-        drafts at most.
+        The caches are emptied first, and the history goes on. No step drafts more than can be kept:
+        with c tokens to come, at most m = min(k, c - 1). For each, `torch.rand` draws 2 m + 1
+        numbers in float64, however many drafts there are in the end.
 
         Args:
             text: the text; it is not changed.

@@ -6,8 +6,9 @@
 
 It writes the table to tests/anywhere.md. A run that was stopped goes on where it was, as long as
 nothing has been changed since. Freshness runs with every kind of processor that torch can
-imitate here and with 1, 2 and 4 threads; the scoreboard and the notebooks with three of these. Each
-run has a locale, a time zone and a hash seed of its own, and two busy loops beside it.
+imitate here and with 1, 2 and 4 threads, and once with other last bits (`tests.rounding`); the
+scoreboard and the notebooks run with three of these. Each run has a locale, a time zone and a hash
+seed of its own, and two busy loops beside it.
 """
 
 import argparse
@@ -47,6 +48,7 @@ class Setting:
     variables: dict[str, str]
     parts: tuple[str, ...]
     python: str = sys.executable
+    inside: tuple[str, ...] = ()  # the module that runs the commands, and imitates something
     found: dict[str, str] = field(default_factory=dict)  # what came out of each part, in a word
     differences: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -123,6 +125,9 @@ def settings() -> list[Setting]:
         is_whole = list(processors)[::-1].index(processor) == THREADS.index(threads)
         name = f"{processor}, {threads} threads, {variables['LC_ALL']}, {variables['TZ']}"
         found.append(Setting(name, variables, PARTS if is_whole else PARTS[:1]))
+    found.append(
+        Setting("another rounding", {"OMP_NUM_THREADS": "1"}, PARTS[:1], inside=("tests.rounding",))
+    )
     if other := os.environ.get("PYTHON313"):
         folder = BUILD / "python"
         subprocess.run(
@@ -213,7 +218,7 @@ def run(setting: Setting, *command: str) -> subprocess.CompletedProcess:
     variables = {**os.environ, "COURSE_DEVICE": "cpu", **setting.variables}
     variables = {name: value for name, value in variables.items() if value}
     return subprocess.run(
-        [setting.python, "-m", *command],
+        [setting.python, "-m", *setting.inside, *command],
         cwd=ROOT,
         env=variables,
         capture_output=True,

@@ -45,6 +45,7 @@ def is_fresh(path: Path, entries: list[Entry]) -> bool:
 
 
 def _same(stored: list[Entry], entries: list[Entry]) -> bool:
+    """Compare all but the type that values show: on another processor 0.5 may be 0.4999…"""
     return len(stored) == len(entries) and all(
         a[:6] == b[:6] and naming.same(a, b) for a, b in zip(stored, entries, strict=True)
     )

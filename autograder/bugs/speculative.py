@@ -49,6 +49,11 @@ def not_scaled(p, u):
     return min(int((p.double().cumsum(dim=0) <= u).sum()), len(p) - 1)
 
 
+@bug(draw_token, "the weights are taken to sum to one")
+def not_scaled_at_all(p, u):
+    return int((p.double().cumsum(dim=0) <= u).sum())
+
+
 @bug(
     draw_token, "the sums begin with 0, so that each token gets the number of the next one's share"
 )
@@ -696,6 +701,12 @@ class Parts(SpeculativeCore):
         return [(number, token) for token in tokens]
 
 
+@bug(SpeculativeCore, "blocks that samples share are written by all of them: none is copied")
+class NoCopies(SpeculativeCore):
+    def plan(self, drafts):
+        return super().plan(drafts)._replace(copies=[])
+
+
 @bug(SpeculativeCore, "blocks of rejected drafts are not given back", classic=True)
 class NoCut(Parts):
     def settle(self, number, length):
@@ -877,6 +888,16 @@ def one_more(X, bits, dims, group=None, symmetric=False):
     return quantised(
         X, bits, dims, group, symmetric, steps=lambda b, sym: 2 ** (b - 1) if sym else 2**b - 1
     )
+
+
+@bug(quantise, "the range is divided by 2^bits, not by the steps between 2^bits integers")
+def levels_cut(X, bits, dims, group=None, symmetric=False):
+    Q, scale, zero = levels(X, bits, dims, group, symmetric)
+    if not symmetric:
+        step = dequantise(torch.ones_like(Q), scale, torch.zeros_like(zero))
+        least = dequantise(torch.zeros_like(Q), scale, zero)
+        Q = torch.round((X - least) / step).clamp(0, 2**bits - 1).to(torch.uint8)
+    return Q, scale, zero
 
 
 @bug(quantise, "numbers are rounded down, not to the nearest integer", classic=True)
@@ -2218,6 +2239,18 @@ class FirstHead(VariedLatent):
 class NotAbsorbed(VariedLatent):
     def absorbed(self, X, cache=None):
         return self.forward(X, cache)
+
+
+@bug(
+    LatentAttention,
+    "absorbed makes values of the latents, and absorbs the keys only",
+    told_by="is a value made from the latents?",
+)
+class MakesValues(VariedLatent):
+    def absorbed(self, X, cache=None):
+        Q_C, Q_R, C, K_R = self.prepare(X, cache)
+        A = self.absorbed_weights(self.scores(self.absorb(Q_C), Q_R, C[:, None], K_R))
+        return merge_heads(A @ split_heads(C @ self.W_UV, self.H)) @ self.W_O
 
 
 @bug(LatentAttention, "keys and values of the latents are swapped: W_UV makes keys")

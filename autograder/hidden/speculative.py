@@ -7,7 +7,7 @@ import torch
 from course_pkg.checking.models import SmallDraft, SmallReader
 from course_pkg.checking.registry import check
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
-from course_pkg.checks.paged_attention import flat, number, pairs, record, same, tables
+from course_pkg.checks.paged_attention import flat, number, record, same, tables
 from course_pkg.checks.serving import compare_tokens, free_blocks, run, serve, small_model, texts
 from course_pkg.checks.speculative import (
     START,
@@ -139,15 +139,6 @@ def refuses(accept, case):
     case.raises(ValueError, lambda: accept(p, q, drafted[:2], u), "two tokens come with three rows")
 
 
-@check(Speculator, weight=2, see="One step")
-def changing(speculators, case):
-    """drafts another number of tokens in every step, none too"""
-    target = reader(case)
-    ks = [2, 0, 4, 1, 0, 0, 3, 5, 1]
-    read, kept = compare_steps(case, speculators, target, near(case, target), 0.7, ks)
-    same(case, read, kept, "lengths of the two caches after each of nine steps")
-
-
 @check(Speculator, see="One step")
 def same_model(speculators, case):
     """keeps all drafts if draft and target are the same model"""
@@ -168,19 +159,6 @@ def keeps_what_is_there(speculators, case):
         one.rollback(length)
         found += list(case.unpack(one.lengths, "target", "draft"))
     same(case, found[2:], [7, 7, 5, 5, 5, 5, 0, 0], "lengths after rollback to 7, 5, 6 and 0")
-
-
-@check(Speculator, see="One step")
-def accepted(speculators, case):
-    """notes how many tokens it has drafted and accepted"""
-    target = reader(case)
-    ks, found, expected = [3, 2, 3, 0, 4, 1], [], []
-    for draft in (near(case, target), reader(case)):
-        one, text = speculators(target, draft, 80), case.integers(0, 7, 4).tolist()
-        rows, _, _ = take_steps(case, one, text, ks)
-        found += flat(pairs(one.history, "history"))
-        expected += flat([[k, len(row) - 1] for k, row in zip(ks, rows, strict=True)])
-    same(case, found, expected, "drafted and accepted tokens of each of six steps, for two drafts")
 
 
 @check(prompt_lookup, see="The text drafts for itself")
@@ -378,19 +356,6 @@ def sizes_of_numbers(quantise, case):
     for options in ({}, {"symmetric": True}):
         expected = by_slices(X, 8, (1,), **options)
         demand_quantised(case, quantise(X, 8, 1, **options), expected, "of single numbers")
-
-
-@check(quantise, see="Integers, a scale and a zero point")
-def half_precision(quantise, case):
-    """rounds the scale to half precision first, and then the numbers with that scale"""
-    for dtype in (torch.float16, torch.bfloat16):
-        X = (far_from_zero(case, 6, 50) * (1 + torch.arange(6)[:, None])).to(dtype)
-        X[::2] = -X[::2]
-        for options in ({}, {"symmetric": True}):
-            given, expected = quantise(X, 8, 1, **options), by_slices(X, 8, (1,), **options)
-            demand_quantised(case, given, expected, f"of {dtype}")
-            for name, part in zip(("scale", "zero point"), given[1:], strict=True):
-                case.that(part.dtype == dtype, f"{name} should be {dtype}, yours is {part.dtype}.")
 
 
 @check(quantise, see="Who shares a scale")

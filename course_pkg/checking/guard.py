@@ -28,6 +28,7 @@ LONGEST_TEXT = 400  # characters of an exception's message
 _SCALARS = (bool, int, float, complex, str, bytes)
 _NUMBERS_AND_TEXTS = {*_SCALARS, type(None)}  # a list of a million of these is soon looked through
 _PLAIN = (*_SCALARS, Tensor, np.ndarray, np.generic, torch.dtype)
+_PACKAGE = str(Path(__file__).parents[1])
 _LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
 _NOT_STUDENT = (
     *(sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")),
@@ -258,14 +259,20 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def _line_of_student(error: BaseException) -> str:
+    """Show the student's last line, and where the course's package gave up if that was later."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_NOT_STUDENT) and not frame.filename.startswith("<frozen")
     ]
-    if not frames or not frames[-1].line:
-        return ""
-    return f"\nin line {frames[-1].lineno}: {frames[-1].line.strip()}"
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    text = ""
+    if own and own[-1].line:
+        text += f"\nin line {own[-1].lineno}: {own[-1].line.strip()}"
+    if frames and frames[-1] not in own and frames[-1].line:
+        path = Path(frames[-1].filename).relative_to(Path(_PACKAGE).parent).as_posix()
+        text += f"\nin {path}, line {frames[-1].lineno}: {frames[-1].line.strip()}"
+    return text
 
 
 def _named(target, args, kwargs) -> dict[str, object]:

@@ -19,8 +19,9 @@ from course_pkg.checking.failure import Failure, NotRaised
 from course_pkg.checking.registry import Check
 
 # How closely two computations of the same numbers agree on any processor: relative to each number,
-# and relative to the largest. float32 has 7 digits, and sums lose one or two of them.
-# What is float64 may have been computed from float32 numbers, such as the angles of RoPE.
+# and relative to the largest. float32 has 7 digits, and sums lose one or two of them; bfloat16 has
+# 3. What is float64 may have been computed from float32 numbers, such as the angles of RoPE.
+_FLOAT16 = 1e-2, 1e-3
 _FLOAT32 = 1e-4, 1e-5
 _FLOAT64 = 1e-6, 1e-6
 _NOISE = 1e-12
@@ -62,11 +63,13 @@ def entry(check: Check, failure: Failure, mistake: int = 0, sentence: str = "") 
 
 
 def _precision(observed: np.ndarray) -> str:
-    """Name the type in which values were computed: float32 may have been converted afterwards.
+    """Name the type in which values were computed: shorter ones may have been converted afterwards.
 
     A module that is drawn in float32 and then made float64, as checks do it, holds float32 numbers;
     what a known mistake leaves of these differs between processors in the seventh digit.
     """
+    if observed.dtype == np.float32 and _is_short(observed):
+        return "float16"
     narrow = {"float64": np.float32, "complex128": np.complex64}.get(str(observed.dtype))
     if narrow is None:
         return str(observed.dtype)
@@ -75,10 +78,19 @@ def _precision(observed: np.ndarray) -> str:
     return np.dtype(narrow if is_narrow else observed.dtype).name
 
 
+def _is_short(observed: np.ndarray) -> bool:
+    """Tell whether float32 numbers came with 16 bits each, bfloat16 or float16: none needs more."""
+    bits = np.ascontiguousarray(observed).view(np.uint32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_whole = bool((observed % 1 == 0).all())
+        is_float16 = np.array_equal(observed, observed.astype(np.float16), equal_nan=True)
+    return observed.size >= 6 and not is_whole and (is_float16 or not (bits & 0xFFFF).any())
+
+
 def same(a: Entry, b: Entry) -> bool:
     """Tell whether two entries hold the same values, up to the rounding of their computation.
 
-    The coarser of both precisions counts: float32 results depend on the processor in the sixth
+    The coarsest precision counts: float32 results depend on the processor in the sixth
     digit of the largest number, and solutions may compute in float32 what a bug does in float64.
     """
     x, y = a.observed, b.observed
@@ -88,7 +100,10 @@ def same(a: Entry, b: Entry) -> bool:
         return False
     if x.dtype.kind not in "fc":
         return bool((x == y).all())
-    rtol, share = _FLOAT32 if {a.dtype, b.dtype} & {"float32", "complex64"} else _FLOAT64
+    dtypes = {a.dtype, b.dtype}
+    rtol, share = _FLOAT32 if dtypes & {"float32", "complex64"} else _FLOAT64
+    if "float16" in dtypes:
+        rtol, share = _FLOAT16
     largest = np.abs(x[np.isfinite(x)], dtype=np.float64).max(initial=0.0)
     return np.allclose(x, y, rtol=rtol, atol=share * largest, equal_nan=True)
 

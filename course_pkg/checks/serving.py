@@ -433,7 +433,20 @@ def compare_tokens(case: Case, rows: list[list[int]], expected: list[list[int]],
     given, wanted = (
         torch.tensor([row + [-1] * (width - len(row)) for row in each]) for each in (rows, expected)
     )
+    different = [n for n in range(min(len(rows), len(expected))) if rows[n] != expected[n]]
+    if different:
+        found, right = rows[different[0]], expected[different[0]]
+        common = min(len(found), len(right))
+        if found[:common] == right[:common]:
+            numbers = f"should be {len(right)} in number, yours are {len(found)}"
+            text = f"{what} at [{different[0]}] {numbers}; the first {common} are right."
+            raise Failure(text, what=what, observed=given)
     case.equal(given, wanted, what)
+
+
+def listed(**settings: object) -> str:
+    """Write settings as they stand in a call."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def free_blocks(engine) -> int:
@@ -448,7 +461,7 @@ def plain_generation(engines, case):
     expected = [generate_uncached(model, prompt, 6) for prompt in prompts]
     for S, settings in ((4, {}), (1, {}), (4, {"most": 3, "budget": 5})):
         rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(6))
-        compare_tokens(case, rows, expected, f"tokens with blocks of {S}, {settings}")
+        compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
 
 @check(EngineCore, weight=2, see="One step of the engine")

@@ -18,6 +18,7 @@ from course_pkg.checks.positions import rotated
 from course_pkg.checks.serving import (
     compare_tokens,
     free_blocks,
+    listed,
     plain_logits,
     run,
     serve,
@@ -357,6 +358,28 @@ def rolls_back(speculators, case):
     same(case, flat(read), flat(kept), what)
 
 
+@check(Speculator, weight=2, see="One step")
+def changing(speculators, case):
+    """drafts another number of tokens in every step, none too"""
+    target = reader(case)
+    ks = [2, 0, 4, 1, 0, 0, 3, 5, 1]
+    read, kept = compare_steps(case, speculators, target, near(case, target), 0.7, ks)
+    same(case, read, kept, "lengths of the two caches after each of nine steps")
+
+
+@check(Speculator, see="One step")
+def accepted(speculators, case):
+    """notes how many tokens it has drafted and accepted"""
+    target = reader(case)
+    ks, found, expected = [3, 2, 3, 0, 4, 1], [], []
+    for draft in (near(case, target), reader(case)):
+        one, text = speculators(target, draft, 80), case.integers(0, 7, 4).tolist()
+        rows, _, _ = take_steps(case, one, text, ks)
+        found += flat(pairs(one.history, "history"))
+        expected += flat([[k, len(row) - 1] for k, row in zip(ks, rows, strict=True)])
+    same(case, found, expected, "drafted and accepted tokens of each of six steps, for two drafts")
+
+
 @check(Speculator, see="Where there is no choice")
 def best(speculators, case):
     """adds the target's best tokens at temperature 0, whatever the draft is"""
@@ -606,7 +629,7 @@ def plain_generation(engines, case):
     expected = [generate_uncached(model, prompt, 16) for prompt in prompts]
     for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
         rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(16))
-        compare_tokens(case, rows, expected, f"tokens with blocks of {S}, {settings}")
+        compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
 
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")
@@ -739,7 +762,8 @@ def samples(engines, case):
     """accepts or resamples when it samples, with the sequence's own settings and generator"""
     model, (prompt,) = small_model(case, V=7, calls=900), texts(case, 6, V=7)
     guess, rows, expected = SmallDraft(known(model, [prompt], 14)), [], []
-    engine = engines(model, 99, 2, k=3, propose=guess)
+    # Blocks of 4 for 6 tokens: the three samples share one that is half full.
+    engine = engines(model, 99, 4, k=3, propose=guess)
     for settings in ({}, {"top_k": 3}, {"top_p": 0.8}):
         how = Sampling(14, None, 3, 4.0, seed=5, **settings)
         first = number(engine.add(prompt, how), "add")
@@ -849,6 +873,19 @@ def fewer_bits(quantise, case):
         expected = by_slices(X, bits, (1,), symmetric=True)
         given = quantise(X, bits, 1, symmetric=True)
         demand_quantised(case, given, expected, f"of {bits} bits, symmetric,")
+
+
+@check(quantise, see="Integers, a scale and a zero point")
+def half_precision(quantise, case):
+    """rounds the scale to half precision first, and then the numbers with that scale"""
+    for dtype in (torch.float16, torch.bfloat16):
+        X = (far_from_zero(case, 6, 50) * (1 + torch.arange(6)[:, None])).to(dtype)
+        X[::2] = -X[::2]
+        for options in ({}, {"symmetric": True}):
+            given, expected = quantise(X, 8, 1, **options), by_slices(X, 8, (1,), **options)
+            demand_quantised(case, given, expected, f"of {dtype}")
+            for name, part in zip(("scale", "zero point"), given[1:], strict=True):
+                case.that(part.dtype == dtype, f"{name} should be {dtype}, yours is {part.dtype}.")
 
 
 @check(quantise, see="Integers, a scale and a zero point")
@@ -1237,7 +1274,12 @@ def decodes(cache, case):
         ours = cache(2, 3, 4, G, 2 * half, bits, torch.float64)
         X = vectors(case, M, G, 2 * half)
         records = recorded(X, bits)
-        case.equal(ours.decode(records), read_back(X, bits), f"decoded records of {bits} bits")
+        found = ours.decode(records)
+        case.equal(found, read_back(X, bits), f"decoded records of {bits} bits")
+        case.that(
+            found.dtype == torch.float64,
+            f"decode should give the cache's dtype, float64, yours gives {found.dtype}.",
+        )
         empty = torch.zeros(M, G, 2 * half * bits // 8 + 4, dtype=torch.uint8)
         case.equal(ours.decode(empty), torch.zeros(M, G, 2 * half), "decoded zeros")
 
@@ -1554,6 +1596,7 @@ def no_keys(attention, case):
     B, D_h, D_c, half = case.sizes(4, low=3)
     ours, state = latent_layer(case, attention, D_h, D_c, half)
     X, huge = case.randn(B, 5, 3 * D_h), 2.0**600
+    case.equal(ours.absorbed(X), from_latents(state, X), "Y, absorbed,")
     expected = dict(state)
     expected["W_Q"] = state["W_Q"].clone()
     expected["W_Q"][:, 1] = 0.0  # no query asks for feature 1 of head 0
@@ -1570,3 +1613,31 @@ def no_keys(attention, case):
         "from the latents?",
     )
     case.equal(Y, from_latents(expected, X), "Y, absorbed,")
+
+
+@check(LatentAttention, weight=2, see="Never make a key")
+def no_values(attention, case):
+    """makes no value of a head from a latent when the up-projections are absorbed"""
+    B, D_h, D_c, half = case.sizes(4, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X, huge = case.randn(B, 5, 3 * D_h), 2.0**600
+    case.equal(ours.absorbed(X), from_latents(state, X), "Y, absorbed,")
+    # Latent feature 0 is 0 but at the last position, which no other sees: there c W_UV, and only
+    # that, is more than a float64 holds.
+    X[:, :-1, 0] = 0.0
+    state["W_DKV"][:, 0] = 0.0
+    state["W_DKV"][0, 0] = 1.0
+    state["W_UK"][0] = 0.0
+    expected = from_latents(state | {"W_UV": state["W_UV"].index_fill(0, torch.tensor(0), 0)}, X)
+    extreme = state | {"norm.weight": state["norm.weight"].clone(), "W_UV": state["W_UV"].clone()}
+    extreme["norm.weight"][0] = extreme["W_UV"][0] = huge
+    ours.load_state_dict(extreme)
+    Y = ours.absorbed(X)
+    case.shape(Y, tuple(X.shape), "Y, absorbed,")
+    seen = Y[:, :-1]
+    case.that(
+        seen.detach().isfinite().all(),
+        "Y should be finite where a value that nobody sees is not, yours is not: is a value made "
+        "from the latents?",
+    )
+    case.equal(seen, expected[:, :-1], "Y, absorbed, but for the last position")

@@ -30,6 +30,7 @@ from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.roots import roots
 from course_pkg.checking.runner import run
 from course_pkg.lstm import LSTM, additive_cell_step, cell_gradient, init_forget_bias, lstm_step
+from course_pkg.positions import sinusoidal_positions
 from tests import course as toolbox
 
 for assignment in assignments():
@@ -138,6 +139,15 @@ def test_exception_shows_the_students_line():
     text = report(LSTM_STEP, wrong).text
     assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in text
     assert "return x @ W  # the line that fails" in text
+
+
+def test_exception_in_the_package_shows_the_students_line_and_that_of_the_package():
+    def lstm_step(*args):
+        return LSTM_STEP.name, sinusoidal_positions(5, 3)
+
+    text = report(LSTM_STEP, lstm_step).text
+    assert "in line" in text and "return LSTM_STEP.name, sinusoidal_positions(5, 3)" in text
+    assert "in course_pkg/positions.py, line" in text
 
 
 def test_long_exceptions_are_cut():
