@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import warnings
 from pathlib import Path
 
 from nbgrader.apps.api import NbGraderAPI
+from sqlalchemy.exc import SAWarning
 from traitlets.config import PyFileConfigLoader
 
 from autograder.grade.files import SET_ASIDE, TIMESTAMP, is_notebook, walk
@@ -60,7 +62,10 @@ class Recorder:
         """
         state = _state(submission, key) if key else None
         self._marker(submission).unlink(missing_ok=True)
-        result = self._api.autograde(self._assignment, submission.student, force=True)
+        with warnings.catch_warnings():
+            # nbgrader makes objects that it does not keep; nothing is lost by it.
+            warnings.filterwarnings("ignore", "Object of type .* not in session", SAWarning)
+            result = self._api.autograde(self._assignment, submission.student, force=True)
         if not result["success"]:
             return _reason(result)
         if state:

@@ -128,6 +128,12 @@ def test_a_change_is_graded_again(grade, course):
     assert states(grade()[1]) == {"ada": "graded", "alan": "unchanged"}
 
 
+def test_warnings_about_nbgraders_session_are_not_shown(grade, recwarn):
+    grade()
+    grade("--force")
+    assert not [each for each in recwarn if "not in session" in str(each.message)]
+
+
 def test_unknown_students_are_an_error(grade):
     status, lines, err = grade("nobody")
     assert status == 1 and lines == {} and "nobody has not submitted 02_lstm" in err
