@@ -701,12 +701,6 @@ class Parts(SpeculativeCore):
         return [(number, token) for token in tokens]
 
 
-@bug(SpeculativeCore, "blocks that samples share are written by all of them: none is copied")
-class NoCopies(SpeculativeCore):
-    def plan(self, drafts):
-        return super().plan(drafts)._replace(copies=[])
-
-
 @bug(SpeculativeCore, "blocks of rejected drafts are not given back", classic=True)
 class NoCut(Parts):
     def settle(self, number, length):

@@ -8,7 +8,15 @@ from course_pkg.checking.models import SmallDraft, SmallReader
 from course_pkg.checking.registry import check
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.paged_attention import flat, number, record, same, tables
-from course_pkg.checks.serving import compare_tokens, free_blocks, run, serve, small_model, texts
+from course_pkg.checks.serving import (
+    compare_tokens,
+    free_blocks,
+    listed,
+    run,
+    serve,
+    small_model,
+    texts,
+)
 from course_pkg.checks.speculative import (
     START,
     by_hand,
@@ -269,7 +277,7 @@ def under_load(engines, case):
         named = settings | {"block_size": 2, "propose": wrong_drafts(prompts, whole, 3)}
         engine = engines(model, **named)
         rows = serve(case, engine, prompts, Sampling(18))
-        compare_tokens(case, rows, expected, f"tokens with {settings}")
+        compare_tokens(case, rows, expected, f"tokens with {listed(**settings)}")
         same(case, [free_blocks(engine)], [settings["blocks"]], "free blocks at the end")
 
 
