@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -66,10 +67,12 @@ def serving(course: Path, program: str = TEACHER) -> Iterator[Server]:
 
 
 def free_port() -> int:
-    """Find a port on which nobody listens."""
-    with socket.socket() as candidate:
-        candidate.bind(("127.0.0.1", 0))
-        return candidate.getsockname()[1]
+    """Find a port on which nobody listens, none that a system would give to a kernel meanwhile."""
+    for port in random.SystemRandom().sample(range(10_000, 32_000), 100):
+        with socket.socket() as candidate, contextlib.suppress(OSError):
+            candidate.bind(("127.0.0.1", port))
+            return port
+    pytest.fail("nobody could listen on any of 100 ports between 10000 and 32000")
 
 
 def _wait_for_token(course: Path, process: subprocess.Popen, log: Path) -> str:

@@ -157,6 +157,7 @@ class Judging:
             kernel, seconds = self.kernel(), self._left(step)
             if seconds <= 0:
                 raise KernelDied(f"its own cells ran for more than {self.bounds.all_own:g} s")
+            started = time.monotonic()  # a process that starts slowly is not the cell's doing
             outputs, in_time = kernel.run(step.source, seconds)
         except KernelDied as error:
             self._patience(step).waste(time.monotonic() - started)

@@ -22,5 +22,5 @@ SCORES = {
     "QuantisedKVCache": 2.16,  # it dequantises groups
     "QuantisedLinear": 2.57,  # as does this
     "rotate": 0,
-    "LatentAttention": 4.67,
+    "LatentAttention": 4.8,
 }

@@ -95,7 +95,7 @@ def test_a_solution_without_end_costs_the_other_exercises_nothing():
 
 
 def test_slow_cells_leave_time_for_the_solutions_below_them():
-    verdict = judge(*["import time; time.sleep(20)"] * 6, "late = 1", own=1.0, all_own=3.0)
+    verdict = judge(*["import time; time.sleep(20)"] * 6, "late = 1", own=1.0, all_own=6.0)
     for outputs in verdict.outputs[:6]:
         assert "KeyboardInterrupt" in [output.get("ename") for output in outputs]
     assert verdict.outputs[6] == []
