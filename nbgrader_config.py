@@ -55,6 +55,7 @@ c.ExecutePreprocessor.interrupt_on_timeout = True
 # Students' code runs in a sandbox and scores are computed outside it: see autograder/grade. The
 # metadata that nbgrader would check here come from the release, not from the student.
 grade = "autograder.grade.nbgrader"
+late = "autograder.grade.late.plugin"
 c.Mend.course = c.Judge.course = c.Mark.course = str(root)
 c.Autograde.exporter_class = f"{grade}.SubmissionExporter"
 c.Autograde.pre_convert_hook = f"{grade}.clean_submission"
@@ -72,8 +73,15 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     f"{grade}.Mark",
+    f"{late}.SettleLateness",
     "nbgrader.preprocessors.AssignLatePenalties",
 ]
+
+# What being late costs is in autograder/course/policy.toml; without that file it costs nothing.
+c.AssignLatePenalties.plugin_class = f"{late}.LatePolicy"
+c.ExportApp.plugin_class = "autograder.classroom.marks.Table"
+c.SettleLateness.course = c.LatePolicy.course = str(root)
+c.Export.course = c.Table.course = str(root)
 
 # Feedback and the formgrader's pages need no network: formulas are MathML, and pictures of the
 # notebook are part of the page. Nothing in it that a student has written can run a script.
@@ -93,6 +101,7 @@ c.HTMLExporter.extra_template_paths = [str(formgrader)]  # where ours find the o
 # rubrics, which autograding has put back.
 c.GenerateFeedback.exporter_class = f"{reports}.feedback.FeedbackExporter"
 c.GenerateFeedback.preprocessors = [
+    f"{late}.SettleLateness",
     "nbgrader.preprocessors.GetGrades",
     "nbgrader.preprocessors.ClearHiddenTests",
     "nbgrader.preprocessors.ClearMarkScheme",

@@ -18,6 +18,7 @@ COMMANDS = {
     "similar": ("classroom.similar", "list submissions that look alike"),
     "gradescope": ("classroom.gradescope", "make the archive with which Gradescope grades"),
     "report": ("classroom.reports.report", "show how a class did in an assignment"),
+    "policy": ("classroom.policy", "show who is late, what it costs and why"),
     "lab": ("classroom.lab", "open JupyterLab on the course, as a student or as a TA"),
 }
 

@@ -4,28 +4,54 @@
 
 The gradebook's student id becomes Canvas's SIS Login ID, Moodle's ID number and Gradescope's SID;
 its lms_user_id is Canvas's ID. Students who have not submitted have no mark, rather than a zero.
+Penalties for being late are settled first, as policy.toml says.
 """
 
 import csv
 from collections.abc import Iterator
+from pathlib import Path
 
 from nbgrader.api import Assignment, Gradebook, MissingEntry, Student, SubmittedAssignment
-from nbgrader.plugins import ExportPlugin
+from nbgrader.plugins import CsvExportPlugin, ExportPlugin
+from traitlets import Unicode
+
+from autograder.grade.late.lateness import sentence
+from autograder.grade.late.policy import PolicyError, read
+from autograder.grade.late.settle import settle
 
 Row = list[str | float]
+
+
+class Table(CsvExportPlugin):
+    """nbgrader's own table, which has a column of penalties."""
+
+    course = Unicode(".", help="The course's folder.").tag(config=True)
+
+    def export(self, gradebook: Gradebook) -> None:
+        """Settle penalties, then write the file.
+
+        Raises:
+            SystemExit: policy.toml cannot be used.
+        """
+        _settle(gradebook, self.course)
+        super().export(gradebook)
 
 
 class Export(ExportPlugin):
     """Write one row for each student; subclasses say what is in it."""
 
     default_name: str
+    course = Unicode(".", help="The course's folder.").tag(config=True)
+    lateness: dict[tuple[str, str], str]  # what is said to a student who was late
 
     def export(self, gradebook: Gradebook) -> None:
         """Write the file, `--to` or one named after the system, unless it already exists.
 
         Raises:
-            SystemExit: the file exists, or the gradebook lacks what was asked for.
+            SystemExit: the file exists, the gradebook lacks what was asked for, or policy.toml
+                cannot be used.
         """
+        self.lateness = _settle(gradebook, self.course)
         assignments = _assignments(gradebook, self.assignment)
         students = _students(gradebook, self.student)
         rows = list(self.rows(gradebook, assignments, students))
@@ -82,7 +108,8 @@ class Moodle(Export):
             row.append(student.email or "")
             for assignment in assignments:
                 found = _submission(gradebook, assignment, student)
-                row += [_mark(found), _comments(found)]
+                late = self.lateness.get((student.id, assignment.name), "")
+                row += [_mark(found), "; ".join(filter(None, (late, _comments(found))))]
             yield row
 
 
@@ -102,6 +129,16 @@ class Gradescope(Export):
                 found = _submission(gradebook, assignment, student)
                 row += [_mark(found), assignment.max_score, *_when(found)]
             yield row
+
+
+def _settle(gradebook: Gradebook, course: str) -> dict[tuple[str, str], str]:
+    """Settle penalties as policy.toml says; give a sentence by late student and assignment."""
+    try:
+        policy = read(Path(course))
+    except PolicyError as error:
+        raise SystemExit(str(error)) from None
+    found = settle(gradebook, policy) if policy else []
+    return {(late.work.student, late.work.assignment): sentence(late) for late in found}
 
 
 def _assignments(gradebook: Gradebook, names: list[str]) -> list[Assignment]:

@@ -21,6 +21,7 @@ from autograder.grade.errors import EndedWorkers, GradingError
 from autograder.grade.files import clean
 from autograder.grade.gradebook import Recorder
 from autograder.grade.kit import kit
+from autograder.grade.late.policy import read as read_policy
 from autograder.grade.mend import mend
 from autograder.grade.provisioner import sweep
 from autograder.grade.submission import Course, Submission
@@ -82,6 +83,7 @@ class Batch:
             sandbox.demand()
         self.name = arguments.assignment
         self.plan = self.course.plan(self.name)
+        read_policy(self.course.root)  # a mistake in it stops here, and not at every student
         self.recorder = Recorder(self.course, self.name)
         self.workers = self.under_way = 0
         self.counts = {"graded": 0, "unchanged": 0, "person": 0, "failed": 0}

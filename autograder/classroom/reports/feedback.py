@@ -12,6 +12,7 @@ from traitlets.config import Config
 from autograder.classroom.reports.diagnosis import NOTE, Finding, findings, text_of
 from autograder.classroom.reports.safety import ANCHOR
 from autograder.classroom.reports.templates import FOLDER
+from autograder.grade.late.plugin import LATENESS
 
 
 class FeedbackExporter(HTMLExporter):
@@ -72,7 +73,12 @@ class Summarise(NbGraderPreprocessor):
                     None if comment == problem else comment,
                 )
             )
-        resources["course"] = {"rows": rows, "headings": _headings(nb), "problem": problem}
+        resources["course"] = {
+            "rows": rows,
+            "headings": _headings(nb),
+            "problem": problem,
+            "late": resources.get(LATENESS, ""),
+        }
         return nb, resources
 
 

@@ -1,0 +1,109 @@
+"""`python -m autograder policy`: who is late, what it costs and why."""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from nbgrader.api import Gradebook
+from sqlalchemy.exc import SQLAlchemyError
+from traitlets.config import PyFileConfigLoader
+
+from autograder.assignment import CourseError, course_folder
+from autograder.grade.late.lateness import Late, date
+from autograder.grade.late.policy import PLACE, Policy, read
+from autograder.grade.late.settle import settle, untimed
+
+COLUMNS = (
+    "student",
+    "assignment",
+    "due",
+    "submitted",
+    "days late",
+    "days forgiven",
+    "points lost",
+    "why",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", type=Path, metavar="FILE", help="write the table as CSV too")
+    parser.add_argument("--course", type=Path, default=Path.cwd(), help="default: this folder")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Bring the gradebook in line with the policy and print who is late.
+
+    Raises:
+        CourseError: policy.toml cannot be used, or the file to write exists.
+    """
+    root = course_folder(arguments.course)
+    policy = read(root)
+    if policy is None:
+        print(f"There is no {PLACE}: being late costs nothing. docs/policy.toml is an example.")
+        return 0
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(root)).load_config()
+    names = config.CourseDirectory
+    try:
+        with Gradebook(names.db_url, names.course_id) as gradebook:
+            found = settle(gradebook, policy)
+            _warn(gradebook, policy)
+    except SQLAlchemyError as error:
+        raise CourseError(f"the gradebook {names.db_url} cannot be used: {error}") from None
+    rows = [COLUMNS, *map(row, found)]
+    if arguments.to:
+        _write(arguments.to, rows)
+    print(table(rows) if found else "Nobody is late.")
+    return 0
+
+
+def row(late: Late) -> tuple[str, ...]:
+    """Give the table's row for a late submission."""
+    return (
+        late.work.student,
+        late.work.assignment,
+        date(late.due),
+        date(late.submitted),
+        str(late.days),
+        str(late.forgiven),
+        f"{late.lost:.2f}",
+        late.why,
+    )
+
+
+def table(rows: Iterable[tuple[str, ...]]) -> str:
+    """Write rows below each other, in columns."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _write(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    try:
+        with open(path, "x", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+    except FileExistsError:
+        raise CourseError(f"{path} exists: remove it, or name another file with --to") from None
+    except OSError as error:
+        raise CourseError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _warn(gradebook: Gradebook, policy: Policy) -> None:
+    """Name what the policy could not be applied to."""
+    students = {student.id for student in gradebook.students}
+    for assignment, extended in policy.extensions.items():
+        for student in sorted(set(extended) - students):
+            print(
+                f"{PLACE} extends {assignment} for {student}, whom the gradebook does not know: "
+                "correct the id, unless this student has submitted nothing yet",
+                file=sys.stderr,
+            )
+    for student, assignment in untimed(gradebook, policy):
+        print(
+            f"{assignment} of {student} has no time of submission, and counts as in time",
+            file=sys.stderr,
+        )
