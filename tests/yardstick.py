@@ -9,8 +9,9 @@ import time
 import torch
 from torch import nn
 
-# What `seconds` gave on a processor with AVX2 alone, divided by 1.7: notebooks of the course took
-# 1.7 to 2.0 times as long there as on the processor with AVX-512 on which their budgets were set.
+# An estimate: 2.0 s, the mean on a quiet processor with AVX2 alone, divided by 1.7. Notebooks took
+# 1.5 (13_serving) to 1.9 times (11_llama) as long there as on the processor with AVX-512 on which
+# budgets were set. What `seconds` gives on such a processor would be better.
 REFERENCE = 1.2
 STEPS = 100
 

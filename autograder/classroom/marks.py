@@ -7,7 +7,6 @@ its lms_user_id is Canvas's ID. Students who have not submitted have no mark, ra
 Penalties for being late are settled first, as policy.toml says.
 """
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from nbgrader.api import Assignment, Gradebook, MissingEntry, Student, Submitted
 from nbgrader.plugins import CsvExportPlugin, ExportPlugin
 from traitlets import Unicode
 
+from autograder.assignment import CourseError
+from autograder.classroom.table import write
 from autograder.grade.late.lateness import sentence
 from autograder.grade.late.policy import PolicyError, read
 from autograder.grade.late.settle import settle
@@ -57,12 +58,9 @@ class Export(ExportPlugin):
         rows = list(self.rows(gradebook, assignments, students))
         name = self.to or self.default_name
         try:
-            with open(name, "x", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows(rows)
-        except FileExistsError:
-            raise SystemExit(f"{name} exists: remove it, or name another file with --to") from None
-        except OSError as error:
-            raise SystemExit(f"{name} cannot be written: {error.strerror}") from None
+            write(Path(name), rows)
+        except CourseError as error:
+            raise SystemExit(str(error)) from None
         self.log.info("Wrote the marks of %d students to %s", len(students), name)
         for assignment in assignments:
             if waiting := _waiting(gradebook, assignment, students):

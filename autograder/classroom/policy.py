@@ -1,7 +1,6 @@
 """`python -m autograder policy`: who is late, what it costs and why."""
 
 import argparse
-import csv
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import PyFileConfigLoader
 
 from autograder.assignment import CourseError, course_folder
+from autograder.classroom.table import write
 from autograder.grade.late.lateness import Late, date
 from autograder.grade.late.policy import PLACE, Policy, read
 from autograder.grade.late.settle import settle, untimed
@@ -53,8 +53,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise CourseError(f"the gradebook {names.db_url} cannot be used: {error}") from None
     rows = [COLUMNS, *map(row, found)]
     if arguments.to:
-        _write(arguments.to, rows)
-    print(table(rows) if found else "Nobody is late.")
+        write(arguments.to, rows)
+    print(in_columns(rows) if found else "Nobody is late.")
     return 0
 
 
@@ -72,7 +72,7 @@ def row(late: Late) -> tuple[str, ...]:
     )
 
 
-def table(rows: Iterable[tuple[str, ...]]) -> str:
+def in_columns(rows: Iterable[tuple[str, ...]]) -> str:
     """Write rows below each other, in columns."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -80,16 +80,6 @@ def table(rows: Iterable[tuple[str, ...]]) -> str:
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-
-
-def _write(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
-    try:
-        with open(path, "x", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(rows)
-    except FileExistsError:
-        raise CourseError(f"{path} exists: remove it, or name another file with --to") from None
-    except OSError as error:
-        raise CourseError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _warn(gradebook: Gradebook, policy: Policy) -> None:

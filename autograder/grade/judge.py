@@ -157,16 +157,16 @@ class Judging:
             kernel, seconds = self.kernel(), self._left(step)
             if seconds <= 0:
                 raise KernelDied(f"its own cells ran for more than {self.bounds.all_own:g} s")
-            started = time.monotonic()  # a process that starts slowly is not the cell's doing
+            started = time.monotonic()  # a new process is not this cell's doing
             outputs, in_time = kernel.run(step.source, seconds)
         except KernelDied as error:
-            self._patience(step).waste(time.monotonic() - started)
+            took = time.monotonic() - started
+            self._patience(step).waste(took)
+            self._charge(step, took)
             self.notes[""] = f"A cell did not run to its end: {error}."
             return [_error("KernelDied", str(error))]
-        finally:
-            took = time.monotonic() - started
-            if not self._is_planned(step):
-                self._ran += took
+        took = time.monotonic() - started
+        self._charge(step, took if in_time else min(took, seconds))  # a busy machine stops it late
         self._done.append((step, took))
         if not in_time:
             self._patience(step).waste(seconds)
@@ -174,6 +174,11 @@ class Judging:
             self.notes[""] = f"A cell did not run to its end: {text}."
             outputs.append(_error("CellTimeoutError", text))
         return outputs
+
+    def _charge(self, step: Step, seconds: float) -> None:
+        """Count the time of a student's own cell."""
+        if not self._is_planned(step):
+            self._ran += seconds
 
     def _left(self, step: Step) -> float:
         """Give the seconds that a cell has: a student's own ones leave time for each other."""

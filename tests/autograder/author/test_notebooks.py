@@ -15,7 +15,9 @@ from autograder.author.execution import execute
 from tests import course as toolbox
 from tests import yardstick
 
-BUDGET = 90  # seconds of computing for a solved notebook, on one core of tests/yardstick.py
+BUDGET = (
+    90  # seconds of computing for a solved notebook, where tests/yardstick.py takes its REFERENCE
+)
 PATIENCE = 4 * BUDGET  # seconds of waiting for it: others may use the machine too
 ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/|\b[A-Z]:\\")  # a path of somebody's machine
 BOUND = {"OMP_NUM_THREADS": "1", "COURSE_DEVICE": "cpu"}

@@ -1,5 +1,7 @@
 """Judging one submission: bounds of time, restarts, and what checks see of a notebook's objects."""
 
+import time
+
 import nbformat
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from autograder.assignment import ROOT, Assignment
 from autograder.author.trials import examine, exercises
 from autograder.grade.judge import SLOW, Bounds, Judging
-from autograder.grade.kernel import Kernel
+from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step
@@ -95,10 +97,26 @@ def test_a_solution_without_end_costs_the_other_exercises_nothing():
 
 
 def test_slow_cells_leave_time_for_the_solutions_below_them():
-    verdict = judge(*["import time; time.sleep(20)"] * 6, "late = 1", own=1.0, all_own=6.0)
+    verdict = judge(*["import time; time.sleep(20)"] * 6, "late = 1", own=2.0, all_own=4.0)
     for outputs in verdict.outputs[:6]:
         assert "KeyboardInterrupt" in [output.get("ename") for output in outputs]
     assert verdict.outputs[6] == []
+    assert verdict.points == {"check_init_forget_bias": 2.0}
+
+
+def test_a_new_process_takes_no_time_from_the_cell_that_needs_it():
+    started = []
+
+    def slow_to_start_again(*about):
+        started.append(about)
+        time.sleep(3.0 if len(started) > 1 else 0.0)
+        return start(*about)
+
+    steps = [Step(None, "import os; os._exit(1)"), Step(None, "early = 1"), Step(None, "late = 2")]
+    bounds = Bounds(own=2.0, all_own=3.0)
+    judging = Judging(LSTM, Plan.read(LSTM.solved), bounds=bounds, start=slow_to_start_again)
+    verdict = judging.judge(steps + SOLUTION)
+    assert len(started) == 2 and verdict.outputs[1:3] == [[], []]
     assert verdict.points == {"check_init_forget_bias": 2.0}
 
 

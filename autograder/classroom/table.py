@@ -1,0 +1,22 @@
+"""Tables that teachers take elsewhere, as CSV."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from autograder.assignment import CourseError
+
+
+def write(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    """Write rows to a new file.
+
+    Raises:
+        CourseError: the file exists, or cannot be written.
+    """
+    try:
+        with open(path, "x", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+    except FileExistsError:
+        raise CourseError(f"{path} exists: remove it, or name another file with --to") from None
+    except OSError as error:
+        raise CourseError(f"{path} cannot be written: {error.strerror}") from None
