@@ -7,6 +7,7 @@ first call, or a tensor that is returned without its axes of size 1.
 
 import ast
 import copy
+import functools
 import importlib
 import inspect
 import itertools
@@ -14,6 +15,7 @@ import linecache
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autograder.bugs import SAMPLED
 from course_pkg.checking.registry import Exercise
@@ -99,15 +101,15 @@ def mutants(exercise: Exercise) -> Iterator[Mutant]:
 def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
     """Make some of the changes in one solution; None where that changes nothing."""
     module = importlib.import_module(f"course_pkg.{exercise.module}")
-    tree, lines = _reference(exercise)
-    new = copy.deepcopy(tree)
-    edits = list(_edits(new, lines))
+    reference = _reference(exercise)
+    new = ast.parse(reference.source)
+    edits = list(_edits(new, reference.lines))
     chosen = [edits[number] for number in numbers]
     before = [ast.unparse(statement).splitlines()[0] for statement, _ in chosen]
     for _, edit in chosen:
         edit()
     text = ast.unparse(new)
-    if text == ast.unparse(tree):  # two equal things were exchanged
+    if text == reference.unparsed:  # two equal things were exchanged
         return None
     after = [ast.unparse(statement).splitlines()[0] for statement, _ in chosen]
     file = f"<mutant {numbers} of {exercise.name}>"
@@ -120,15 +122,25 @@ def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
     return Mutant(name, namespace[exercise.name], numbers)
 
 
-def _reference(exercise: Exercise) -> tuple[ast.Module, set[int]]:
-    """Parse a reference; give its tree, and the lines of it that students write."""
+class _Reference(NamedTuple):
+    """A reference as text, as `ast` writes it, and the lines of the text that students write."""
+
+    source: str
+    unparsed: str
+    lines: set[int]
+
+
+@functools.cache
+def _reference(exercise: Exercise) -> _Reference:
+    """Read a reference, once for all its mutants: to find a class, its whole module is parsed."""
     module = importlib.import_module(f"course_pkg.{exercise.module}")
     source = textwrap.dedent(inspect.getsource(getattr(module, exercise.name)))
-    return ast.parse(source), _lines_of_students(source)
+    return _Reference(source, ast.unparse(ast.parse(source)), _lines_of_students(source))
 
 
 def _count(exercise: Exercise) -> int:
-    return len(list(_edits(*_reference(exercise))))
+    reference = _reference(exercise)
+    return len(list(_edits(ast.parse(reference.source), reference.lines)))
 
 
 def _lines_of_students(source: str) -> set[int]:
