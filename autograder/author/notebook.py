@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.author import folded
 from autograder.author.experiments import mark_experiments
 from autograder.author.master import Code, ExerciseFence, Part, Question, Text, parts
 from autograder.handout.exercise import exercises
@@ -86,6 +87,8 @@ def with_numbers(assignment: Assignment, part: Part) -> Part:
     match part:
         case Text():
             return Text(resolved(part.source))
+        case ExerciseFence():
+            return replace(part, hints=tuple(map(resolved, part.hints)))
         case Question():
             return replace(part, text=resolved(part.text), rubric=resolved(part.rubric))
     return part
@@ -191,13 +194,15 @@ def _names(node: ast.AST) -> set[str]:
 def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Iterator[NotebookNode]:
     match part:
         case Text():
-            yield new_markdown_cell(part.source)
+            yield new_markdown_cell(folded.with_folded_warnings(part.source))
         case Code():
             name = "cell-" + hashlib.sha256(part.source.encode()).hexdigest()[:8]
             yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
         case ExerciseFence():
             points = int(part.points) if part.points.is_integer() else part.points
             yield new_code_cell(sources[part.name], metadata=_nbgrader(part.name, solution=True))
+            if part.hints:
+                yield new_markdown_cell(folded.hints(part.name, part.hints))
             yield new_code_cell(
                 "### BEGIN HIDDEN TESTS\n"
                 "from autograder.grade.cell import graded\n\n"
