@@ -63,7 +63,7 @@ class Question:
 Part = Text | Code | ExerciseFence | Question
 
 
-def parts(path: Path) -> list[Part]:
+def parts(path: Path, *, with_hints: bool = True) -> list[Part]:
     """Split a master into prose, code, exercises with their hints, and questions, in order.
 
     Raises:
@@ -78,7 +78,8 @@ def parts(path: Path) -> list[Part]:
             hints.append(part)
             continue
         if isinstance(part, ExerciseFence):
-            part = replace(part, hints=tuple(hint.source for hint in hints))
+            if with_hints:
+                part = replace(part, hints=tuple(hint.source for hint in hints))
             hints = []
         _demand_exercise(path, hints)
         found.append(part)

@@ -25,7 +25,7 @@ _BY_HAND = re.compile(r"\bAssignments?\s+\d\d?\b|\b\d\d_[a-z]\w*|(?<=\s)\(\d\d\)
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 
 
-def notebook(assignment: Assignment) -> NotebookNode:
+def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode:
     """Make the notebook of an assignment.
 
     Its metadata holds a hash of the code that its outputs depend on.
@@ -33,7 +33,8 @@ def notebook(assignment: Assignment) -> NotebookNode:
     Raises:
         CourseError: the master and course_pkg do not fit together.
     """
-    found = [with_numbers(assignment, part) for part in parts(assignment.master)]
+    written = parts(assignment.master, with_hints=with_hints)
+    found = [with_numbers(assignment, part) for part in written]
     sources = _exercises(assignment)
     _demand_same_exercises(assignment, found, sources)
     _demand_headings(assignment, found)

@@ -1,6 +1,7 @@
 """The builder: what it refuses, that it is deterministic, and that it notices what is stale."""
 
 import ast
+import json
 import shutil
 
 import nbformat
@@ -125,11 +126,6 @@ def changed_master(monkeypatch, tmp_path):
             'exercise="gru_stop"',
             r"there is no 'gru_stop' in course_pkg/lstm",
         ),
-        (
-            '```python exercise="gru_step" points=4\n```\n',
-            "",
-            r":1: 'gru_step' of course_pkg/lstm.py has no fence; add ```python exercise=",
-        ),
         ("(lstm.svg)", "(missing.svg)", r"there is no picture .*missing.svg"),
         ("Assignment [[rnn]]", "Assignment 01", r"'Assignment 01' goes by number; write \[\[topic"),
         ("Assignment [[rnn]]", "Assignment\n01", r"goes by number"),
@@ -143,6 +139,13 @@ def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, 
     with pytest.raises(CourseError, match=message):
         notebook.notebook(LSTM)
         notebook.pictures(LSTM)
+
+
+def test_an_exercise_without_a_fence_is_reported(monkeypatch):
+    known = exercise.exercises(ROOT / "course_pkg" / "lstm.py")
+    monkeypatch.setattr(notebook, "exercises", lambda module: {**known, "peephole": ""})
+    with pytest.raises(CourseError, match=r":1: 'peephole' of .*lstm.py has no fence; add ```py"):
+        notebook.notebook(LSTM)
 
 
 def test_an_unknown_assignment_is_reported():
@@ -171,11 +174,30 @@ def test_building_twice_changes_nothing():
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_changed_notebook_is_stale(monkeypatch, tmp_path):
+@pytest.fixture
+def copies(monkeypatch, tmp_path):
+    """Let the builder write copies of 02_lstm's notebooks."""
     for name in ("solved", "student"):
         folder = shutil.copytree(getattr(LSTM, name).parent, tmp_path / name)
         copy = folder / LSTM.student.name
         monkeypatch.setattr(Assignment, name, property(lambda self, copy=copy: copy))
+
+
+def test_an_instructor_can_build_without_hints(copies, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "files", lambda assignment: {})
+    monkeypatch.setattr(build, "stale", lambda assignment: [])
+    monkeypatch.setattr(build.hollow, "table", lambda assignment: {})
+    data = tmp_path / "course_pkg" / "checks" / "data" / "02_lstm.json"
+    monkeypatch.setattr(build.outline, "ROOT", tmp_path)
+    files = [data, LSTM.solved, LSTM.student]
+    assert build.build(LSTM, with_hints=False) == files
+    assert build.check(LSTM, with_hints=False) == [] and build.check(LSTM) == files[:2]
+    assert {known["hints"] for known in json.loads(data.read_text()).values()} == {0}
+    text = LSTM.student.read_text()
+    assert "Hint 1 of" not in text and "The classic mistake: open it" in text
+
+
+def test_a_changed_notebook_is_stale(copies):
     assert build.check(LSTM) == []
     LSTM.student.write_text(LSTM.student.read_text().replace("# YOUR CODE HERE", "pass", 1))
     assert build.check(LSTM) == [LSTM.student]
