@@ -1,4 +1,4 @@
-"""Build what is generated: notebooks, fingerprints of bugs, lists of checks that earn nothing."""
+"""Build what is generated: notebooks, and what checks and graders know of their exercises."""
 
 import argparse
 import shutil
@@ -16,7 +16,7 @@ from nbgrader.preprocessors import SaveCells
 from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
-from autograder.author import hollow
+from autograder.author import hollow, outline
 from autograder.author.execution import claims, execute
 from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
@@ -26,10 +26,14 @@ from course_pkg.checking import naming
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignments", nargs="*", metavar="NN_topic", help="default: all")
     parser.add_argument(
+        "--execute", action="store_true", help="run solved notebooks even if nothing has changed"
+    )
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
         "--check", action="store_true", help="change nothing; fail if a file is out of date"
     )
-    parser.add_argument(
-        "--execute", action="store_true", help="run solved notebooks even if nothing has changed"
+    either.add_argument(
+        "--without-hints", action="store_true", help="leave the hints out of the notebooks"
     )
 
 
@@ -41,7 +45,8 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.check:
             found += [is_stale(path, assignment) for path in check(assignment)]
         else:
-            for path in build(assignment, execute=arguments.execute):
+            hints = not arguments.without_hints
+            for path in build(assignment, execute=arguments.execute, with_hints=hints):
                 print(f"wrote {path.relative_to(ROOT)}")
         print(f"{assignment.name}: {time.perf_counter() - start:.1f} s")
     for line in found:
@@ -49,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
+def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = True) -> list[Path]:
     """Write the files of an assignment that are missing or out of date.
 
     A solved notebook whose code and whose imports are unchanged keeps its outputs, so that plots,
@@ -64,7 +69,8 @@ def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
             naming.save(path, entries)
             written.append(path)
     written += _write(hollow.table(assignment))
-    nb = notebook(assignment)
+    written += _write(outline.table(assignment, with_hints=with_hints))
+    nb = notebook(assignment, with_hints=with_hints)
     stored = _read(assignment.solved)
     if execute or not _same_code(stored, nb):
         _execute(assignment, nb)
@@ -74,11 +80,12 @@ def build(assignment: Assignment, *, execute: bool = False) -> list[Path]:
     return written + _write(_released(assignment))
 
 
-def check(assignment: Assignment) -> list[Path]:
+def check(assignment: Assignment, *, with_hints: bool = True) -> list[Path]:
     """List the files of an assignment that are missing or not what `build` would write."""
     found = stale(assignment)
-    found += [p for p, content in hollow.table(assignment).items() if not _holds(p, content)]
-    nb = notebook(assignment)
+    tables = hollow.table(assignment) | outline.table(assignment, with_hints=with_hints)
+    found += [path for path, content in tables.items() if not _holds(path, content)]
+    nb = notebook(assignment, with_hints=with_hints)
     stored = _read(assignment.solved)
     if not _same_code(stored, nb):
         return [*found, assignment.solved]

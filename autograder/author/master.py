@@ -2,18 +2,19 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jupytext
 
 from autograder.assignment import CourseError
 
-_QUESTION = re.compile(
-    r"^```question(?P<options>[^\n]*)\n(?P<text>.*?)\n---\n(?P<rubric>.*?)\n```$",
+# What jupytext leaves in a cell of text; what stands in such a fence may have fences of ~~~.
+_FENCE = re.compile(
+    r"^```(?P<kind>question|hint)(?P<options>[^\n]*)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_QUESTION_FENCE = re.compile(r"^```question", re.MULTILINE)
+_OPEN_FENCE = re.compile(r"^```(?:question|hint)[^\n]*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,19 @@ class Code:
 
 @dataclass(frozen=True)
 class ExerciseFence:
-    """A place for an exercise: its name and its points."""
+    """A place for an exercise: its name, its points, and the hints that stand above it."""
 
     name: str
     points: float
+    line: int
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A hint to the exercise below it; `parts` gives it to that exercise."""
+
+    source: str
     line: int
 
 
@@ -53,17 +63,27 @@ class Question:
 Part = Text | Code | ExerciseFence | Question
 
 
-def parts(path: Path) -> list[Part]:
-    """Split a master into prose, code, exercises and questions, in order.
+def parts(path: Path, *, with_hints: bool = True) -> list[Part]:
+    """Split a master into prose, code, exercises with their hints, and questions, in order.
 
     Raises:
         CourseError: an exercise without points or with code in its fence, a question without name,
-            points or rubric, or the same name twice.
+            points or rubric, the same name twice, or a hint that is empty or above no exercise.
     """
     text = path.read_text(encoding="utf-8")
-    found = [
-        part for cell in jupytext.reads(text, fmt="md").cells for part in _of(cell, path, text)
-    ]
+    found: list[Part] = []
+    hints: list[Hint] = []
+    for part in (p for cell in jupytext.reads(text, fmt="md").cells for p in _of(cell, path, text)):
+        if isinstance(part, Hint):
+            hints.append(part)
+            continue
+        if isinstance(part, ExerciseFence):
+            if with_hints:
+                part = replace(part, hints=tuple(hint.source for hint in hints))
+            hints = []
+        _demand_exercise(path, hints)
+        found.append(part)
+    _demand_exercise(path, hints)
     names = set()
     for part in found:
         if isinstance(part, (ExerciseFence, Question)):
@@ -73,7 +93,14 @@ def parts(path: Path) -> list[Part]:
     return found
 
 
-def _of(cell, path: Path, text: str) -> Iterator[Part]:
+def _demand_exercise(path: Path, hints: list[Hint]) -> None:
+    if hints:
+        raise CourseError(
+            f"{path}:{hints[0].line}: a hint stands directly above the fence of its exercise"
+        )
+
+
+def _of(cell, path: Path, text: str) -> Iterator[Part | Hint]:
     if cell.cell_type == "code":
         if unknown := set(cell.metadata) - {"exercise", "points"}:
             option = cell.metadata.get("incorrectly_encoded_metadata", ", ".join(sorted(unknown)))
@@ -93,26 +120,38 @@ def _of(cell, path: Path, text: str) -> Iterator[Part]:
         yield ExerciseFence(name, _points(cell.metadata, path, line), line)
         return
     position = 0
-    for match in _QUESTION.finditer(cell.source):
+    for match in _FENCE.finditer(cell.source):
         yield from _prose(cell.source[position : match.start()], path, text)
-        options = dict(re.findall(r'(\w+)=("[^"]*"|\S+)', match["options"]))
-        name = options.get("name", "").strip('"')
-        line = _line(text, rf"^```question{re.escape(match['options'])}$")
-        if not name:
-            raise CourseError(f'{path}:{line}: a question needs a name: ```question name="…"')
-        yield Question(
-            name, _points(options, path, line), match["text"].strip(), match["rubric"].strip(), line
-        )
+        line = _line(text, "^" + re.escape(match[0]))
+        yield (_hint if match["kind"] == "hint" else _question)(match, path, line)
         position = match.end()
     yield from _prose(cell.source[position:], path, text)
 
 
-def _prose(source: str, path: Path, text: str) -> Iterator[Text]:
-    if _QUESTION_FENCE.search(source):
-        line = _line(
-            text, re.escape(source[_QUESTION_FENCE.search(source).start() :].split("\n")[0])
+def _hint(match: re.Match, path: Path, line: int) -> Hint:
+    body = match["body"].strip("\n")
+    if match["options"].strip() or not body.strip() or "```" in body:
+        raise CourseError(
+            f"{path}:{line}: a hint is text between ```hint and ```; code in it is between ~~~"
         )
+    return Hint(body, line)
+
+
+def _question(match: re.Match, path: Path, line: int) -> Question:
+    options = dict(re.findall(r'(\w+)=("[^"]*"|\S+)', match["options"]))
+    name = options.get("name", "").strip('"')
+    if not name:
+        raise CourseError(f'{path}:{line}: a question needs a name: ```question name="…"')
+    text, _, rubric = (part.strip() for part in match["body"].partition("\n---\n"))
+    if not rubric:
         raise CourseError(f"{path}:{line}: a question needs its rubric below a line with ---")
+    return Question(name, _points(options, path, line), text, rubric, line)
+
+
+def _prose(source: str, path: Path, text: str) -> Iterator[Text]:
+    if match := _OPEN_FENCE.search(source):
+        line = _line(text, re.escape(match[0]))
+        raise CourseError(f"{path}:{line}: there is no ``` below that closes this fence")
     if source.strip():
         yield Text(source.strip())
 

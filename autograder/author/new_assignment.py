@@ -32,6 +32,10 @@ Why does …?
 - What a good answer says.
 ```
 
+## Go further
+
+A question whose answer is not in the text, with a goal that can be measured. Not graded.
+
 ## Further reading
 
 - Exact references.

@@ -58,6 +58,14 @@ _FENCE = """## {heading}
 
 Equation, shape table, classic mistakes.
 
+```hint
+A question that gets a stuck student moving: which sizes meet here?
+```
+
+```hint
+In words, all but the line.
+```
+
 ```python exercise="{name}" points=4
 ```
 

@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.author import folded
 from autograder.author.experiments import mark_experiments
 from autograder.author.master import Code, ExerciseFence, Part, Question, Text, parts
 from autograder.handout.exercise import exercises
@@ -24,7 +25,7 @@ _BY_HAND = re.compile(r"\bAssignments?\s+\d\d?\b|\b\d\d_[a-z]\w*|(?<=\s)\(\d\d\)
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 
 
-def notebook(assignment: Assignment) -> NotebookNode:
+def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode:
     """Make the notebook of an assignment.
 
     Its metadata holds a hash of the code that its outputs depend on.
@@ -32,7 +33,8 @@ def notebook(assignment: Assignment) -> NotebookNode:
     Raises:
         CourseError: the master and course_pkg do not fit together.
     """
-    found = [with_numbers(assignment, part) for part in parts(assignment.master)]
+    written = parts(assignment.master, with_hints=with_hints)
+    found = [with_numbers(assignment, part) for part in written]
     sources = _exercises(assignment)
     _demand_same_exercises(assignment, found, sources)
     _demand_headings(assignment, found)
@@ -86,6 +88,8 @@ def with_numbers(assignment: Assignment, part: Part) -> Part:
     match part:
         case Text():
             return Text(resolved(part.source))
+        case ExerciseFence():
+            return replace(part, hints=tuple(map(resolved, part.hints)))
         case Question():
             return replace(part, text=resolved(part.text), rubric=resolved(part.rubric))
     return part
@@ -191,13 +195,15 @@ def _names(node: ast.AST) -> set[str]:
 def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Iterator[NotebookNode]:
     match part:
         case Text():
-            yield new_markdown_cell(part.source)
+            yield new_markdown_cell(folded.with_folded_warnings(part.source))
         case Code():
             name = "cell-" + hashlib.sha256(part.source.encode()).hexdigest()[:8]
             yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
         case ExerciseFence():
             points = int(part.points) if part.points.is_integer() else part.points
             yield new_code_cell(sources[part.name], metadata=_nbgrader(part.name, solution=True))
+            if part.hints:
+                yield new_markdown_cell(folded.hints(part.name, part.hints))
             yield new_code_cell(
                 "### BEGIN HIDDEN TESTS\n"
                 "from autograder.grade.cell import graded\n\n"

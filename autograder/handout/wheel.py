@@ -40,7 +40,8 @@ def drop_later(assignment: Assignment, package: Path) -> None:
             module = package / f"{other.topic}.py"
             module.unlink()
             (package / "checks" / module.name).unlink()
-            (package / "checks" / "data" / f"{other.name}.npz").unlink()
+            for path in (package / "checks" / "data").glob(f"{other.name}.*"):
+                path.unlink()
             shutil.rmtree(package / "data" / "weights" / other.topic, ignore_errors=True)
 
 

@@ -44,6 +44,7 @@ class Report:
         self.outcomes = outcomes
         self.broken_parts: list[str] = []  # exercises below it that fail, though their parts pass
         self.breach: str | None = None  # what the solution uses although a rule forbids it
+        self.hint: str | None = None  # where a student who is stuck finds one
 
     @property
     def passed(self) -> bool:
@@ -78,7 +79,11 @@ class Report:
 
     @property
     def text(self) -> str:
-        return "\n".join([self._found, *([_wrap(f"! {self.breach}", 2)] if self.breach else [])])
+        return "\n".join([self._found, *(_wrap(note, 2) for note in self._notes)])
+
+    @property
+    def _notes(self) -> list[str]:
+        return [*([f"! {self.breach}"] if self.breach else []), *([self.hint] if self.hint else [])]
 
     @property
     def _found(self) -> str:
@@ -122,18 +127,15 @@ class Report:
             more = f"{len(others)} more of its checks {'fails' if len(others) == 1 else 'fail'}"
             items.append(f"<details><summary>{more}: {names}</summary>{rest}</details>")
         notes = [self._begin] if failed and self.broken_parts else []
-        notes += [f"! {self.breach}"] if self.breach else []
-        items += [f"<div>{html.escape(note)}</div>" for note in notes]
+        items += [f"<div>{html.escape(note)}</div>" for note in [*notes, *self._notes]]
         return f"<div><code>{html.escape(self.exercise.name)}</code></div>{''.join(items)}"
 
     def _item(self, outcome: Outcome, explained: set[str] | None = None) -> str:
         if outcome.why_not:
             return f"<div>{html.escape(self._headline(outcome))}</div>"
-        mark, colour = ("✓", "success") if outcome.failure is None else ("✗", "error")
-        # Nearer to the text's colour than JupyterLab's own, which are too pale on white.
-        style = f"color: color-mix(in srgb, var(--jp-{colour}-color1, gray) 75%, currentColor)"
+        mark = coloured("✓" if outcome.failure is None else "✗")
         name, title = html.escape(outcome.check.name), html.escape(outcome.check.title)
-        head = f"<div><span style='{style}'>{mark}</span> <b>{name}</b> {title}</div>"
+        head = f"<div>{mark} <b>{name}</b> {title}</div>"
         lines = [
             _wrap(line, indent=0)
             for line in _lines(outcome, set() if explained is None else explained)
@@ -146,6 +148,16 @@ class Report:
 
     def __repr__(self) -> str:
         return self.text
+
+
+def coloured(mark: str) -> str:
+    """Give a mark its colour in a notebook, ✓ or ✗; any other text stays as it is."""
+    colour = {"✓": "success", "✗": "error"}.get(mark)
+    if colour is None:
+        return mark
+    # Nearer to the text's colour than JupyterLab's own, which are too pale on white.
+    style = f"color: color-mix(in srgb, var(--jp-{colour}-color1, gray) 75%, currentColor)"
+    return f"<span style='{style}'>{mark}</span>"
 
 
 def _lines(outcome: Outcome, explained: set[str]) -> list[str]:

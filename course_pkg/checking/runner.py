@@ -16,6 +16,7 @@ from course_pkg.checking.registry import CHECKS, Check, Exercise, find
 from course_pkg.checking.report import CheckFailed, Outcome, Report
 from course_pkg.checking.roots import roots
 from course_pkg.checking.rules import rule_of
+from course_pkg.checking.session import remember
 from course_pkg.checking.uses import breach
 from course_pkg.tools.threads import one_thread
 from course_pkg.tools.train import device
@@ -45,12 +46,14 @@ def check(solution: object) -> None:
     exercise = find(solution.__name__)
     place = device()
     report = run_here(exercise, solution, place=place if place.type == "cuda" else None)
+    found = remember(report)
     failed = None if report.passed else CheckFailed(report)
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     # Who validates a notebook reads the error alone.
     is_folded = not report.is_stub and "NBGRADER_EXECUTION" not in os.environ
     if shell is not None and (report.passed or is_folded):
-        shell.display_pub.publish({"text/plain": report.text, "text/html": report._repr_html_()})
+        page = {"text/plain": report.text, "text/html": report._repr_html_()}
+        shell.display_pub.publish(page, metadata={"check": found})
         if failed is not None:
             failed.is_shown = True
     elif failed is None:

@@ -8,6 +8,10 @@
   const say = (what, element) =>
     found.push(`${what}: ${element.textContent.trim().replace(/\s+/g, " ").slice(0, 80)}`);
 
+  // What is folded, such as hints, must look right when it is opened.
+  const folded = all("details:not([open])");
+  for (const details of folded) details.open = true;
+
   const texts = all(".jp-MarkdownCell .jp-RenderedMarkdown");
   const formulas = all("mjx-container", notebook);
   const figures = all(".jp-RenderedMarkdown img, .jp-OutputArea-output img, .jp-RenderedSVG svg");
@@ -78,5 +82,6 @@
       if (contrast < expected.contrast) say(`contrast ${contrast.toFixed(1)}`, element);
     }
   }
+  for (const details of folded) details.open = false;
   return found;
 }

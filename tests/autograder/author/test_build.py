@@ -1,15 +1,17 @@
 """The builder: what it refuses, that it is deterministic, and that it notices what is stale."""
 
 import ast
+import json
 import shutil
 
 import nbformat
 import numpy as np
 import pytest
+from bs4 import BeautifulSoup
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author import build, notebook
-from autograder.author.master import parts
+from autograder.author.master import ExerciseFence, parts
 from autograder.author.mutants import mutants
 from autograder.handout import exercise
 from course_pkg.checking import naming
@@ -21,6 +23,20 @@ GOOD = """# Title
 
 ```python
 x = 1
+```
+
+```hint
+Which sizes meet?
+
+~~~python
+a @ b
+
+
+~~~
+```
+
+```hint
+Transpose [[rnn]]'s.
 ```
 
 ```python exercise="lstm_step" points=4
@@ -47,21 +63,31 @@ def master(tmp_path):
 def test_parts_of_a_master(master):
     found = parts(master(GOOD))
     assert [type(part).__name__ for part in found] == ["Text", "Code", "ExerciseFence", "Question"]
-    assert (found[2].name, found[2].points, found[2].line) == ("lstm_step", 4, 7)
-    assert (found[3].text, found[3].rubric, found[3].line) == ("Why?", "- because", 10)
+    assert (found[2].name, found[2].points, found[2].line) == ("lstm_step", 4, 21)
+    assert found[2].hints == (
+        "Which sizes meet?\n\n~~~python\na @ b\n\n\n~~~",
+        "Transpose [[rnn]]'s.",
+    )
+    assert (found[3].text, found[3].rubric, found[3].line) == ("Why?", "- because", 24)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (" points=4", "", r":7: points are missing: write points=4 in the fence"),
-        (" points=4", " points=many", r":7: not understood: .*points=many; write exercise="),
-        ("exercise=", "excercise=", r":7: not understood: excercise; write exercise="),
-        (" points=2", "", r":10: points are missing"),
-        ('name="why" ', "", r":10: a question needs a name"),
-        ("---\n- because\n", "", r":10: a question needs its rubric below a line with ---"),
-        ("points=4\n```", "points=4\npass\n```", r":7: the fence of 'lstm_step' must be empty"),
-        ('name="why"', 'name="lstm_step"', r":10: 'lstm_step' occurs twice; rename one"),
+        (" points=4", "", r":21: points are missing: write points=4 in the fence"),
+        (" points=4", " points=many", r":21: not understood: .*points=many; write exercise="),
+        ("exercise=", "excercise=", r":21: not understood: excercise; write exercise="),
+        (" points=2", "", r":24: points are missing"),
+        ('name="why" ', "", r":24: a question needs a name"),
+        ("---\n- because\n", "", r":24: a question needs its rubric below a line with ---"),
+        ("- because\n```", "- because\n", r":24: there is no ``` below that closes this fence"),
+        ("points=4\n```", "points=4\npass\n```", r":21: the fence of 'lstm_step' must be empty"),
+        ('name="why"', 'name="lstm_step"', r":24: 'lstm_step' occurs twice; rename one"),
+        ("Transpose [[rnn]]'s.\n", "", r":17: a hint is text between ```hint and ```"),
+        ("```hint", '```hint name="a"', r":7: a hint is text between ```hint and ```"),
+        ("~~~", "```", r":7: a hint is text between ```hint and ```; code in it is between ~~~"),
+        ("rnn]]'s.\n```", "rnn]]'s.\n```\nSo.", r":7: a hint stands directly above the fence"),
+        ('```python exercise="lstm_step" points=4\n```', "", r":7: a hint stands directly above"),
     ],
 )
 def test_a_broken_master_is_reported_with_its_line(master, old, new, message):
@@ -100,11 +126,6 @@ def changed_master(monkeypatch, tmp_path):
             'exercise="gru_stop"',
             r"there is no 'gru_stop' in course_pkg/lstm",
         ),
-        (
-            '```python exercise="gru_step" points=4\n```\n',
-            "",
-            r":1: 'gru_step' of course_pkg/lstm.py has no fence; add ```python exercise=",
-        ),
         ("(lstm.svg)", "(missing.svg)", r"there is no picture .*missing.svg"),
         ("Assignment [[rnn]]", "Assignment 01", r"'Assignment 01' goes by number; write \[\[topic"),
         ("Assignment [[rnn]]", "Assignment\n01", r"goes by number"),
@@ -120,9 +141,31 @@ def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, 
         notebook.pictures(LSTM)
 
 
+def test_an_exercise_without_a_fence_is_reported(monkeypatch):
+    known = exercise.exercises(ROOT / "course_pkg" / "lstm.py")
+    monkeypatch.setattr(notebook, "exercises", lambda module: {**known, "peephole": ""})
+    with pytest.raises(CourseError, match=r":1: 'peephole' of .*lstm.py has no fence; add ```py"):
+        notebook.notebook(LSTM)
+
+
 def test_an_unknown_assignment_is_reported():
     with pytest.raises(CourseError, match=r"there is no solutions/99_none.md; there is "):
         assignments(["99_none"])
+
+
+def test_hints_name_other_assignments_by_topic():
+    fence = ExerciseFence("lstm_step", 4, 1, ("As in [[rnn]].",))
+    assert notebook.with_numbers(LSTM, fence).hints == ("As in 01.",)
+
+
+def test_hints_stand_folded_between_the_solution_and_the_check():
+    cells = notebook.notebook(LSTM).cells
+    (fence,) = (part for part in parts(LSTM.master) if getattr(part, "name", "") == "gru_step")
+    place = [cell.id for cell in cells].index("gru_step")
+    assert cells[place + 1].cell_type == "markdown" and cells[place + 2].id == "check_gru_step"
+    shown = BeautifulSoup(cells[place + 1].source, "html.parser").find_all("summary")
+    numbers = range(1, len(fence.hints) + 1)
+    assert [summary.text for summary in shown] == [f"Hint {n} of gru_step" for n in numbers]
 
 
 def test_building_twice_changes_nothing():
@@ -131,11 +174,30 @@ def test_building_twice_changes_nothing():
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_changed_notebook_is_stale(monkeypatch, tmp_path):
+@pytest.fixture
+def copies(monkeypatch, tmp_path):
+    """Let the builder write copies of 02_lstm's notebooks."""
     for name in ("solved", "student"):
         folder = shutil.copytree(getattr(LSTM, name).parent, tmp_path / name)
         copy = folder / LSTM.student.name
         monkeypatch.setattr(Assignment, name, property(lambda self, copy=copy: copy))
+
+
+def test_an_instructor_can_build_without_hints(copies, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "files", lambda assignment: {})
+    monkeypatch.setattr(build, "stale", lambda assignment: [])
+    monkeypatch.setattr(build.hollow, "table", lambda assignment: {})
+    data = tmp_path / "course_pkg" / "checks" / "data" / "02_lstm.json"
+    monkeypatch.setattr(build.outline, "ROOT", tmp_path)
+    files = [data, LSTM.solved, LSTM.student]
+    assert build.build(LSTM, with_hints=False) == files
+    assert build.check(LSTM, with_hints=False) == [] and build.check(LSTM) == files[:2]
+    assert {known["hints"] for known in json.loads(data.read_text()).values()} == {0}
+    text = LSTM.student.read_text()
+    assert "Hint 1 of" not in text and "The classic mistake: open it" in text
+
+
+def test_a_changed_notebook_is_stale(copies):
     assert build.check(LSTM) == []
     LSTM.student.write_text(LSTM.student.read_text().replace("# YOUR CODE HERE", "pass", 1))
     assert build.check(LSTM) == [LSTM.student]

@@ -137,11 +137,21 @@ def test_what_is_released_is_replaced_only_by_force(course, bundle, monkeypatch)
 
 def test_what_is_stale_is_not_released(tmp_path, monkeypatch):
     (tmp_path / "nbgrader_config.py").touch()
-    monkeypatch.setattr(release, "check", lambda assignment: [assignment.student])
+    monkeypatch.setattr(release, "check", lambda assignment, **options: [assignment.student])
     message = r"05_attention.ipynb is stale: run `python -m autograder build 05_attention`"
     with pytest.raises(CourseError, match=message):
         release.main(arguments(tmp_path))
     assert not (tmp_path / "autograder").exists()
+
+
+def test_what_was_built_without_hints_is_released(tmp_path, monkeypatch):
+    (tmp_path / "nbgrader_config.py").touch()
+    (tmp_path / release.BUNDLES / ATTENTION.name).mkdir(parents=True)
+    stale = [ATTENTION.student]
+    monkeypatch.setattr(release, "check", lambda a, with_hints=True: stale if with_hints else [])
+    monkeypatch.setattr(release, "bundle", lambda assignment, folder: None)
+    monkeypatch.setattr(release, "publish", lambda assignment, course, force: None)
+    assert release.main(arguments(tmp_path)) == 0
 
 
 def test_unknown_assignments_and_other_folders_are_clear_errors(tmp_path):

@@ -134,11 +134,12 @@ def test_the_search_finds_what_a_careless_builder_would_leak(assignment):
 
 
 def test_the_wheel_holds_no_part_of_the_graders(assignment, artefacts):
-    names = [Path(name) for name in artefacts if name.endswith((".py", ".npz"))]
+    names = [Path(name) for name in artefacts if name.endswith((".py", ".npz", ".json"))]
     assert {path.parts[0] for path in names} == {"course_pkg"}
     later = [other for other in assignments() if other.name > assignment.name]
     topics = {other.topic for other in later}
-    assert not [path for path in names if path.stem in topics]
+    assert not [path for path in names if path.stem.lstrip("0123456789_") in topics]
+    assert Path("course_pkg/checks/data", f"{assignment.name}.json") in names
     assert not [name for name in artefacts if topics & set(Path(name).parts)]  # weights
     hidden = ROOT / "autograder" / "hidden" / "data" / f"{assignment.name}.npz"
     assert hidden.exists()
@@ -160,7 +161,7 @@ import zipfile
 zipfile.ZipFile({str(path)!r}).extractall({str(tmp_path / "site")!r})
 sys.path[0] = {str(tmp_path / "site")!r}
 import course_pkg.lstm
-from course_pkg import check
+from course_pkg import check, progress
 assert course_pkg.__file__.startswith(sys.path[0]), course_pkg.__file__
 try:
     check(course_pkg.lstm.lstm_step)
@@ -172,13 +173,17 @@ def init_forget_bias(b, value=1.0):
     b[: len(b) // 4] = value
     return b
 
-try:
-    check(init_forget_bias)
-except AssertionError as error:
-    print(error)
+for _ in range(3):
+    try:
+        check(init_forget_bias)
+    except AssertionError as error:
+        print(error)
+print(progress())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "lstm_step is not implemented yet" in done.stdout
     words = " ".join(done.stdout.split())
     assert "the input gates' biases are set instead of the forget gates'." in words
+    assert 'Stuck? Open "Hint 1 of init_forget_bias" above its check.' in words
+    assert "○ lstm_step 0 of 5" in words

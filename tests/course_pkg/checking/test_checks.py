@@ -274,7 +274,7 @@ def notebook(monkeypatch) -> list[dict]:
     """Let checks believe that they run in a notebook; collect what they display there."""
     shown: list[dict] = []
     shell = SimpleNamespace(
-        display_pub=SimpleNamespace(publish=shown.append),
+        display_pub=SimpleNamespace(publish=lambda page, metadata: shown.append(page)),
         history_manager=SimpleNamespace(input_hist_raw=[]),
     )
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))

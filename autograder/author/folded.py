@@ -1,0 +1,29 @@
+"""What a notebook shows folded, without any code of ours: hints, and the classic mistakes."""
+
+import re
+
+# A warning ends with its paragraph, or with the list that follows it directly.
+_WARNING = re.compile(r"\s*(\*\*The classic mistake(s?)\b.*?)(?=\n\n(?!- )|\Z)", re.DOTALL)
+
+
+def with_folded_warnings(text: str) -> str:
+    """Fold each warning of a classic mistake; what stands before it in its paragraph stays."""
+
+    def fold(match: re.Match) -> str:
+        them = "them" if match[2] else "it"
+        summary = f"The classic mistake{match[2]}: open {them} after a first attempt"
+        return f"\n\n{_folded(summary, match[1])}"
+
+    return _WARNING.sub(fold, text).strip()
+
+
+def hints(name: str, texts: tuple[str, ...]) -> str:
+    """Write the hints of an exercise, each folded under the name that checks give it."""
+    return "\n\n".join(
+        _folded(f"Hint {number} of {name}", text) for number, text in enumerate(texts, 1)
+    )
+
+
+def _folded(summary: str, text: str) -> str:
+    # Between blank lines, Markdown and formulas are read as everywhere else.
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"

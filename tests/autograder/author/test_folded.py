@@ -1,0 +1,41 @@
+"""Hints and classic mistakes are folded, and nothing else is."""
+
+import pytest
+
+from autograder.author.folded import hints, with_folded_warnings
+
+ONE = "<details><summary>The classic mistake: open it after a first attempt</summary>"
+SEVERAL = "<details><summary>The classic mistakes: open them after a first attempt</summary>"
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [
+        ("A table.\n\n## Gates\n\nNo warning.", "A table.\n\n## Gates\n\nNo warning."),
+        (
+            "A table.\n\n**The classic mistake:** x\nfirst.\n\n### After\n\nText.",
+            f"A table.\n\n{ONE}\n\n**The classic mistake:** x\nfirst.\n\n</details>\n\n"
+            "### After\n\nText.",
+        ),
+        (
+            "S is 0. **The classic mistake** is to divide.",
+            f"S is 0.\n\n{ONE}\n\n**The classic mistake** is to divide.\n\n</details>",
+        ),
+        (
+            "**The classic mistakes:**\n\n- One\n  or two.\n\n- Three.\n\nAn end.",
+            f"{SEVERAL}\n\n**The classic mistakes:**\n\n- One\n  or two.\n\n- Three.\n\n</details>"
+            "\n\nAn end.",
+        ),
+    ],
+    ids=["none", "a paragraph", "the rest of a paragraph", "a list"],
+)
+def test_a_warning_is_folded_to_its_end(text, folded):
+    assert with_folded_warnings(text) == folded
+
+
+def test_each_hint_has_the_name_that_a_check_gives_it():
+    text = hints("step", ("Which sizes?", "$W x$"))
+    assert text == (
+        "<details><summary>Hint 1 of step</summary>\n\nWhich sizes?\n\n</details>\n\n"
+        "<details><summary>Hint 2 of step</summary>\n\n$W x$\n\n</details>"
+    )
