@@ -93,7 +93,9 @@ def mutants(exercise: Exercise) -> Iterator[Mutant]:
     body where there are none; never signatures, docstrings or the texts of errors. Some exercises
     ask for a sample only, see `sample_mutants`.
     """
-    for number in range(0, _count(exercise), SAMPLED.get(exercise, 1)):
+    reference = _reference(exercise)
+    count = sum(1 for _ in _edits(ast.parse(reference.source), reference))
+    for number in range(0, count, SAMPLED.get(exercise, 1)):
         if mutant := changed(exercise, number):
             yield mutant
 
@@ -103,7 +105,7 @@ def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
     module = importlib.import_module(f"course_pkg.{exercise.module}")
     reference = _reference(exercise)
     new = ast.parse(reference.source)
-    edits = list(_edits(new, reference.lines))
+    edits = list(itertools.islice(_edits(new, reference), max(numbers) + 1))
     chosen = [edits[number] for number in numbers]
     before = [ast.unparse(statement).splitlines()[0] for statement, _ in chosen]
     for _, edit in chosen:
@@ -123,11 +125,21 @@ def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
 
 
 class _Reference(NamedTuple):
-    """A reference as text, as `ast` writes it, and the lines of the text that students write."""
+    """A reference, and what all its mutants need to know of it.
+
+    Attributes:
+        source: its text.
+        unparsed: the same, as `ast` writes it.
+        lines: those that students write.
+        in_methods: those of assignments in methods.
+        in_kernels: those of assignments in Triton kernels, which keep nothing between calls.
+    """
 
     source: str
     unparsed: str
     lines: set[int]
+    in_methods: set[int]
+    in_kernels: set[int]
 
 
 @functools.cache
@@ -135,12 +147,38 @@ def _reference(exercise: Exercise) -> _Reference:
     """Read a reference, once for all its mutants: to find a class, its whole module is parsed."""
     module = importlib.import_module(f"course_pkg.{exercise.module}")
     source = textwrap.dedent(inspect.getsource(getattr(module, exercise.name)))
-    return _Reference(source, ast.unparse(ast.parse(source)), _lines_of_students(source))
+    tree = ast.parse(source)
+    return _Reference(
+        source,
+        ast.unparse(tree),
+        _lines_of_students(source),
+        in_methods=_assignments(tree, lambda f: bool(f.args.args) and f.args.args[0].arg == "self"),
+        in_kernels=_assignments(tree, lambda f: bool(f.decorator_list)),
+    )
 
 
-def _count(exercise: Exercise) -> int:
-    reference = _reference(exercise)
-    return len(list(_edits(ast.parse(reference.source), reference.lines)))
+def _assignments(tree: ast.Module, is_meant: Callable[[ast.FunctionDef], bool]) -> set[int]:
+    """The lines of the assignments in some of the functions."""
+    return {
+        node.lineno
+        for function in _functions(tree)
+        if is_meant(function)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+    }
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def _own(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """A function and what is in it, without the functions in it: these have their own turn."""
+    todo: list[ast.AST] = [function]
+    for node in todo:
+        yield node
+        children = ast.iter_child_nodes(node)
+        todo += [child for child in children if not isinstance(child, ast.FunctionDef)]
 
 
 def _lines_of_students(source: str) -> set[int]:
@@ -156,20 +194,14 @@ def _lines_of_students(source: str) -> set[int]:
     return marked or set(range(1, len(lines) + 1))
 
 
-def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]:
+def _edits(tree: ast.Module, reference: _Reference) -> Iterator[tuple[ast.stmt, Edit]]:
     """Every change that can be made to a tree: the statement that it is in, and how to make it."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    methods = {
-        node.lineno
-        for function in functions
-        if function.args.args and function.args.args[0].arg == "self"
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-    }
+    lines = reference.lines
+    nodes = [(function, list(_own(function))) for function in _functions(tree)]
     blocks = [
         block
-        for function in functions
-        for node in ast.walk(function)
+        for _, own in nodes
+        for node in own
         for name in ("body", "orelse")
         if isinstance(block := getattr(node, name, None), list)
     ]
@@ -182,20 +214,13 @@ def _edits(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.stmt, Edit]]
                 for node in _parts(statement):
                     for edit in _edits_of(node):
                         yield statement, edit
-    in_kernels = {
-        node.lineno
-        for function in functions
-        if function.decorator_list  # a Triton kernel keeps nothing between calls
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-    }
     for statement in itertools.chain(*blocks):
-        if isinstance(statement, ast.Assign) and statement.lineno in lines - in_kernels:
+        if isinstance(statement, ast.Assign) and statement.lineno in lines - reference.in_kernels:
             if _depends_on_the_call(statement):
-                yield statement, lambda s=statement: _keep(s, s.lineno in methods)
-
-    for function in functions:
-        for node in ast.walk(function):
+                in_method = statement.lineno in reference.in_methods
+                yield statement, lambda s=statement, m=in_method: _keep(s, m)
+    for function, own in nodes:
+        for node in own:
             if isinstance(node, ast.Return) and node.lineno in lines and node.value is not None:
                 for value in _tensors(node.value, function.returns):
                     yield node, lambda v=value: _squeeze(v)
