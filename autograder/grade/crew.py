@@ -77,7 +77,7 @@ class Crew:
     def _differences(self, there: dict[str, str] | Exception) -> str:
         """Say in what a process differs from this one, by its answer; nothing if it does not."""
         if isinstance(there, Exception):  # its course may lack what answers
-            return f"{COURSE} differ ({type(there).__name__}: {there}); {_REMEDY}"
+            return f"{COURSE} differ ({there}); {_REMEDY}"
         here = of_worker(self._assignment)
         found = [
             f"{name} differ" if name == COURSE else f"{name}: {here.get(name)} here, {value} there"
