@@ -22,7 +22,7 @@ SOLUTIONS = {
     1.5: RIGHT_BIAS.replace("value=1.0", "value=2.0"),
     0.0: "def init_forget_bias(b, value=1.0):\n    raise NotImplementedError",
 }
-SCORES = {f"student-{n}": score for n, score in enumerate([*SOLUTIONS] * 3)}
+SCORES = {f"student-{n}": score for n, score in enumerate([*SOLUTIONS] * 2)}
 OWN = ("autograder", "course_pkg", "solutions", "notebooks", "tests")  # folders of this checkout
 SHORT = {
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s",  # Dask takes no less
@@ -92,7 +92,7 @@ def cluster(tmp_path):
         address = f"{network[0].address}:{PORT}"
         dask(0, "scheduler", "--protocol", "tls", "--host", network[0].address)
         for number in (1, 2):
-            dask(number, "worker", f"tls://{address}", "--nthreads", "1")
+            dask(number, "worker", f"tls://{address}", "--nthreads", "1", "--memory-limit", "0")
         yield network, folders, start
 
 
