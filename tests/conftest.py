@@ -25,6 +25,7 @@ SLOW = (
     "test_nbgrader.py",
     "test_grading.py",
     "test_batch.py",
+    "test_three_hosts.py",
     "test_look.py",
     "test_hub.py",
     "test_day.py",

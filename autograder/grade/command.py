@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from autograder.assignment import Assignment, course_folder
 from autograder.grade import sandbox
+from autograder.grade.cluster import Cluster
 from autograder.grade.errors import EndedWorkers, GradingError
 from autograder.grade.files import clean
 from autograder.grade.gradebook import Recorder
@@ -34,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignment", metavar="NN_topic")
     parser.add_argument("students", nargs="*", help="default: everyone who has submitted")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="default: the cores")
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask cluster, tcp://…")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask cluster, tls://…")
+    parser.add_argument(
+        "--insecure", action="store_true", help="allow tcp:// to a scheduler on another machine"
+    )
     parser.add_argument(
         "--resources", type=_resources, default={}, metavar="GPU=1", help="what a worker must offer"
     )
@@ -149,8 +153,9 @@ class Batch:
             return iter(())
         kit(Assignment(self.name))  # once, before workers ask for it
         self.workers = max(1, min(self.arguments.workers, len(pending)))
-        tasks = self._tasks(pending)
-        return on_dask(tasks, self.workers, self.arguments.scheduler, self.arguments.resources)
+        asked = self.arguments
+        cluster = Cluster(self.workers, asked.scheduler, asked.resources, asked.insecure)
+        return on_dask(self._tasks(pending), Assignment(self.name), cluster, self._say)
 
     def _tasks(self, pending: list[_Pending]) -> Iterator[Task]:
         """Read what came with the submissions, but not before they are judged."""
@@ -205,9 +210,12 @@ class Batch:
         if self.arguments.json:
             print(json.dumps(fields), flush=True)
         elif reason:
-            self.bar.write(f"{student}: {reason}", file=sys.stderr)
+            self._say(f"{student}: {reason}")
         self.bar.update()
         self._show()
+
+    def _say(self, text: str) -> None:
+        self.bar.write(text, file=sys.stderr)
 
     def _show(self) -> None:
         counts = {"running": min(self.workers, self.under_way), **self.counts}

@@ -51,8 +51,14 @@ def kit(assignment: Assignment) -> Path:
 
 @functools.cache
 def kit_hash(assignment: Assignment) -> str:
-    """Hash what a kit is made from."""
-    digest = hashlib.sha256(f"{sys.version} {assignment.name}".encode())
+    """Hash what a kit is made from: files, by a Python."""
+    return hashlib.sha256(f"{sys.version} {sources_hash(assignment)}".encode()).hexdigest()
+
+
+@functools.cache
+def sources_hash(assignment: Assignment) -> str:
+    """Hash the files of this repository that a kit is made from."""
+    digest = hashlib.sha256(assignment.name.encode())
     files = [ROOT / "pyproject.toml", Path(__file__)]
     files += (ROOT / "autograder" / "handout").glob("*.py")
     package = ROOT / "course_pkg"

@@ -1,11 +1,11 @@
 """A verdict: what grading one submission found, kept under a hash of all it depends on."""
 
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import json
 import os
+import platform
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
@@ -16,10 +16,12 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
 from autograder.assignment import ROOT, Assignment
-from autograder.grade.kit import kit_hash
+from autograder.grade.kit import sources_hash
 from autograder.grade.plan import Plan
 
 _FORMAT = 1
+COURSE = "the course's files"
+_PACKAGES = ("torch", "numpy", "ipykernel", "matplotlib", "triton")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def key(found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, 
     """Hash what a verdict depends on: the submission, the assignment, the checks, the versions."""
     own = [[step.name, step.source if is_students(step, plan) else ""] for step in found]
     digest = hashlib.sha256(json.dumps(own).encode())
-    digest.update(_trusted(assignment).encode())
+    digest.update(json.dumps([sys.version, versions(assignment)]).encode())
     digest.update(json.dumps([[p.name, p.source, p.points] for p in plan.cells.values()]).encode())
     for name, path in sorted(files.items()):
         digest.update(os.fsencode(name) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
@@ -86,15 +88,20 @@ def trusted_files(assignment: Assignment) -> list[Path]:
 
 
 @functools.cache
-def _trusted(assignment: Assignment) -> str:
-    digest = hashlib.sha256(f"{_FORMAT} {sys.version} {kit_hash(assignment)}".encode())
+def versions(assignment: Assignment) -> dict[str, str]:
+    """Say, by name, what verdicts depend on besides submissions and the plan."""
+    digest = hashlib.sha256(f"{_FORMAT} {sources_hash(assignment)}".encode())
     for path in sorted(trusted_files(assignment)):
         digest.update(path.read_bytes())
-    for name in ("torch", "numpy", "ipykernel", "matplotlib"):
-        digest.update(importlib.metadata.version(name).encode())
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # some systems have none
-        digest.update(importlib.metadata.version("triton").encode())
-    return digest.hexdigest()
+    found = {COURSE: digest.hexdigest(), "Python": platform.python_version()}
+    return found | {name: _installed(name) for name in _PACKAGES}
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # some systems have no triton
+        return "none"
 
 
 class Store:

@@ -7,7 +7,6 @@ import contextlib
 import faulthandler
 import functools
 import itertools
-import logging
 import multiprocessing
 import os
 import resource
@@ -15,24 +14,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from autograder.grade.errors import EndedWorkers, GradingError
+from autograder.assignment import Assignment
+from autograder.grade.cluster import Cluster
+from autograder.grade.crew import AGAIN, Crew
+from autograder.grade.errors import EndedWorkers
 from autograder.grade.judge import Bounds
 from autograder.grade.plan import Plan
 from autograder.grade.submission import judge
 from autograder.grade.verdict import Step, Verdict
 from autograder.grade.warm import end_templates
 
-if TYPE_CHECKING:
-    from distributed import Client
-
 AHEAD = 3  # submissions under way for each worker, so that none waits
-CONNECT_SECONDS = 30
+FETCH = 5.0  # seconds for which a worker is waited for that has a verdict
 WITHOUT_WORKERS = 120.0  # seconds after which no worker is expected to come back
 LONGEST = 1.5 * Bounds.submission  # seconds after which a judgement is taken to hang, and ended
 MEMORY = 4 << 30  # bytes that judging takes at most outside of the sandbox
@@ -93,9 +91,9 @@ def _small(memory: int) -> Iterator[None]:
 
 def on_dask(
     tasks: Iterable[Task],
-    workers: int,
-    scheduler: str | None,
-    resources: dict[str, float],
+    assignment: Assignment,
+    cluster: Cluster,
+    tell: Callable[[str], None],
     work: Callable[[Task], Verdict] = run,
 ) -> Iterator[Result]:
     """Judge submissions on Dask, and give the verdicts as they come.
@@ -106,25 +104,26 @@ def on_dask(
 
     Args:
         tasks: the submissions, which are taken as they are needed.
-        workers: how many processes on this machine, unless there is a scheduler.
-        scheduler: the address of a running cluster; its workers need this repository too.
-        resources: what a worker must offer to get a submission, such as GPU=1.
+        assignment: what they were submitted for.
+        cluster: where to judge.
+        tell: is told of workers that cannot be used.
         work: judges one submission.
     Raises:
-        GradingError: the cluster cannot be reached.
+        GradingError: the cluster cannot be reached or used.
     """
-    with _client(workers, scheduler, resources) as client:
-        submit = functools.partial(client.submit, work, pure=False, resources=resources or None)
+    with cluster.connect() as client:
+        submit = functools.partial(
+            client.submit, work, pure=False, resources=cluster.resources or None
+        )
         lost = []
-        for task, result in _results(
-            tasks, client, submit, AHEAD * max(workers, len(client.nthreads()))
-        ):
+        crew = Crew(client, assignment, tell)
+        for task, result in _results(tasks, crew, submit, cluster.workers):
             if result is None:
                 lost.append(task)
             else:
                 yield task, result
         with contextlib.suppress(OSError):
-            client.run(end_templates)
+            client.run(end_templates, workers=sorted(crew.look()))
     for task in lost:
         yield task, _alone(task, work)
 
@@ -147,68 +146,41 @@ def _and_end_templates(work: Callable[[Task], Verdict], task: Task) -> Verdict:
         end_templates()
 
 
-@contextlib.contextmanager
-def _client(workers: int, scheduler: str | None, resources: dict[str, float]) -> Iterator["Client"]:
-    import dask
-    from distributed import Client, LocalCluster, Security
-
-    dask.config.set(
-        {
-            "distributed.scheduler.allowed-failures": 0,
-            "distributed.worker.profile.enabled": False,  # it looks at the stack all the time
-        }
-    )
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    with contextlib.ExitStack() as stack:
-        options = {}
-        if scheduler is None:
-            # Other users of this machine must not be able to send work to the workers.
-            options["security"] = Security.temporary()
-            scheduler = stack.enter_context(
-                LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address="127.0.0.1:0",
-                    memory_limit=None,
-                    resources=resources or None,
-                    silence_logs=logging.CRITICAL,
-                    **options,
-                )
-            )
-        try:
-            client = stack.enter_context(Client(scheduler, timeout=CONNECT_SECONDS, **options))
-        except OSError as error:
-            raise GradingError(f"there is no Dask scheduler at {scheduler}: {error}") from None
-        yield client
-
-
 def _results(
-    tasks: Iterable[Task], client: "Client", submit: Callable, ahead: int
+    tasks: Iterable[Task], crew: Crew, submit: Callable, workers: int
 ) -> Iterator[tuple[Task, Verdict | Exception | None]]:
     """Keep some submissions under way; give each result as it comes, None if it was lost."""
-    from distributed import KilledWorker, wait
+    from distributed import Future, KilledWorker, wait
 
     rest = iter(tasks)
-    futures = {submit(task): task for task in itertools.islice(rest, ahead)}
+    futures: dict[Future, tuple[Task, set[str]]] = {}  # a submission, and who may judge it
     seen = time.monotonic()  # when there was a worker
-    while futures:
+    while True:
+        able = crew.look()
+        if able:
+            seen = time.monotonic()
+            room = AHEAD * max(workers, len(able)) - len(futures)
+            for task in itertools.islice(rest, max(0, room)):
+                futures[submit(task, workers=sorted(able))] = task, able
+        elif time.monotonic() - seen > WITHOUT_WORKERS:
+            yield from ((task, None) for task in rest)
+        if not futures:
+            if able or time.monotonic() - seen > WITHOUT_WORKERS:
+                return
+            time.sleep(AGAIN)
+            continue
         try:
             done = wait(list(futures), timeout=5, return_when="FIRST_COMPLETED").done
-            seen = time.monotonic()
         except TimeoutError:
-            if client.nthreads():
-                seen = time.monotonic()
-            if time.monotonic() - seen < WITHOUT_WORKERS:
-                continue
-            done = set(futures)
+            able = crew.look()
+            done = {future for future, (_, judges) in futures.items() if not judges & able}
         for future in done:
-            task = futures.pop(future)
-            for new in itertools.islice(rest, 1):
-                futures[submit(new)] = new
+            result = None
             if future.status == "finished":
-                yield task, future.result()
+                try:
+                    result = future.result(timeout=FETCH)
+                except (TimeoutError, CancelledError, KilledWorker):
+                    continue  # it has gone with its worker; what now becomes of it will be seen
             elif future.status == "error" and not isinstance(future.exception(), KilledWorker):
-                yield task, future.exception()
-            else:
-                yield task, None
+                result = future.exception()
+            yield futures.pop(future)[0], result

@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.assignment import Assignment
+from autograder.grade.cluster import Cluster
 from autograder.grade.submission import Course
 from autograder.grade.verdict import Verdict
 from autograder.grade.workers import Task, on_dask
@@ -111,7 +112,7 @@ def schedule(assignment: Assignment, count: int, workers: int) -> None:
     plan = Course(assignment.solved.parents[2]).plan(assignment.name)
     tasks = (Task(f"student-{n}", assignment.name, plan, [], {}, 0) for n in range(count))
     start = time.perf_counter()
-    found = sum(1 for _ in on_dask(tasks, workers, None, {}, nothing))
+    found = sum(1 for _ in on_dask(tasks, assignment, Cluster(workers), print, nothing))
     assert found == count
     taken = time.perf_counter() - start
     each = f"{1e3 * taken / count:.2f} ms each"

@@ -193,6 +193,17 @@ def test_whatever_happens_to_one_is_theirs(grade, monkeypatch):
     assert "cannot be read: ZeroDivisionError: of all things" in lines["ada"]["reason"]
 
 
+def test_an_open_way_to_a_scheduler_is_refused(grade, monkeypatch):
+    monkeypatch.setattr(batch, "on_dask", workers.on_dask)
+    monkeypatch.setattr("autograder.grade.cluster.CONNECT_SECONDS", 1)
+    far, near = ("--scheduler", "tcp://192.0.2.7:8786"), ("--scheduler", "tcp://127.0.0.1:9")
+    status, _, err = grade(*far)
+    assert status == 1 and "Grading stops: tcp://192.0.2.7:8786 is another machine" in err
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in grade(*near)[2]
+    monkeypatch.setattr("autograder.grade.cluster._is_this_machine", lambda host: False)
+    assert "no Dask scheduler answers" in grade(*near, "--insecure")[2]
+
+
 def test_one_command_at_a_time(grade, course):
     with open(course / WORK / f"grade_{LSTM.name}.log", "a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)

@@ -8,10 +8,11 @@ from distributed import Client, LocalCluster, Security
 
 from autograder.assignment import Assignment
 from autograder.grade import workers
+from autograder.grade.cluster import Cluster
 from autograder.grade.errors import EndedWorkers, GradingError
 from autograder.grade.plan import Plan
 from autograder.grade.verdict import Verdict
-from autograder.grade.workers import Task, _client, on_dask
+from autograder.grade.workers import Task, on_dask
 
 pytestmark = pytest.mark.xdist_group("dask")
 LSTM = Assignment("02_lstm")
@@ -36,11 +37,15 @@ def work(task: Task) -> Verdict:
     return Verdict([], {"check": 2.0})
 
 
+def here(tasks: list[Task], cluster: Cluster):
+    return on_dask(tasks, LSTM, cluster, print, work)
+
+
 def test_a_submission_that_kills_workers_costs_only_itself():
     tasks = [
         task(name) for name in ("ada", "killer", "alan", "broken", "large", "endless", "grace")
     ]
-    found = {task.student: result for task, result in on_dask(tasks, 1, None, {}, work)}
+    found = {task.student: result for task, result in here(tasks, Cluster(1))}
     assert str(found.pop("killer")).startswith("it ended the grader's process twice")
     assert str(found.pop("endless")) == str(EndedWorkers())
     assert str(found.pop("broken")) == "no kernel"
@@ -51,7 +56,7 @@ def test_a_submission_that_kills_workers_costs_only_itself():
 
 def test_nobody_else_can_send_work():
     """Dask's messages are pickles: whoever may send them may run anything."""
-    with _client(1, None, {}) as client:
+    with Cluster(1).connect() as client:
         address = client.scheduler.address
         assert address.startswith("tls://127.0.0.1:")
         with pytest.raises(OSError):
@@ -62,9 +67,9 @@ def test_nobody_else_can_send_work():
 
 def test_a_running_cluster_and_its_resources():
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": False}
-    with LocalCluster(n_workers=1, resources={"GPU": 1}, **options) as cluster:
+    with LocalCluster(n_workers=1, resources={"GPU": 1}, protocol="tcp", **options) as cluster:
         address = cluster.scheduler_address
-        [(_, verdict)] = on_dask([task("ada")], 1, address, {"GPU": 1}, work)
+        [(_, verdict)] = here([task("ada")], Cluster(1, address, {"GPU": 1}))
         assert verdict.points == {"check": 2.0}
         with Client(address) as client:
             waiting = client.submit(work, task("alan"), resources={"GPU": 2}, pure=False)
@@ -73,6 +78,6 @@ def test_a_running_cluster_and_its_resources():
 
 
 def test_a_cluster_that_is_not_there(monkeypatch):
-    monkeypatch.setattr("autograder.grade.workers.CONNECT_SECONDS", 1)
-    with pytest.raises(GradingError, match="there is no Dask scheduler"):
-        next(on_dask([task("ada")], 1, "tcp://127.0.0.1:9", {}, work))
+    monkeypatch.setattr("autograder.grade.cluster.CONNECT_SECONDS", 1)
+    with pytest.raises(GradingError, match="no Dask scheduler answers"):
+        next(here([task("ada")], Cluster(1, "tcp://127.0.0.1:9")))
