@@ -42,7 +42,8 @@ def random_masking(
     """Choose which patches of each image stay visible, each image on its own.
 
     The patches of an image are shuffled by sorting its noise; the first n = ⌊N (1 - ratio)⌋ of
-    that order stay, the others are masked      (He et al. 2022, §3)
+    that order stay, the others are masked      (He et al. 2022, §3). Rounding errors do not count:
+    with a ratio of 0.9, one of ten patches stays.
 
     Args:
         noise: a random number for each patch; those with the smallest stay visible.
@@ -56,9 +57,11 @@ def random_masking(
         ValueError: no patch stays visible, or the ratio is negative.
     """
     N = noise.shape[1]
-    n = int(N * (1 - ratio))
-    if not 0 < n <= N:
-        raise ValueError(f"a ratio of {ratio} leaves {n} of {N} patches visible")
+    n = int(N * (1 - ratio) + 1e-6)  # 10 * (1 - 0.9) is 0.9999999999999998
+    if ratio < 0:
+        raise ValueError(f"the ratio must be at least 0, got {ratio}")
+    if n < 1:
+        raise ValueError(f"a ratio of {ratio} leaves none of {N} patches visible")
     order = noise.argsort(dim=1)  # (B, N): the patch at each place of the shuffled order
     restore = order.argsort(dim=1)  # (B, N): the place of each patch
     return order[:, :n], restore, restore >= n

@@ -326,7 +326,7 @@ def beam_search(
         h, mask: what the encoder returned for one sentence.
         width: how many hypotheses to keep.
         max_length: how many words a hypothesis may have, EOS included.
-        alpha: the power of the length, from 0 to 1.
+        alpha: the power of the length, at least 0.
     Returns:
         The kept hypotheses, best first: each one's words without BOS, with EOS if it has ended,
         and its log-probability, which is not divided by anything.

@@ -96,8 +96,8 @@ def undivided(h, w, D, base=30.0):
 def visible(noise, ratio):
     """How many patches stay; refuses what the reference refuses."""
     n = int(noise.shape[1] * (1 - ratio))
-    if not 0 < n <= noise.shape[1]:
-        raise ValueError(f"{n} of {noise.shape[1]}")
+    if ratio < 0 or n < 1:
+        raise ValueError(f"a ratio of {ratio}: {n} of {noise.shape[1]}")
     return n
 
 
@@ -193,13 +193,26 @@ def mask_of_numbers(noise, ratio=0.75):
 @bug(
     random_masking,
     "a ratio that leaves nothing visible is accepted",
-    told_by="should raise ValueError when",
+    told_by="should raise ValueError when a quarter",
 )
 def accepts_all(noise, ratio=0.75):
     n = max(0, int(noise.shape[1] * (1 - ratio)))
     order = noise.argsort(dim=1)
     restore = order.argsort(dim=1)
     return order[:, :n], restore, restore >= n
+
+
+@bug(
+    random_masking,
+    "a negative ratio is accepted as long as no more than all patches stay",
+    told_by="should raise ValueError when the ratio is just below 0",
+)
+def accepts_just_below(noise, ratio=0.75):
+    N = noise.shape[1]
+    n = int(N * (1 - ratio))
+    if not 0 < n <= N:
+        raise ValueError(f"{n} of {N}")
+    return random_masking(noise, max(ratio, 0.0))
 
 
 @bug(random_masking, "the noise is sorted in place")
@@ -858,6 +871,12 @@ equivalent(
 for line in ("order = noise.argsort(dim=1)", "restore = order.argsort(dim=1)"):
     mutant = f"{line} → {line.replace('dim=1', '')}"
     equivalent(random_masking, mutant, "the last axis, which is torch's default, is axis 1")
+GUARDED = "n = int(N * (1 - ratio) + 1e-06)"
+equivalent(
+    random_masking,
+    f"{GUARDED} → {GUARDED.replace('1e', '2e')}",
+    "either is more than any rounding error, and less than any step of N (1 - ratio)",
+)
 MISSING = "missing = self.mask_token.expand(B, 1 + N - X.shape[1], -1)"
 for more in ("1 + N + X.shape[1]", "2 + N - X.shape[1]"):
     mutant = MISSING.replace("1 + N - X.shape[1]", more)

@@ -67,6 +67,7 @@ def refuses(mask, case):
     case.raises(ValueError, lambda: mask(noise, 0.75), "a quarter of 3 patches is none")
     case.raises(ValueError, lambda: mask(noise, 1.0), "the ratio is 1")
     case.raises(ValueError, lambda: mask(noise, -0.5), "the ratio is negative")
+    case.raises(ValueError, lambda: mask(noise, -0.01), "the ratio is just below 0")
 
 
 @check(random_masking, see="Sort noise to draw without replacement")

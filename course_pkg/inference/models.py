@@ -23,7 +23,7 @@ from course_pkg.positions import rope_rotate
 
 
 class ServedLlama(nn.Module):
-    """The Llama of Assignment 11, with attention left to the engine.
+    """The Llama of `course_pkg.llama`, with attention left to the engine.
 
     Args:
         llama: the model. Its attention must see the whole past, without a window: which keys are
@@ -83,7 +83,7 @@ def shipped(name: str = "target") -> ServedLlama:
 
 
 class ServedGPT(nn.Module):
-    """The GPT of Assignment 08, with attention left to the engine.
+    """The GPT of `course_pkg.gpt`, with attention left to the engine.
 
     Args:
         gpt: the model.

@@ -57,7 +57,7 @@ def by_scatter(noise, ratio=0.75):
 def image_by_image(noise, ratio=0.75):
     N = noise.shape[1]
     n = int((1 - ratio) * N)
-    if not 1 <= n <= N:
+    if ratio < 0 or n == 0:
         raise ValueError("ratio")
     keep, restore, masked = [], [], []
     for row in noise.tolist():

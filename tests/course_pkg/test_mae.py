@@ -136,10 +136,26 @@ def test_every_patch_is_masked_as_often_as_any_other():
     assert (share - 0.75).abs().max() < 0.015
 
 
-@pytest.mark.parametrize("ratio", [1.0, 0.9, -0.5])
+def test_random_masking_loses_no_patch_to_rounding():
+    for N in range(1, 201):
+        for masked in range(N):
+            keep, _, _ = random_masking(torch.rand(1, N), masked / N)
+            assert keep.shape == (1, N - masked)
+    assert random_masking(torch.rand(1, 10), 0.9)[0].shape == (1, 1)
+    assert random_masking(torch.rand(1, 100), 0.9)[0].shape == (1, 10)
+    assert random_masking(torch.rand(1, 99), 0.9)[0].shape == (1, 9)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.9])
 def test_random_masking_refuses_what_leaves_nothing(ratio):
-    with pytest.raises(ValueError, match="of 4 patches visible"):
+    with pytest.raises(ValueError, match="none of 4 patches visible"):
         random_masking(torch.rand(2, 4), ratio)
+
+
+@pytest.mark.parametrize("ratio", [-0.5, -0.01])
+def test_random_masking_refuses_a_negative_ratio(ratio):
+    with pytest.raises(ValueError, match="at least 0"):
+        random_masking(torch.rand(2, 49), ratio)
 
 
 def test_encoder_with_all_patches_in_another_order_gives_the_same_in_that_order():

@@ -7,10 +7,9 @@ import pytest
 from autograder.assignment import assignments
 from autograder.author.master import ExerciseFence, Text, parts
 
-pytestmark = [
-    pytest.mark.xfail(reason="texts are being written"),  # take this line out when all are there
-    pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name),
-]
+pytestmark = pytest.mark.parametrize(
+    "assignment", assignments(), ids=lambda assignment: assignment.name
+)
 
 
 def test_each_exercise_has_two_or_three_hints_and_the_first_one_asks(assignment):
