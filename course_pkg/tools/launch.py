@@ -81,6 +81,8 @@ def kernel(launch: Callable) -> Callable[[Callable], Callable]:
 
     def decorate(program: Callable) -> Callable:
         jitted = None if triton is None else triton.jit(program)
+        if INTERPRETED and jitted is not None:
+            _warm_up()  # now, since calls of a student's kernel have a time limit
 
         @functools.wraps(program)
         def launched(*args, **kwargs):
@@ -205,7 +207,6 @@ def _run(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
 def _interpret(jitted, grid, inputs, outputs, *numbers, **constants) -> None:
     """Run a kernel in a fork of this process, and copy its outputs out of what both share."""
     if INTERPRETED:
-        _warm_up()
         with contextlib.suppress(Exception):  # what Triton cannot rewrite, the fork reports
             jitted.rewrite()
     ours = [_fenced(tensor.detach()) for tensor in (*inputs, *outputs)]
@@ -255,7 +256,7 @@ def _interpreted(program: Callable) -> object:
 def _warm_up() -> None:
     """Do once what every fork would repeat: let Triton import and rewrite what kernels call.
 
-    Forks are also cheaper afterwards.
+    Forks are also cheaper afterwards. In a process of gigabytes it takes seconds.
     """
 
     def everything(x):
