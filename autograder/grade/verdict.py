@@ -19,7 +19,7 @@ from autograder.assignment import ROOT, Assignment
 from autograder.grade.kit import kit_hash
 from autograder.grade.plan import Plan
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Verdict:
         notes: why a person should look, by graded cell; under "" for the whole submission.
         seconds: where the time went.
         is_final: whether judging again would find the same.
+        failed: the names of the checks that failed, by exercise.
     """
 
     outputs: list[list[dict]]
@@ -47,6 +48,7 @@ class Verdict:
     notes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     is_final: bool = True
+    failed: dict[str, list[str]] = field(default_factory=dict)
 
 
 def steps(nb: NotebookNode) -> list[Step]:
