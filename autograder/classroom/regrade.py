@@ -116,15 +116,15 @@ def _keep_better(course: Course, gradebook: Gradebook, submission: Submission, w
     name, student = submission.assignment, submission.student
     found = gradebook.find_submission_notebook(name, name, student)
     both = [g for g in found.grades if None not in (g.auto_score, g.manual_score)]
-    taken = [(g.name, g.manual_score) for g in both if g.auto_score > g.manual_score]
+    worse = [g for g in both if g.auto_score > g.manual_score]
     for grade in both:
         grade.needs_manual_grade = False
-        if grade.auto_score > grade.manual_score:
-            grade.manual_score = None
+    for grade in worse:
+        grade.manual_score = None
     gradebook.db.commit()
     journal = journal_of(course.work)
-    for cell, points in taken:
-        journal.add(Place(student, name, exercise_of(cell), BY_HAND), points, None, why)
+    for grade in worse:
+        journal.change(Place(student, name, exercise_of(grade.name), BY_HAND), None, why)
     if policy := read_policy(course.root):
         settle(gradebook, policy, student)
         journal.note(gradebook, why, student)

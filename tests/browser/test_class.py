@@ -171,11 +171,12 @@ def look_back(course: Path, ta: Assistant) -> None:
     for why in (
         "graded",
         "policy.toml",
-        "found later: given in the formgrader",
+        "given in the formgrader",
         "regrade: the check was wrong",
         f"check repaired: {CHECK}",
     ):
         assert why in told, told
+    assert "found later" not in told and "not known" not in told
     ta.open_alone(table)
     ta.window.picture("journal")
     assert not ta.window.elsewhere

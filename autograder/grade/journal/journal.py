@@ -22,12 +22,12 @@ from autograder.grade.journal.scores import BY_CHECKS, BY_HAND, EXTRA, LATE, Pla
 NAME = "journal.jsonl"
 REGRADE = "regrade"
 NOBODY = "not known"
+GIVEN = "given in the formgrader"
 _FOUND = {
     BY_CHECKS: "found later: written by a command that was ended, or without this course's steps",
-    BY_HAND: "found later: given in the formgrader",
-    EXTRA: "found later: given in the formgrader",
+    BY_HAND: f"found later: {GIVEN}",
+    EXTRA: f"found later: {GIVEN}",
     LATE: "found later: settled as policy.toml says",
-    REGRADE: "",
 }
 
 
@@ -115,8 +115,19 @@ class Journal:
                 who, reason = (get_username(), why) if is_ours else (NOBODY, _FOUND[place.kind])
                 self._write(file, place, before, after, who, reason)
 
+    def change(self, place: Place, after: float | None, why: str) -> None:
+        """Write down what this account has made of one score; nothing if it is known.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with self._alone() as file:
+            before = self._known.get(place)
+            if after != before:
+                self._write(file, place, before, after, get_username(), why)
+
     def add(self, place: Place, before: float | None, after: float | None, why: str) -> None:
-        """Write down one change that this account has made, or a decision that changes nothing.
+        """Write down a decision about a submission, also one that changes nothing.
 
         Raises:
             OSError: the file cannot be written.

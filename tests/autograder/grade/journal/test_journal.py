@@ -9,10 +9,20 @@ from pathlib import Path
 import pytest
 from nbgrader.api import Gradebook
 from nbgrader.utils import get_username
+from sqlalchemy import event
 from sqlalchemy.exc import SAWarning
 
-from autograder.grade.journal.journal import NAME, NOBODY, Journal
-from autograder.grade.journal.scores import BY_CHECKS, BY_HAND, LATE, Place, counted, read
+from autograder.grade.journal import by_hand
+from autograder.grade.journal.journal import NAME, NOBODY, Journal, journal_of
+from autograder.grade.journal.scores import (
+    BY_CHECKS,
+    BY_HAND,
+    EXTRA,
+    LATE,
+    Place,
+    counted,
+    read,
+)
 from tests.course import COURSE
 
 LSTM = "02_lstm"
@@ -114,6 +124,25 @@ def test_a_penalty_is_a_score_of_the_whole_submission(book, journal):
     assert (get_username(), "ada", "", LATE, None, 0.4, "policy.toml") in told(journal)
 
 
+def test_points_given_in_the_formgraders_server(book, tmp_path, monkeypatch):
+    listen, registered = event.listen, []
+    monkeypatch.setattr(by_hand.event, "listen", lambda *given: registered.append(given))
+    by_hand.watch(tmp_path)
+    listen(*registered[0])
+    try:
+        give(book, "ada", auto_score=3)
+        give(book, "ada", manual_score="5")  # as the formgrader's page sends it
+        give(book, "ada", manual_score=None, extra_credit=1)
+    finally:
+        event.remove(*registered[0])
+    why = "given in the formgrader"
+    assert told(journal_of(tmp_path)) == [
+        (get_username(), "ada", "lstm_step", BY_HAND, None, 5, why),
+        (get_username(), "ada", "lstm_step", BY_HAND, 5, None, why),
+        (get_username(), "ada", "lstm_step", EXTRA, None, 1, why),
+    ]
+
+
 def test_a_line_that_was_cut_is_found_again(book, journal, tmp_path):
     """As after a kill, or a full disk."""
     give(book, "ada", auto_score=3)
@@ -131,7 +160,8 @@ def test_two_processes_write_no_line_twice(book, journal, tmp_path):
     give(book, "ada", auto_score=3)
     journal.note(book, "graded")
     other.note(book, "graded")
-    other.add(Place("ada", LSTM, "lstm_step", BY_HAND), None, 4, "regrade")
+    other.change(Place("ada", LSTM, "lstm_step", BY_HAND), 4, "regrade")
+    journal.change(Place("ada", LSTM, "lstm_step", BY_HAND), 4, "regrade")
     give(book, "ada", manual_score=4)
     journal.notice(book)
     assert [e.after for e in journal.entries()] == [3, 4]
