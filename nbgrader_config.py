@@ -56,7 +56,9 @@ c.ExecutePreprocessor.interrupt_on_timeout = True
 # metadata that nbgrader would check here come from the release, not from the student.
 grade = "autograder.grade.nbgrader"
 late = "autograder.grade.late.plugin"
+journal = "autograder.grade.journal.plugin"
 c.Mend.course = c.Judge.course = c.Mark.course = str(root)
+c.NoticeScores.course = c.NoteScores.course = str(root)
 c.Autograde.exporter_class = f"{grade}.SubmissionExporter"
 c.Autograde.pre_convert_hook = f"{grade}.clean_submission"
 c.Autograde.sanitize_preprocessors = [
@@ -71,10 +73,12 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",
+    f"{journal}.NoticeScores",
     "nbgrader.preprocessors.SaveAutoGrades",
     f"{grade}.Mark",
     f"{late}.SettleLateness",
     "nbgrader.preprocessors.AssignLatePenalties",
+    f"{journal}.NoteScores",
 ]
 
 # What being late costs is in autograder/course/policy.toml; without that file it costs nothing.

@@ -15,6 +15,8 @@ COMMANDS = {
     "pretrain": ("author.pretrain", "train a language model on documentation"),
     "release": ("classroom.release", "make the bundle of an assignment that students receive"),
     "grade": ("grade.command", "grade submissions, in parallel and in a sandbox"),
+    "regrade": ("classroom.regrade", "list regrade requests, or grade again and show the change"),
+    "journal": ("classroom.journal", "show every change of a score: who, when, from, to, why"),
     "similar": ("classroom.similar", "list submissions that look alike"),
     "gradescope": ("classroom.gradescope", "make the archive with which Gradescope grades"),
     "report": ("classroom.reports.report", "show how a class did in an assignment"),

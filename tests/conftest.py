@@ -29,6 +29,7 @@ SLOW = (
     "test_look.py",
     "test_hub.py",
     "test_day.py",
+    "test_class.py",
     "test_scripts.py",
     "test_feedback.py",
     "test_gradescope.py",

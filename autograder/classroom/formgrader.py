@@ -1,4 +1,6 @@
-"""What a request to nbgrader's formgrader may do: open its pages, whoever wrote the link to them.
+"""What a request to nbgrader's formgrader may do, and that points given there are written down.
+
+A request may open its pages, whoever wrote the link to them.
 
 nbgrader's own handlers load the configuration of any folder that an address names, which is code;
 write names from an address into their pages as they are; and serve the files of a submission as
@@ -7,12 +9,15 @@ jupyter_server_config.py makes this an extension of the grader's server.
 """
 
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 from jupyter_server.serverapp import ServerApp
 from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule
 from tornado.web import ErrorHandler
+
+from autograder.grade.journal.by_hand import watch
 
 _NAME = re.compile(r"[\w.@+ -]*")  # of a student, an assignment, a notebook, a file of nbgrader's
 _MOVES = ("prev", "next", "prev_incorrect", "next_incorrect", "")
@@ -44,6 +49,10 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(app: ServerApp) -> None:
-    """Come before nbgrader: extensions are loaded in the order of their names."""
+    """Come before nbgrader: extensions are loaded in the order of their names.
+
+    The server was started in the course's folder, or its configuration would not name this.
+    """
     rule = Rule(Refused(app.web_app.settings["base_url"]), ErrorHandler, {"status_code": 404})
     app.web_app.add_handlers(".*$", [rule])
+    watch(Path.cwd() / "autograder" / "course")

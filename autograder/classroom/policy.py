@@ -2,18 +2,18 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from nbgrader.api import Gradebook
-from sqlalchemy.exc import SQLAlchemyError
-from traitlets.config import PyFileConfigLoader
 
-from autograder.assignment import CourseError, course_folder
-from autograder.classroom.table import write
+from autograder.assignment import course_folder
+from autograder.classroom.gradebook import opened
+from autograder.classroom.table import in_columns, write
+from autograder.grade.journal.journal import journal_of
 from autograder.grade.late.lateness import Late, date
 from autograder.grade.late.policy import PLACE, Policy, read
 from autograder.grade.late.settle import settle, untimed
+from autograder.grade.submission import Course
 
 COLUMNS = (
     "student",
@@ -36,21 +36,19 @@ def main(arguments: argparse.Namespace) -> int:
     """Bring the gradebook in line with the policy and print who is late.
 
     Raises:
-        CourseError: policy.toml cannot be used, or the file to write exists.
+        CourseError: policy.toml or the gradebook cannot be used, or the file to write exists.
     """
     root = course_folder(arguments.course)
     policy = read(root)
     if policy is None:
         print(f"There is no {PLACE}: being late costs nothing. docs/policy.toml is an example.")
         return 0
-    config = PyFileConfigLoader("nbgrader_config.py", path=str(root)).load_config()
-    names = config.CourseDirectory
-    try:
-        with Gradebook(names.db_url, names.course_id) as gradebook:
-            found = settle(gradebook, policy)
-            _warn(gradebook, policy)
-    except SQLAlchemyError as error:
-        raise CourseError(f"the gradebook {names.db_url} cannot be used: {error}") from None
+    journal = journal_of(Course(root).work)
+    with opened(root) as gradebook:
+        journal.notice(gradebook)
+        found = settle(gradebook, policy)
+        journal.note(gradebook, "policy.toml")
+        _warn(gradebook, policy)
     rows = [COLUMNS, *map(row, found)]
     if arguments.to:
         write(arguments.to, rows)
@@ -69,16 +67,6 @@ def row(late: Late) -> tuple[str, ...]:
         str(late.forgiven),
         f"{late.lost:.2f}",
         late.why,
-    )
-
-
-def in_columns(rows: Iterable[tuple[str, ...]]) -> str:
-    """Write rows below each other, in columns."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
     )
 
 

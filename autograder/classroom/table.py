@@ -1,4 +1,4 @@
-"""Tables that teachers take elsewhere, as CSV."""
+"""Tables for teachers: in columns for a terminal, and as CSV to take elsewhere."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -20,3 +20,13 @@ def write(path: Path, rows: Iterable[Sequence[str]]) -> None:
         raise CourseError(f"{path} exists: remove it, or name another file with --to") from None
     except OSError as error:
         raise CourseError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def in_columns(rows: Iterable[tuple[str, ...]]) -> str:
+    """Write rows below each other, in columns."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -21,10 +21,13 @@ from autograder.grade.cluster import Cluster
 from autograder.grade.errors import EndedWorkers, GradingError
 from autograder.grade.files import clean
 from autograder.grade.gradebook import Recorder
+from autograder.grade.journal.plugin import GRADED
 from autograder.grade.kit import kit
 from autograder.grade.late.policy import read as read_policy
+from autograder.grade.late.unchanged import keep_time
 from autograder.grade.mend import mend
 from autograder.grade.provisioner import sweep
+from autograder.grade.repaired import Repair, confirmed
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import Step, Verdict, steps
 from autograder.grade.workers import Result, Task, on_dask
@@ -43,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resources", type=_resources, default={}, metavar="GPU=1", help="what a worker must offer"
     )
     parser.add_argument("--force", action="store_true", help="judge again, whatever is known")
+    parser.add_argument(
+        "--since-check",
+        metavar="EXERCISE.CHECK",
+        help="after a repair: only those who failed this check, and say first what changes",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --since-check: do not ask")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, on stdout")
     parser.add_argument("--course", type=Path, default=Path.cwd(), help="default: this folder")
 
@@ -53,10 +62,15 @@ def _resources(text: str) -> dict[str, float]:
     return {name: float(amount) for name, amount in pairs}
 
 
-def main(arguments: argparse.Namespace) -> int:
-    """Grade; 0 if every submission has its scores, 1 if something needs to be done."""
+def main(arguments: argparse.Namespace, why: str = GRADED) -> int:
+    """Grade; 0 if every submission has its scores, 1 if something needs to be done.
+
+    Args:
+        arguments: what add_arguments makes.
+        why: the reason that the journal gives for what changes.
+    """
     try:
-        return Batch(arguments).run()
+        return Batch(arguments, why).run()
     except (GradingError, SQLAlchemyError, OSError) as error:
         print(f"Grading stops: {error}", file=sys.stderr)
         return 1
@@ -76,9 +90,14 @@ class _Pending:
 
 
 class Batch:
-    """Everything that one call of the command does."""
+    """Everything that one call of the command does.
 
-    def __init__(self, arguments: argparse.Namespace):
+    Args:
+        arguments: what add_arguments makes.
+        why: the reason that the journal gives for what changes.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, why: str = GRADED):
         self.arguments = arguments
         self.course = Course(course_folder(arguments.course))
         if sandbox.is_off():
@@ -88,7 +107,12 @@ class Batch:
         self.name = arguments.assignment
         self.plan = self.course.plan(self.name)
         read_policy(self.course.root)  # a mistake in it stops here, and not at every student
-        self.recorder = Recorder(self.course, self.name)
+        self.repair = None
+        if arguments.since_check:
+            self.repair = Repair(self.course, self.name, arguments.since_check)
+            why = f"check repaired: {arguments.since_check}"
+        self.recorder = Recorder(self.course, self.name, why)
+        self.held: list[tuple[_Pending, Verdict]] = []  # until it is known what they change
         self.workers = self.under_way = 0
         self.counts = {"graded": 0, "unchanged": 0, "person": 0, "failed": 0}
 
@@ -96,6 +120,7 @@ class Batch:
         """Grade what has no scores yet, or not the right ones."""
         sweep()
         students = self._students()
+        self.recorder.notice()
         graded = self.recorder.graded()
         pending: list[_Pending] = []
         path = self.course.work / f"grade_{self.name}.log"
@@ -122,30 +147,34 @@ class Batch:
                 if known and student in graded and self.recorder.holds(found.submission, found.key):
                     self._tell(student, "unchanged")
                 elif known:
-                    self._record(found, known)
+                    self._settle(found, known)
                 else:
                     pending.append(found)
             by_student = {found.submission.student: found for found in pending}
             for task, result in self._judged(pending):
                 self.under_way -= 1
                 self._take(by_student[task.student], result)
+            is_done = self._write_held()
         print(" · ".join(f"{n} {word}" for word, n in self.counts.items() if n), file=sys.stderr)
-        return 1 if self.counts["failed"] else 0
+        return 0 if is_done and not self.counts["failed"] else 1
 
     def _students(self) -> list[str]:
         found = sorted(path.parent.name for path in self.course.submitted.glob(f"*/{self.name}"))
         if unknown := set(self.arguments.students) - set(found):
             raise GradingError(f"{min(unknown)} has not submitted {self.name}")
-        return self.arguments.students or found
+        chosen = self.arguments.students or found
+        return chosen if self.repair is None else list(filter(self.repair.concerns, chosen))
 
     def _prepare(self, student: str) -> _Pending:
         submission = Submission(self.course, self.name, student)
         aside = self.course.aside / student / self.name
         done = clean(submission.folder, self.name, aside)
         notebook = submission.notebook()
-        for line in [*done, *notebook.remarks]:
+        nb = mend(notebook.cells, self.plan)
+        kept = keep_time(submission, nb)
+        for line in [*done, *notebook.remarks, *([kept] if kept else [])]:
             self._note(student, line)
-        found = steps(mend(notebook.cells, self.plan))
+        found = steps(nb)
         return _Pending(submission, found, submission.key(found), notebook.doubts)
 
     def _judged(self, pending: list[_Pending]) -> Iterator[Result]:
@@ -177,6 +206,9 @@ class Batch:
         submission, key = pending.submission, pending.key
         if isinstance(found, Exception):
             reason = f"it could not be judged: {_text(found)[:200]}"
+            if self.repair is not None:
+                self._tell(submission.student, "failed", f"{reason}; its points stay")
+                return
             empty: list[list[dict]] = [[] for _ in pending.steps]
             # What has ended the grader's processes is not tried again, except with --force.
             found = Verdict(empty, {}, {"": reason}, is_final=isinstance(found, EndedWorkers))
@@ -185,7 +217,30 @@ class Batch:
         except Exception as error:
             self._tell(submission.student, "failed", f"the verdict cannot be kept: {_text(error)}")
             return
-        self._record(pending, found)
+        self._settle(pending, found)
+
+    def _settle(self, pending: _Pending, found: Verdict) -> None:
+        if self.repair is None:
+            self._record(pending, found)
+        else:
+            self.held.append((pending, found))
+
+    def _write_held(self) -> bool:
+        """After a repair, say whose points change, and write them if that is wanted."""
+        if self.repair is None:
+            return True
+        verdicts = {pending.submission.student: found for pending, found in self.held}
+        lines = self.repair.changes(verdicts, self.recorder.points())
+        for line in lines or ["Nobody's points change."]:
+            self.bar.write(line, file=sys.stderr)
+        if not lines:
+            return True
+        if not (self.arguments.yes or confirmed(f"Write the points of {len(lines)} exercises?")):
+            self.bar.write("Nothing was written; --yes writes it.", file=sys.stderr)
+            return False
+        for pending, found in self.held:
+            self._record(pending, found)
+        return True
 
     def _record(self, pending: _Pending, found: Verdict | None) -> None:
         submission = pending.submission

@@ -11,6 +11,9 @@ from sqlalchemy.exc import SAWarning
 from traitlets.config import PyFileConfigLoader
 
 from autograder.grade.files import SET_ASIDE, TIMESTAMP, is_notebook, walk
+from autograder.grade.journal.journal import journal_of
+from autograder.grade.journal.plugin import GRADED
+from autograder.grade.journal.scores import Scores, read
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import write
 
@@ -24,12 +27,14 @@ class Recorder:
     Args:
         course: the course.
         assignment: the assignment.
+        why: the reason that the journal gives for what changes.
     """
 
-    def __init__(self, course: Course, assignment: str):
+    def __init__(self, course: Course, assignment: str, why: str = GRADED):
         os.chdir(course.root)  # nbgrader's directories are relative to it
         config = PyFileConfigLoader("nbgrader_config.py", path=str(course.root)).load_config()
         config.Judge.provisional = True
+        config.NoteScores.why = why
         self._api = NbGraderAPI(config=config)
         self._course = course
         self._assignment = assignment
@@ -86,6 +91,25 @@ class Recorder:
             scores = {grade.name: grade.auto_score or 0.0 for grade in found.grades}
             notes = {comment.auto_comment for comment in found.comments} - {None, "No response."}
             return scores, sorted(notes)
+
+    def points(self) -> Scores:
+        """Look up everybody's scores.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: the gradebook cannot be read.
+        """
+        with self._api.gradebook as gradebook:
+            return read(gradebook)
+
+    def notice(self) -> None:
+        """Write into the journal what was changed without it.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: the gradebook cannot be read.
+            OSError: the journal cannot be written.
+        """
+        with self._api.gradebook as gradebook:
+            journal_of(self._course.work).notice(gradebook)
 
     def _marker(self, submission: Submission) -> Path:
         return self._course.work / "graded" / self._assignment / f"{submission.student}.json"

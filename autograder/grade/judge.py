@@ -100,6 +100,7 @@ class Judging:
         started = time.monotonic()
         self._end = started + self.bounds.submission
         points, outputs = {}, []
+        failed: dict[str, list[str]] = {}
         try:
             self._timed("start", self.kernel)
             for step in steps:
@@ -107,6 +108,7 @@ class Judging:
                 if planned is not None and planned.is_checked:
                     report, text = self._timed("checks", self._check, planned, steps)
                     points[planned.name] = _points(planned, report)
+                    failed |= _failed(planned, report)
                     outputs.append(_graded(text, points[planned.name]))
                 elif planned is not None and planned.is_experiment:
                     outputs.append([new_output("stream", name="stdout", text=EXPERIMENT)])
@@ -125,6 +127,7 @@ class Judging:
             self.notes,
             {name: round(seconds, 3) for name, seconds in self.seconds.items()},
             self._is_final,
+            failed,
         )
 
     def kernel(self) -> Kernel:
@@ -298,6 +301,16 @@ def _is_given(planned: Planned) -> bool:
 
 def _points(planned: Planned, report: Report | None) -> float:
     return 0.0 if report is None else earned(planned.points, report)
+
+
+def _failed(planned: Planned, report: Report | None) -> dict[str, list[str]]:
+    """Name the checks of an exercise that failed: all, if there was nothing to check."""
+    assert planned.exercise is not None  # it has been checked
+    exercise = find(planned.exercise)
+    if report is None:
+        return {exercise.name: list(CHECKS[exercise])}
+    names = [outcome.check.name for outcome in report.outcomes if outcome.failure is not None]
+    return {exercise.name: names} if names else {}
 
 
 def _graded(text: str, points: float) -> list:

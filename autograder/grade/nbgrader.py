@@ -22,11 +22,15 @@ from traitlets import Bool, Unicode
 
 from autograder.grade import sandbox
 from autograder.grade.files import clean
+from autograder.grade.late.unchanged import keep_time
 from autograder.grade.mend import mend
+from autograder.grade.repaired import KEY
 from autograder.grade.submission import Course, Submission, verdict_of
 from autograder.grade.verdict import insert
 
-NOTES = "course_notes"  # in nbconvert's resources: why a person should look at a submission
+# In nbconvert's resources:
+NOTES = "course_notes"  # why a person should look at a submission
+FAILED = "course_failed"  # the names of the checks that failed, by exercise
 
 
 class SubmissionExporter(NotebookExporter):
@@ -99,6 +103,7 @@ class Judge(Execute, _Step):
         insert(verdict, nb)
         whole = " ".join(filter(None, (resources[NOTES][""], verdict.notes.get(""))))
         resources[NOTES] |= verdict.notes | {"": whole}
+        resources[FAILED] = verdict.failed
         return nb, resources
 
 
@@ -108,8 +113,11 @@ class Mark(_Step):
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Flag the scores and write the reason where graders and students read comments.
 
-        What is noted about one cell is in its output already.
+        What is noted about one cell is in its output already. The notebook says which checks
+        failed, for those who look for the submissions that a wrong check has cost points.
         """
+        if FAILED in resources:
+            nb.metadata["course"] = {KEY: resources[FAILED]}
         notes = {name: text for name, text in resources.get(NOTES, {}).items() if text}
         if notes:
             names = resources["nbgrader"]
@@ -131,4 +139,6 @@ def clean_submission(*, assignment: str, student: str, notebooks: list[str]) -> 
     folder = Path(notebooks[0]).parent
     course = Course(Path(folder.anchor, *folder.parts[1 : folder.parts.index("autograder")]))
     clean(folder, assignment, course.aside / folder.parent.name / assignment)
+    submission = Submission(course, assignment, folder.parent.name)
+    keep_time(submission, mend(submission.notebook().cells, submission.plan))
     notebooks[:] = [str(folder / f"{assignment}.ipynb")]

@@ -19,7 +19,7 @@ from autograder.assignment import ROOT, Assignment
 from autograder.grade.kit import sources_hash
 from autograder.grade.plan import Plan
 
-_FORMAT = 1
+_FORMAT = 2
 COURSE = "the course's files"
 _PACKAGES = ("torch", "numpy", "ipykernel", "matplotlib", "triton")
 
@@ -42,6 +42,7 @@ class Verdict:
         notes: why a person should look, by graded cell; under "" for the whole submission.
         seconds: where the time went.
         is_final: whether judging again would find the same.
+        failed: the names of the checks that failed, by exercise.
     """
 
     outputs: list[list[dict]]
@@ -49,6 +50,7 @@ class Verdict:
     notes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     is_final: bool = True
+    failed: dict[str, list[str]] = field(default_factory=dict)
 
 
 def steps(nb: NotebookNode) -> list[Step]:

@@ -1,0 +1,31 @@
+"""Regrade requests: Markdown cells of students that begin with these words."""
+
+import re
+from collections.abc import Iterable
+
+from nbformat import NotebookNode
+
+from autograder.grade.reading import Submitted
+
+_BEGINNING = re.compile(r"\W*regrade request\b\W*", re.IGNORECASE)
+
+
+def is_request(cell: Submitted | NotebookNode) -> bool:
+    """Say whether a cell asks for a regrade."""
+    return cell.cell_type == "markdown" and _BEGINNING.match(cell.source) is not None
+
+
+def request(cells: Iterable[Submitted]) -> str:
+    """Read what a student asks for, as one line; nothing if there is no request.
+
+    Args:
+        cells: of the notebook that was submitted.
+    """
+    asked = [_BEGINNING.sub("", cell.source, count=1) for cell in cells if is_request(cell)]
+    return " / ".join(map(_line, asked))
+
+
+def _line(text: str) -> str:
+    """Put a text on one line of a terminal, which must not obey it."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(shown.split()) or "(no reason given)"
