@@ -105,7 +105,30 @@ class BehindTheCut(KVCache):
         self.end, self.length = self.length, length + K.shape[2]
 
 
-@bug(KVCache, "truncate does nothing")
+@bug(KVCache, "append goes on after what was truncated", classic=True)
+class BringsBack(BehindTheCut):
+    def append(self, K, V):
+        super().append(K, V)
+        self.length = self.end
+
+
+@bug(KVCache, "truncate does not change what is read", classic=True)
+class ReadsOn(KVCache):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.readable = 0
+        self.K.zero_()
+        self.V.zero_()
+
+    def append(self, K, V):
+        super().append(K, V)
+        self.readable += K.shape[2]
+
+    def read(self):
+        return self.K[:, :, : self.readable], self.V[:, :, : self.readable]
+
+
+@bug(KVCache, "truncate does not change what is read")
 class NoTruncate(KVCache):
     def truncate(self, length):
         if not 0 <= length <= self.length:
@@ -175,6 +198,7 @@ class Broadcast(KVCache):
     KVCache,
     "truncate makes a cache longer than what was read",
     told_by="when more is to be kept than there is",
+    classic=True,
 )
 class Lengthens(KVCache):
     def truncate(self, length):
@@ -269,6 +293,20 @@ class MaskWithoutPast(Varied):
 class MaskOnlyAtFirst(Varied):
     def mask(self, T, N):
         return causal_mask(T) if T == N else torch.ones(T, N, dtype=torch.bool)
+
+
+@bug(
+    CachedAttention,
+    "there is no mask where there is a cache, not even in the prefill",
+    classic=True,
+)
+class NoMaskWithCache(Varied):
+    def mask(self, T, N):
+        return causal_mask(T) if self.whole else torch.ones(T, N, dtype=torch.bool)
+
+    def forward(self, X, cache=None):
+        self.whole = cache is None
+        return super().forward(X, cache)
 
 
 @bug(CachedAttention, "a position does not see itself")
@@ -410,18 +448,11 @@ class LastOnly(Varied):
     "the cache is read first and extended afterwards: new positions see only the past",
     classic=True,
 )
-class ReadsFirst(Varied):
+class ReadsFirst(NoMaskWithCache):
     def extend(self, cache, Q, K, V):
         old = cache.read()
         cache.append(K, V)
         return old
-
-    def mask(self, T, N):
-        return causal_mask(T) if self.whole else torch.ones(T, N, dtype=torch.bool)
-
-    def forward(self, X, cache=None):
-        self.whole = cache is None
-        return super().forward(X, cache)
 
 
 class VariedGPT(CachedGPT):
@@ -620,6 +651,16 @@ class VariedWriter(CachedWriter):
 class NewCaches(VariedWriter):
     def follow(self, tokens, drawn, caches):
         return self(tokens, self.new_caches(len(tokens)))
+
+
+@bug(
+    CachedWriter,
+    "each new token is read with new caches, and sees nothing but itself",
+    classic=True,
+)
+class AloneInNewCaches(VariedWriter):
+    def follow(self, tokens, drawn, caches):
+        return self(drawn[:, None], self.new_caches(len(tokens)))
 
 
 @bug(CachedWriter, "the prompt is read token by token")
@@ -863,7 +904,7 @@ def new_only(prompt, count, cached):
 @bug(
     attention_operations,
     "floating-point numbers are used, which are not exact",
-    told_by="for prompt, count = 1, 400001 should be",
+    told_by="should be exactly",
     classic=True,
 )
 def floating(prompt, count, cached):

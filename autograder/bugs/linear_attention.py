@@ -158,6 +158,16 @@ def reads_first(Q, K, V, state=None, normalised=True):
     return add_up(phi(Q), phi(K), V, state, normalised, late=True)
 
 
+@bug(
+    recurrent_linear_attention, "S is read before the step is written, and z after it", classic=True
+)
+def reads_matrix_first(Q, K, V, state=None, normalised=True):
+    Q, K = phi(Q), phi(K)
+    Y, end = add_up(Q, K, V, state, normalised=False, late=True)
+    z = K.cumsum(dim=2) + (0 if state is None else state[1][:, :, None])
+    return Y / (Q * z).sum(dim=-1, keepdim=True) if normalised else Y, end
+
+
 @bug(recurrent_linear_attention, "φ is left out")
 def no_features(Q, K, V, state=None, normalised=True):
     return add_up(Q, K, V, state, normalised)
@@ -365,6 +375,11 @@ def moving_mean(Q, K, V, decay, S=None):
 @bug(gated_recurrence, "γ is what is forgotten, not what remains", classic=True)
 def forgets(Q, K, V, decay, S=None):
     return gated_recurrence(Q, K, V, 1 - decay, S)
+
+
+@bug(gated_recurrence, "γ is what is forgotten, and γ of the new is written, as a mean would")
+def other_mean(Q, K, V, decay, S=None):
+    return gate(Q, K, V, decay, S, lambda S, g, k, v: (1 - g) * S + g * k * v)
 
 
 @bug(gated_recurrence, "nothing decays")
@@ -581,6 +596,17 @@ def not_selective(X, delta, A, K, Q, skip, h=None):
     return selective_state_space(X, delta[:, :1].expand_as(delta), A, K, Q, skip, h)
 
 
+@bug(selective_state_space, "Δ of the last step is used at all steps: nothing is selected")
+def last_length(X, delta, A, K, Q, skip, h=None):
+    return selective_state_space(X, delta[:, -1:].expand_as(delta), A, K, Q, skip, h)
+
+
+@bug(selective_state_space, "all steps have the same length, the mean: nothing is selected")
+def mean_length(X, delta, A, K, Q, skip, h=None):
+    delta = delta.mean(dim=1, keepdim=True).expand_as(delta)
+    return selective_state_space(X, delta, A, K, Q, skip, h)
+
+
 @bug(selective_state_space, "all channels take steps of the same length, the mean")
 def same_length(X, delta, A, K, Q, skip, h=None):
     delta = delta.mean(dim=2, keepdim=True).expand_as(delta)
@@ -637,6 +663,11 @@ def earlier_a(a, b):
 @bug(parallel_scan, "the a are not multiplied from level to level", classic=True)
 def same_a(a, b):
     return levels(a, b, lambda a_1, b_1, a_2, b_2: (a_2, a_2 * b_1 + b_2))
+
+
+@bug(parallel_scan, "the a are joined before the b, which then meet the new ones")
+def joins_a_first(a, b):
+    return levels(a, b, lambda a_1, b_1, a_2, b_2: (a_1 * a_2, a_1 * a_2 * b_1 + b_2))
 
 
 @bug(parallel_scan, "the distance grows by one from level to level, where it should double")
@@ -843,7 +874,7 @@ def not_refused(Q, K, V, log_decay, S=None, chunk=16):
     return chunked_scan(Q, K, V, log_decay, S, max(chunk, 1))
 
 
-def mix(R, K, V, w, u, state, now=None, fade=None, gate=sigmoid, key=None):
+def mix(R, K, V, w, u, state, now=None, fade=None, gate=sigmoid, key=None, add=torch.logaddexp):
     """Mix as RWKV does; `now` gets u, k and log Σ α."""
     if state is None:
         mean, total = torch.zeros_like(K[:, 0]), torch.full_like(K[:, 0], -math.inf)
@@ -856,34 +887,48 @@ def mix(R, K, V, w, u, state, now=None, fade=None, gate=sigmoid, key=None):
         faded = total - w if fade is None else fade(total)
         k = k if key is None else key(k)
         mean = mean + sigmoid(k - faded) * (v - mean)
-        total = torch.logaddexp(faded, k)
+        total = add(faded, k)
     return torch.stack(outputs, dim=1), (mean, total)
 
 
-def naive(R, K, V, w, u, state, normalised=True):
-    """Mix as RWKV does, with sums of exponentials as they are."""
-    if state is None:
-        top = bottom = torch.zeros_like(K[:, 0])
-    else:
-        bottom = state[1].exp()
-        top = bottom * state[0]
+def add_exponentials(R, K, V, w, u, sums, normalised=True, key=lambda k: k, read=lambda past: past):
+    """Mix as RWKV does, with the two sums as they are; return them too."""
+    top, bottom = (torch.zeros_like(K[:, 0]),) * 2 if sums is None else sums
     outputs = []
     for r, k, v in zip(R.unbind(1), K.unbind(1), V.unbind(1), strict=True):
         now = (u + k).exp()
-        y = top + now * v
-        outputs.append(sigmoid(r) * (y / (bottom + now) if normalised else y))
-        top, bottom = (-w).exp() * top + k.exp() * v, (-w).exp() * bottom + k.exp()
-    return torch.stack(outputs, dim=1), (top / bottom, bottom.log())
+        y = read(top) + now * v
+        outputs.append(sigmoid(r) * (y / (read(bottom) + now) if normalised else y))
+        weight = key(k).exp()
+        top, bottom = (-w).exp() * top + weight * v, (-w).exp() * bottom + weight
+    return torch.stack(outputs, dim=1), (top, bottom)
+
+
+def naive(R, K, V, w, u, state, **changes):
+    """Mix as RWKV does, with sums of exponentials as they are, and the state that is wanted."""
+    sums = None if state is None else (state[1].exp() * state[0], state[1].exp())
+    Y, (top, bottom) = add_exponentials(R, K, V, w, u, sums, **changes)
+    return Y, (top / bottom, bottom.log())
 
 
 @bug(
     rwkv_time_mixing,
     "the exponentials are summed as they are, and overflow",
     classic=True,
-    told_by="yours is nan",
+    told_by="e^1000 is too large",
 )
 def overflows(R, K, V, w, u, state=None):
     return naive(R, K, V, w, u, state)
+
+
+@bug(rwkv_time_mixing, "the exponentials are summed as they are, and overflow", classic=True)
+def sum_overflows(R, K, V, w, u, state=None):
+    return mix(R, K, V, w, u, state, add=lambda total, k: (total.exp() + k.exp()).log())
+
+
+@bug(rwkv_time_mixing, "the state is the two sums, not the mean and the logarithm of the weights")
+def sums_as_state(R, K, V, w, u, state=None):
+    return add_exponentials(R, K, V, w, u, state)
 
 
 @bug(rwkv_time_mixing, "the sum of the values is not divided by that of the weights")
@@ -902,11 +947,33 @@ def bonus_stays(R, K, V, w, u, state=None):
     return mix(R, K, V, w, u, state, key=lambda k: k + u)
 
 
+@bug(rwkv_time_mixing, "u enters the state too, not the present step alone", classic=True)
+def bonus_stays_in_sums(R, K, V, w, u, state=None):
+    return naive(R, K, V, w, u, state, key=lambda k: k + u)
+
+
 @bug(
     rwkv_time_mixing, "the past has decayed once more where it is read: by (t - s) w", classic=True
 )
 def decays_early(R, K, V, w, u, state=None):
     return mix(R, K, V, w, u, state, now=lambda u, k, total: sigmoid(u + k - (total - w)))
+
+
+@bug(
+    rwkv_time_mixing, "the past has decayed once more where it is read: by (t - s) w", classic=True
+)
+def decays_early_in_sums(R, K, V, w, u, state=None):
+    return naive(R, K, V, w, u, state, read=lambda past: (-w).exp() * past)
+
+
+@bug(
+    rwkv_time_mixing, "the past has decayed once more where it is read: by (t - s) w", classic=True
+)
+def new_decays(R, K, V, w, u, state=None):
+    def add(total, k):
+        return torch.logaddexp(total, k) - w
+
+    return mix(R, K, V, w, u, state, fade=lambda total: total, add=add)
 
 
 @bug(rwkv_time_mixing, "nothing decays: w is left out")
@@ -965,6 +1032,20 @@ def looks_ahead(X, taps, past=None):
     seen = functional.pad(X, (0, 0, 0, W - 1))
     Y = sum(taps[:, j] * seen[:, j : j + T] for j in range(W))
     return Y, short_convolution(X, taps, past)[1]
+
+
+@bug(short_convolution, "it looks ahead: the zeros stand after the inputs", classic=True)
+def looks_ahead_at_first(X, taps, past=None):
+    return (looks_ahead if past is None else short_convolution)(X, taps, past)
+
+
+@bug(short_convolution, "it looks ahead: the past stands after the inputs", classic=True)
+def past_behind(X, taps, past=None):
+    T, W = X.shape[1], taps.shape[1]
+    if past is None:
+        past = X.new_zeros(len(X), W - 1, X.shape[2])
+    seen = torch.cat([X, past], dim=1)
+    return sum(taps[:, j] * seen[:, j : j + T] for j in range(W)), past.clone()
 
 
 @bug(short_convolution, "the given past is not used: zeros take its place")
@@ -1043,6 +1124,15 @@ def keeps_too_few(X, taps, past=None):
     Y, end = short_convolution(X, taps, past)
     kept = min(X.shape[1], end.shape[1])
     return Y, X[:, X.shape[1] - kept :]
+
+
+@bug(
+    short_convolution,
+    "where few inputs are new, zeros are kept in place of those before them",
+    classic=True,
+)
+def keeps_zeros(X, taps, past=None):
+    return short_convolution(X, taps, past)[0], short_convolution(X, taps)[1]
 
 
 @bug(short_convolution, "no gradient passes to the taps", told_by="No gradient reaches taps:")
@@ -1381,6 +1471,18 @@ class NormAfter(Decoder):
         return self.norms[2 * n + 1](X + self.networks[n](X)), state
 
 
+@bug(
+    HybridDecoder,
+    "what the mixer and the network give is normalised, not what they get",
+    classic=True,
+)
+class NormOfOutputs(Decoder):
+    def layer(self, X, n, state):
+        Y, state = self.mixers[n](X, state)
+        X = X + self.norms[2 * n](Y)
+        return X + self.norms[2 * n + 1](self.networks[n](X)), state
+
+
 @bug(HybridDecoder, "both halves of a layer have the same norm")
 class SameNorm(Decoder):
     def layer(self, X, n, state):
@@ -1451,6 +1553,11 @@ def changed(T, D, H, L, every, width, size, *, matrix=None, layers=None, inputs=
 @bug(state_bytes, "the matrix has D × D numbers, as if there were one head", classic=True)
 def one_head(T, D, H, L, every=None, width=4, size=4):
     return changed(T, D, H, L, every, width, size, matrix=D**2)
+
+
+@bug(state_bytes, "each head's matrix has D × D numbers, not D_h × D_h")
+def large_heads(T, D, H, L, every=None, width=4, size=4):
+    return changed(T, D, H, L, every, width, size, matrix=H * D**2)
 
 
 @bug(state_bytes, "the matrix of one head is counted, not those of all")

@@ -102,6 +102,21 @@ class ForgetsCopies(Scheduler):
         return Plan(super().hand_over().work, [])
 
 
+@bug(PreemptingScheduler, "the blocks that must be copied are not part of the plan")
+class PreemptsWithoutCopies(PreemptingScheduler):
+    def schedule(self):
+        return Plan(super().schedule().work, [])
+
+
+@bug(
+    PreemptingScheduler, "the copies that are planned are dropped when a sequence loses its blocks"
+)
+class DropsCopies(PreemptingScheduler):
+    def preempt(self, number):
+        super().preempt(number)
+        self.plan.copies.clear()
+
+
 @bug(PreemptingScheduler, "the first to come loses its blocks, not the last")
 class FirstLoses(PreemptingScheduler):
     def preempt(self, number):

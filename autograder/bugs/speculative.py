@@ -54,6 +54,11 @@ def not_scaled_at_all(p, u):
     return int((p.double().cumsum(dim=0) <= u).sum())
 
 
+@bug(draw_token, "the weights are taken to sum to one")
+def not_scaled_or_first(p, u):
+    return int((p.double().cumsum(dim=0) > u).int().argmax())
+
+
 @bug(
     draw_token, "the sums begin with 0, so that each token gets the number of the next one's share"
 )
@@ -88,6 +93,11 @@ def squared(p, u):
     return draw_token(p.square(), u)
 
 
+def demand_rows(p, q, drafted, u):
+    if not len(p) == len(u) == len(q) + 1 == len(drafted) + 1:
+        raise ValueError("too few or too many rows")
+
+
 def accepting(accepts, last, go_on=False):
     """Make a wrong `accept_or_resample`.
 
@@ -97,6 +107,7 @@ def accepting(accepts, last, go_on=False):
     """
 
     def wrong(p, q, drafted, u):
+        demand_rows(p, q, drafted, u)
         k, kept = len(drafted), []
         for n, token in enumerate(drafted.tolist()):
             if accepts(p[n, token], q[n, token], u[n]):
@@ -151,6 +162,57 @@ def goes_on(p, q, drafted, u):
     return accepting(passes, residual, go_on=True)(p, q, drafted, u)
 
 
+def each_passes(p, q, drafted, u):
+    """Judge all drafts, those after a rejected one too."""
+    demand_rows(p, q, drafted, u)
+    row = torch.arange(len(drafted))
+    return u[:-1] * q[row, drafted] < p[row, drafted]
+
+
+@bug(accept_or_resample, "tokens after a rejected one are judged, and kept, too", classic=True)
+def keeps_all_that_pass(p, q, drafted, u):
+    passed = each_passes(p, q, drafted, u)
+    rejected = (~passed).nonzero().flatten().tolist()
+    last = residual(p, q, rejected[0]) if rejected else p[-1]
+    return torch.cat([drafted[passed], drafted.new_tensor([draw_token(last, u[-1])])])
+
+
+@bug(
+    accept_or_resample,
+    "all drafts that pass are counted, also those after a rejected one",
+    classic=True,
+)
+def counts_all_that_pass(p, q, drafted, u):
+    n = int(each_passes(p, q, drafted, u).sum())
+    last = residual(p, q, n) if n < len(drafted) else p[-1]
+    return torch.cat([drafted[:n], drafted.new_tensor([draw_token(last, u[-1])])])
+
+
+def replacing(p, q, drafted, u):
+    """Draw another token in the place of each rejected one."""
+    passed = each_passes(p, q, drafted, u).tolist()
+    return drafted.new_tensor(
+        [
+            int(token) if passed[n] else draw_token(residual(p, q, n), u[-1])
+            for n, token in enumerate(drafted)
+        ]
+    )
+
+
+@bug(accept_or_resample, "every rejected token is replaced, not the first alone", classic=True)
+def replaces_all(p, q, drafted, u):
+    found = replacing(p, q, drafted, u)
+    if each_passes(p, q, drafted, u).all():
+        return torch.cat([found, found.new_tensor([draw_token(p[-1], u[-1])])])
+    return found
+
+
+@bug(accept_or_resample, "every rejected token is replaced, not the first alone", classic=True)
+def replaces_all_and_adds(p, q, drafted, u):
+    found = replacing(p, q, drafted, u)
+    return torch.cat([found, found.new_tensor([draw_token(p[-1], u[-1])])])
+
+
 @bug(accept_or_resample, "the last token is drawn from |p - q|: nothing is cut off at 0")
 def absolute(p, q, drafted, u):
     return accepting(passes, lambda p, q, n: (p[n] - q[n]).abs())(p, q, drafted, u)
@@ -178,6 +240,7 @@ def next_row(p, q, drafted, u):
     classic=True,
 )
 def same_number(p, q, drafted, u):
+    demand_rows(p, q, drafted, u)
     k = len(drafted)
     for n, token in enumerate(drafted.tolist()):
         if u[n] * q[n, token] >= p[n, token]:
@@ -198,6 +261,12 @@ def keeps_rejected(p, q, drafted, u):
 def forgets_one(p, q, drafted, u):
     found = accept_or_resample(p, q, drafted, u)
     return found[:-1] if len(found) == len(drafted) + 1 and len(drafted) else found
+
+
+@bug(accept_or_resample, "no token is added when all are accepted", classic=True)
+def adds_to_rejected_alone(p, q, drafted, u):
+    found = accept_or_resample(p, q, drafted, u)
+    return found[: len(drafted)] if torch.equal(found[:-1], drafted) else found
 
 
 @bug(accept_or_resample, "the token after all that are accepted is drawn from the row before")
@@ -317,6 +386,12 @@ class NumbersTwice(Speculator):
         return super().speculative_step(text, k, torch.cat([u[:k], u[:k], u[-1:]]))
 
 
+@bug(Speculator, "the drafts are judged with the numbers that drew them", classic=True)
+class NumbersFromTheFirst(Speculator):
+    def speculative_step(self, text, k, u):
+        return super().speculative_step(text, k, torch.cat([u[:k], u[: k + 1]]))
+
+
 @bug(
     Speculator,
     "the target reads the drafts one by one",
@@ -344,6 +419,11 @@ class Blind(Speculator):
         return text.new_tensor([draw_token(q[0], each) for each in u]), q.expand(k, -1)
 
 
+def demand_limits(k, longest):
+    if k < 0 or longest < 1:
+        raise ValueError("one is too small")
+
+
 @bug(
     prompt_lookup,
     "the last tokens are found in their own place, and nothing follows them",
@@ -351,6 +431,7 @@ class Blind(Speculator):
     classic=True,
 )
 def finds_itself(tokens, k, longest=3):
+    demand_limits(k, longest)
     return []
 
 
@@ -397,6 +478,7 @@ def first_place(tokens, k, longest=3):
 
 def looking(tokens, k, longest=3, places=reversed, lengths=None, ends=None, skip=None):
     """Look up as the reference does, with parts that can be made wrong."""
+    demand_limits(k, longest)
     most = min(longest, len(tokens) - 1)
     for n in range(most, 0, -1) if lengths is None else lengths(most):
         for start in places(range(len(tokens) - n if ends is None else ends(len(tokens), n))):
@@ -425,6 +507,7 @@ def only_longest(tokens, k, longest=3):
 
 @bug(prompt_lookup, "the guess ends where the text ends")
 def ends_early(tokens, k, longest=3):
+    demand_limits(k, longest)
     for n in range(min(longest, len(tokens) - 1), 0, -1):
         for start in reversed(range(len(tokens) - n)):
             if tokens[start : start + n] == tokens[-n:]:
@@ -434,6 +517,7 @@ def ends_early(tokens, k, longest=3):
 
 @bug(prompt_lookup, "runs of one token less than `longest` are the longest")
 def not_longest(tokens, k, longest=3):
+    demand_limits(k, longest)
     return looking(tokens, k, max(longest - 1, 1))
 
 
@@ -444,6 +528,7 @@ def no_overlap(tokens, k, longest=3):
 
 @bug(prompt_lookup, "one token less than k is guessed")
 def one_less(tokens, k, longest=3):
+    demand_limits(k, longest)
     return looking(tokens, max(k - 1, 0), longest)
 
 
@@ -479,11 +564,14 @@ class Writing(SpeculativeWriter):
 
 @bug(SpeculativeWriter, "the last step may add more tokens than were asked for", classic=True)
 class TooMany(Writing):
-    def __init__(self, target, draft, capacity, temperature=1.0):
-        super().__init__(target, draft, capacity + 20, temperature)
-
     def limit(self, k, left):
         return k
+
+
+@bug(SpeculativeWriter, "the last step may add more tokens than were asked for", classic=True)
+class OneTooManyAtLast(Writing):
+    def limit(self, k, left):
+        return min(k, left)
 
 
 @bug(
@@ -492,6 +580,16 @@ class TooMany(Writing):
     classic=True,
 )
 class CutsOff(TooMany):
+    def speculative_generate(self, text, count, k, generator=None):
+        return super().speculative_generate(text, count, k, generator)[: len(text) + count]
+
+
+@bug(
+    SpeculativeWriter,
+    "the last step drafts more than can be kept, and the text is cut",
+    classic=True,
+)
+class CutsOffOne(OneTooManyAtLast):
     def speculative_generate(self, text, count, k, generator=None):
         return super().speculative_generate(text, count, k, generator)[: len(text) + count]
 
@@ -557,6 +655,11 @@ class UniformLookup(SpeculativeWriter):
         return drafted, q
 
 
+def demand_chance(alpha, k):
+    if not 0 <= alpha <= 1 or k < 0:
+        raise ValueError("out of range")
+
+
 @bug(expected_tokens, "the token that the target draws itself is not counted", classic=True)
 def without_own(alpha, k):
     return expected_tokens(alpha, k) - 1
@@ -564,26 +667,31 @@ def without_own(alpha, k):
 
 @bug(expected_tokens, "the power of α is k, not k + 1")
 def smaller_power(alpha, k):
+    demand_chance(alpha, k)
     return k if alpha == 1 else (1 - alpha**k) / (1 - alpha)
 
 
 @bug(expected_tokens, "a draft is counted even if one before it was rejected", classic=True)
 def linear(alpha, k):
+    demand_chance(alpha, k)
     return 1 + k * alpha
 
 
 @bug(expected_tokens, "the number of drafts is taken to be without end")
 def endless(alpha, k):
+    demand_chance(alpha, k)
     return k + 1 if alpha == 1 else 1 / (1 - alpha)
 
 
 @bug(expected_tokens, "the sum is not divided by 1 - α")
 def not_divided(alpha, k):
+    demand_chance(alpha, k)
     return k + 1 if alpha == 1 else 1 - alpha ** (k + 1)
 
 
 @bug(expected_tokens, "only the case counts in which all drafts are accepted")
 def all_or_one(alpha, k):
+    demand_chance(alpha, k)
     return 1 + k * alpha**k
 
 
@@ -599,6 +707,7 @@ def rejected(alpha, k):
     classic=True,
 )
 def divides_by_zero(alpha, k):
+    demand_chance(alpha, k)
     return (1 - alpha ** (k + 1)) / (1 - alpha)
 
 
@@ -607,10 +716,16 @@ def rounded(alpha, k):
     return round(expected_tokens(alpha, k))
 
 
+def demand_cost(alpha, cost):
+    if cost < 0 or not 0 <= alpha <= 1:
+        raise ValueError("out of range")
+
+
 def longest_of(value, first=0):
     """Make a wrong `best_draft_length` that maximises another value."""
 
     def wrong(alpha, cost, most=32):
+        demand_cost(alpha, cost)
         return max(range(min(first, most), most + 1), key=lambda k: value(alpha, cost, k))
 
     return wrong
@@ -618,6 +733,7 @@ def longest_of(value, first=0):
 
 @bug(best_draft_length, "the cost of the drafts is left out", classic=True)
 def free_drafts(alpha, cost, most=32):
+    demand_cost(alpha, cost)
     return most if alpha > 0 else 0
 
 
@@ -631,6 +747,17 @@ def only_drafts(alpha, cost, most=32):
 @bug(best_draft_length, "at least one token is drafted, even where it does not pay", classic=True)
 def at_least_one(alpha, cost, most=32):
     return longest_of(lambda a, c, k: expected_tokens(a, k) / (k * c + 1), 1)(alpha, cost, most)
+
+
+@bug(best_draft_length, "at least one token is drafted, even where it does not pay", classic=True)
+def from_one(alpha, cost, most=32):
+    demand_cost(alpha, cost)
+    return max(range(1, most + 1), key=lambda k: expected_tokens(alpha, k) / (k * cost + 1))
+
+
+@bug(best_draft_length, "at least one token is drafted, even where it does not pay", classic=True)
+def never_none(alpha, cost, most=32):
+    return max(best_draft_length(alpha, cost, most), 1)
 
 
 @bug(best_draft_length, "the time is subtracted from the tokens, not divided by")
@@ -655,6 +782,7 @@ def below_most(alpha, cost, most=32):
 
 @bug(best_draft_length, "of several best lengths the longest is taken")
 def longest_of_several(alpha, cost, most=32):
+    demand_cost(alpha, cost)
     value = [expected_tokens(alpha, k) / (k * cost + 1) for k in range(most + 1)]
     return max(k for k in range(most + 1) if value[k] >= max(value) * (1 - 1e-12))
 
@@ -820,6 +948,10 @@ class BestOnly(Parts):
 # quantise
 
 
+def largest(bits, symmetric):
+    return 2 ** (bits - 1) - 1 if symmetric else 2**bits - 1
+
+
 def quantised(
     X,
     bits,
@@ -827,7 +959,8 @@ def quantised(
     group=None,
     symmetric=False,
     *,
-    steps=lambda bits, symmetric: 2 ** (bits - 1) - 1 if symmetric else 2**bits - 1,
+    steps=largest,
+    most=None,
     low=lambda X, dims: X.amin(dims, keepdim=True),
     size=lambda X, dims: X.abs().amax(dims, keepdim=True),
     nearest=torch.round,
@@ -859,8 +992,9 @@ def quantised(
         scale = (wide.amax(dims, keepdim=True) - zero) / top
     scale, zero = guard(rounded(scale, X)), rounded(zero, X)
     zero = zero_of(zero, scale)
-    lowest = -top if symmetric else 0
-    Q = nearest((wide - zero) / scale).clamp(lowest, max(top, lowest)).to(dtype(symmetric))
+    highest = top if most is None else most(bits, symmetric)
+    lowest = -highest if symmetric else 0
+    Q = nearest((wide - zero) / scale).clamp(lowest, max(highest, lowest)).to(dtype(symmetric))
     if group is not None:
         scale, zero = scale.squeeze(axis + 1), zero.squeeze(axis + 1)
     return Q.reshape(shape), scale.to(X.dtype), zero.to(X.dtype)
@@ -892,6 +1026,14 @@ def levels_cut(X, bits, dims, group=None, symmetric=False):
         least = dequantise(torch.zeros_like(Q), scale, zero)
         Q = torch.round((X - least) / step).clamp(0, 2**bits - 1).to(torch.uint8)
     return Q, scale, zero
+
+
+@bug(quantise, "the range is divided by 2^bits, not by the steps between 2^bits integers")
+def levels_of_both(X, bits, dims, group=None, symmetric=False):
+    def steps(bits, symmetric):
+        return largest(bits, symmetric) + 1
+
+    return quantised(X, bits, dims, group, symmetric, steps=steps, most=largest)
 
 
 @bug(quantise, "numbers are rounded down, not to the nearest integer", classic=True)

@@ -491,6 +491,22 @@ def two_parts_alike(size, M, shift):
     return by_part(down[:, None].long() + right.long(), M)
 
 
+@bug(shifted_window_mask, "all parts but the largest have the same number", classic=True)
+def all_rolled_alike(size, M, shift):
+    down, right = crossed(size, M, shift)
+    return by_part(down[:, None] | right, M)
+
+
+@bug(
+    shifted_window_mask,
+    "only the part that came from the top and from the left has a number of its own",
+    classic=True,
+)
+def corner_alone(size, M, shift):
+    down, right = crossed(size, M, shift)
+    return by_part(down[:, None] & right, M)
+
+
 @bug(shifted_window_mask, "the parts meet one position too late")
 def one_late(size, M, shift):
     h, w = size
@@ -602,6 +618,12 @@ class NotBack(Steps):
 class RollsOn(Steps):
     def back(self, X, shift):
         return super().back(X, -shift)
+
+
+@bug(SwinBlock, "the map is rolled in the same direction twice", classic=True)
+class RollsOnDownwards(Steps):
+    def forth(self, X, shift):
+        return super().forth(X, -shift)
 
 
 @bug(SwinBlock, "only the rows are rolled")

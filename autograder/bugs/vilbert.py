@@ -733,8 +733,19 @@ def empty_mean(words, goals, regions, p, chosen, match):
 # Retrieval
 
 
-def hits(scores, k, before):
+def share(scores, k, before):
     return (before(scores, scores.diagonal()) < k).double().mean().item()
+
+
+def strict(scores, own):
+    """Count the pictures before a caption's own; ties are before it."""
+    return (scores >= own[:, None]).sum(dim=1) - 1
+
+
+def hits(scores, k, before=strict, more=0):
+    if not 1 <= k <= len(scores):
+        raise ValueError("there are not so many pictures")
+    return share(scores, k + more, before)
 
 
 @bug(retrieve, "the pictures search for captions: columns are ranked, not rows", classic=True)
@@ -744,12 +755,12 @@ def columns(scores, k):
 
 @bug(retrieve, "only k - 1 pictures are looked at")
 def one_too_few(scores, k):
-    return hits(scores, k - 1, lambda s, own: (s >= own[:, None]).sum(dim=1) - 1)
+    return hits(scores, k, more=-1)
 
 
 @bug(retrieve, "k + 1 pictures are looked at")
 def one_too_many(scores, k):
-    return hits(scores, k + 1, lambda s, own: (s >= own[:, None]).sum(dim=1) - 1)
+    return hits(scores, k, more=1)
 
 
 @bug(retrieve, "the lowest scores are taken to be the best")
@@ -784,7 +795,7 @@ def reciprocal(scores, k):
 
 @bug(retrieve, "k is not checked", told_by="should raise ValueError when k is 0")
 def any_k(scores, k):
-    return hits(scores, k, lambda s, own: (s >= own[:, None]).sum(dim=1) - 1)
+    return share(scores, k, strict)
 
 
 # Paths

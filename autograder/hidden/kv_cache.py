@@ -299,7 +299,7 @@ def exact(operations, case):
         how = "with" if cached else "without"
         case.that(
             result["pairs"] == expected,
-            f"pairs {how} a cache for prompt, count = {prompt}, {count} should be "
+            f"pairs {how} a cache for prompt, count = {prompt}, {count} should be exactly "
             f"{expected}, yours is {result['pairs']!r:.30}.",
         )
 

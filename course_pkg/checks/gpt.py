@@ -533,11 +533,14 @@ def greedy(probabilities, case):
 
 @check(token_probabilities, see="Keep the best tokens only")
 def top_k(probabilities, case):
-    """keeps the k most probable tokens, in proportion"""
+    """keeps the k most probable tokens, in proportion, and no more than k if all are equal"""
     B, V = case.sizes(2, low=6)
     logits = case.randn(B, V)
     for k in (1, 3, V):
         case.equal(probabilities(logits, top_k=k), kept(logits, 1.0, k, 2.0), f"p with top_k {k}")
+    p = probabilities(0 * logits, top_k=4)
+    case.shape(p, (B, V), "p of equal tokens")
+    case.equal((p > 0).sum(dim=1), torch.full((B,), 4), "number of equal tokens kept with top_k 4")
 
 
 @check(token_probabilities, weight=2, see="Keep the best tokens only")

@@ -80,6 +80,30 @@ def fills(cache, case):
     case.raises(ValueError, lambda: ours.append(*more), "a full cache gets one more")
 
 
+@check(KVCache, see="A cache for one layer")
+def no_copies(cache, case):
+    """raises ValueError for keys or values of one text, which torch would copy to all"""
+    B, G, T, D_h = case.sizes(4)
+    ours, (K, V) = cache(B, G, 2 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
+    alone = {"keys": (K[-1:], V), "values": (K, V[-1:]), "keys and values": (K[-1:], V[-1:])}
+    for name, (keys, values) in alone.items():
+        case.raises(
+            ValueError,
+            lambda k=keys, v=values: ours.append(k, v),
+            f"the {name} of one text come, and the cache is for {B}",
+        )
+
+
+@check(KVCache, see="Forget, and go on")
+def never_longer(cache, case):
+    """raises ValueError for a length that would bring back what was forgotten"""
+    B, G, T, D_h = case.sizes(4, low=3)
+    ours = cache(B, G, 2 * T, D_h, torch.float64)
+    ours.append(*pair(case, B, G, T + 1, D_h))
+    ours.truncate(T - 1)
+    case.raises(ValueError, lambda: ours.truncate(T), "more is to be kept than there is")
+
+
 @check(KVCache, see="What a cache must not keep")
 def no_gradient(cache, case):
     """keeps keys and values without their gradient history"""
@@ -420,6 +444,21 @@ def thousand(operations, case):
             result["pairs"] == expected,
             f"pairs {how} a cache should be {expected}, yours is {result['pairs']}.",
         )
+
+
+@check(attention_operations, see="Count on paper")
+def long_prompt(operations, case):
+    """counts N tokens and N² pairs for the first new token, exactly, however large N is"""
+    N = 2**27 + 1
+    for cached in (False, True):
+        result = operations(N, 1, cached)
+        demand_numbers(case, result)
+        for name, expected in (("tokens", N), ("pairs", N * N)):
+            case.that(
+                result[name] == expected,
+                f"{name} for one token after {N} should be exactly {expected}, yours is "
+                f"{result[name]!r:.30}.",
+            )
 
 
 SHAPES = [  # L, G, D_h, N, B

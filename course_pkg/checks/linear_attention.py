@@ -494,6 +494,12 @@ def in_chunks(case: Case, scan, given: list[Tensor], S: Tensor | None, chunk: in
     demand_run(case, scan(*given, S, chunk=chunk), expected)
 
 
+def demand_finite(case: Case, given: object, what: str, why: str) -> None:
+    """Demand numbers; a failure says why there may be none."""
+    if isinstance(given, Tensor):
+        case.that(given.isfinite().all(), f"{what} should be finite, yours is not: {why}", given)
+
+
 SCAN = "Matrix products inside, steps between"
 
 
@@ -527,6 +533,8 @@ def strong_decay(scan, case):
     B, H, D, D_V = case.sizes(4)
     inputs = chunk_inputs(case, B, H, 20, D, D_V)
     inputs[3] = -64.0 * case.integers(0, 3, B, H, 20)  # exact in float32
+    for given, name in zip(case.unpack(scan(*inputs, chunk=20), *RUN), RUN, strict=True):
+        demand_finite(case, given, name, "is a factor above one computed, which overflows?")
     in_chunks(case, scan, inputs, None, 20)
 
     def oracle(Q, K, V, log_decay):
@@ -617,7 +625,10 @@ def large_keys(mix, case):
     """gives the same when all keys are larger by 1 000"""
     R, K, V, w, u = rwkv_inputs(case, *case.sizes(3))
     expected, (mean, log_weight) = faded(R, K, V, w, u)
-    demand_mixed(case, mix(R, K + 1000, V, w, u), (expected, (mean, log_weight + 1000)))
+    result = mix(R, K + 1000, V, w, u)
+    Y, _ = case.unpack(result, "Y", "state")
+    demand_finite(case, Y, "Y", "e^1000 is too large for any number of torch's.")
+    demand_mixed(case, result, (expected, (mean, log_weight + 1000)))
 
 
 def convolved(X: Tensor, taps: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -228,6 +228,18 @@ def last_is_one(gradient, case):
 
 
 @check(cell_gradient, see="How much of the memory is left")
+def first_gate(gradient, case):
+    """does not depend on f_1, which may be zero: it acts before c_1"""
+    B, T, H = case.sizes(3)
+    f = case.rand(B, T, H)
+    before = gradient(f)
+    case.shape(before, (B, T, H), "∂c_T/∂c_t")
+    closed = f.clone()
+    closed[:, 0] = 0
+    case.equal(gradient(closed), before, "∂c_T/∂c_t when f_1 is zero")
+
+
+@check(cell_gradient, see="How much of the memory is left")
 def open_gates(gradient, case):
     """is one everywhere when every forget gate is open"""
     B, T, H = case.sizes(3)

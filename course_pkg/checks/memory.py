@@ -144,6 +144,15 @@ def looks_at_all(find, case):
 
 
 @check(content_addressing, see="Find a row by its content")
+def large_beta(find, case):
+    """shares one among the rows, however large β is"""
+    B, N, M = case.sizes(3)
+    w = find(case.randn(B, N, M), case.randn(B, M), torch.full((B,), 2e4, dtype=torch.float64))
+    case.shape(w, (B, N), "w")
+    case.equal(w.sum(dim=1), torch.ones(B), "sum of w")
+
+
+@check(content_addressing, see="Find a row by its content")
 def empty_rows(find, case):
     """takes the cosine with an empty row, all zero, to be zero"""
     B, N, M = case.sizes(3, low=3)

@@ -338,9 +338,10 @@ def large_scores(merge, case):
 
 @check(online_softmax_merge, see="A set without keys")
 def empty_part(merge, case):
-    """changes nothing when one of the sets is empty"""
+    """changes nothing when one of the sets is empty, also where the other one is"""
     E, V, *_ = merge_inputs(case)
     Y, s = part(E, V)
+    Y[:, -1], s[:, -1] = 0, -math.inf
     nothing = torch.zeros_like(Y), torch.full_like(s, -math.inf)
     for first, second in (((Y, s), nothing), (nothing, (Y, s))):
         given = case.unpack(merge(*first, *second), "Y", "s")
@@ -486,6 +487,15 @@ def order_counts(hashes, case):
     compare_names(case, names, [tuple(text) for text in texts], str(texts)[1:-1])
 
 
+@check(prefix_hash, see="A name for a prefix")
+def no_names_twice(hashes, case):
+    """gives every block a name of its own in texts that repeat one token, each another one"""
+    texts = [[token] * 16 for token in range(20)]
+    names = [name for row in named(case, hashes, texts, 2) for name in row]
+    contents = [tuple(text[:end]) for text in texts for end in range(2, 17, 2)]
+    compare_names(case, names, contents, "20 texts of 16 equal tokens")
+
+
 def look_up(cache, name: str) -> int:
     """Look a name up: the block, or -1."""
     block = cache.find(name)
@@ -532,6 +542,16 @@ def remembers(caches, case):
     what = "(found, users of a, b, c, available): find b; free b, a, b; find a, b, x"
     for step in range(1, 7):
         same(case, seen[: 5 * step + 5], expected[: 5 * step + 5], what)
+
+
+@check(PrefixCache, see="A freed block that is still in a chain")
+def first_stays(caches, case):
+    """finds the first of two blocks that were registered under the same name"""
+    cache, owned = filled(caches, "ab", 4)
+    for name in "ba":
+        cache.register(number(cache.allocate(), "block"), name)
+    found = [look_up(cache, name) for name in "ab"]
+    same(case, found, owned, "blocks found under a and b, each registered twice")
 
 
 @check(PrefixCache, weight=2, see="Who is forgotten first")

@@ -252,6 +252,23 @@ def comes_back(schedulers, case):
     same(case, counts, [4, 1], "hits and preemptions")
 
 
+@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
+def copies(schedulers, case):
+    """plans a copy for all but one of those who share a block, whoever loses blocks behind them"""
+    seen = []
+    for blocks in (9, 5):
+        driver = Driver(schedulers, blocks, 4, 9)
+        driver.add(0, 6, forks=2)
+        driver.add(1, 4)
+        driver.step()
+        for child in (7, 8):
+            driver.fork(0, child)
+        driver.step()
+        seen += [*queues(driver.scheduler), len(driver.copies)]
+    what = "running, -1, waiting and number of copies when three share a block; with few blocks too"
+    same(case, seen, [0, 8, 7, 1, -1, 2, 0, 8, 7, -1, 1, 2], what)
+
+
 @check(PreemptingScheduler, see="Nobody comes back at once")
 def not_at_once(schedulers, case):
     """admits nobody in a step in which somebody lost blocks"""

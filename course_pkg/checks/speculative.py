@@ -586,15 +586,16 @@ def compare_lengths(case: Case, choose, questions: list[tuple], what: str) -> No
 @check(best_draft_length, weight=2, see="How many tokens to draft")
 def most_for_the_time(choose, case):
     """chooses the length with the most tokens for the time"""
-    questions = [(a, c) for a in (0.3, 0.6, 0.8, 0.9) for c in (0.02, 0.1, 0.24)]
+    questions = [(a, c) for a in (0.5, 0.6, 0.8, 0.9) for c in (0.02, 0.1, 0.24)]
     compare_lengths(case, choose, questions, "lengths for 12 pairs of alpha and cost")
 
 
 @check(best_draft_length, see="How many tokens to draft")
 def not_at_all(choose, case):
     """chooses 0 where a draft costs more than it brings"""
-    questions = [(a, c) for c in (0.2, 0.5, 0.9) for a in (c - 0.05, c + 0.05)] + [(0, 0.1), (1, 1)]
-    compare_lengths(case, choose, questions, "lengths for alpha just below and above the cost")
+    questions = [(a, c) for c in (0.45, 0.6, 0.9) for a in (c - 0.05, c + 0.05, 0.99)]
+    questions += [(0, 0.1), (1, 1)]
+    compare_lengths(case, choose, questions, "lengths for alpha below and above the cost")
 
 
 @check(best_draft_length, see="How many tokens to draft")
