@@ -13,10 +13,11 @@ from course_pkg.checking.session import FOUND, Found
 
 _VISIBLE = (
     "These are the points for what the checks in the notebook find. The grader runs others as well,"
-    " so they may differ. Questions are graded by hand and are not counted here."
+    " so they may differ. Questions are graded by hand and are not counted here. After a change, check"
+    " what uses it again."
 )
 _LEGEND = {
-    "○": "○ has not been checked in this session.",
+    "○": "○ is not implemented, or has not been checked in this session.",
     "–": "– cannot be checked on this machine.",
 }
 _SAVED = "From checks of this session and, of other notebooks, those that they were saved with."
@@ -92,13 +93,15 @@ def progress(topic: str | None = None, *, folder: str | Path | None = None) -> T
         return _of_folder(Path(folder))
     if topic is None:
         if not FOUND:  # as where a notebook is graded: that is no error
-            note = 'Run a check, or name the assignment: progress("lstm").'
+            note = 'Run a check, or name the assignment: course_pkg.progress("lstm").'
             return Table([("Nothing has been checked in this session.",)], [note])
         topic = [*FOUND.values()][-1]["topic"]
-    if not (known := outline(topic)):
-        alike = ", ".join(difflib.get_close_matches(topic, topics(), n=3, cutoff=0.4) or topics())
-        raise LookupError(f"there is no assignment {topic!r}; there is {alike}")
-    standings = [Standing(name, one["points"], FOUND.get(name)) for name, one in known.items()]
+    outlined = outline(topic)
+    if not outlined:
+        alike = difflib.get_close_matches(topic, topics(), n=3)
+        known = f"did you mean {', '.join(alike)}?" if alike else f"there are {', '.join(topics())}"
+        raise LookupError(f"there is no assignment {topic!r}; {known}")
+    standings = [Standing(name, one["points"], FOUND.get(name)) for name, one in outlined.items()]
     rows = [(one.mark, one.name, _points([one])) for one in standings]
     head, total = ("", "exercise", "points"), ("", "sum", _points(standings))
     marks = {one.mark for one in standings}

@@ -4,6 +4,8 @@ import contextlib
 import inspect
 import os
 import sys
+from collections.abc import Iterator
+from types import CodeType
 from typing import Protocol
 
 import torch
@@ -123,9 +125,17 @@ def _exercises_used(exercise: Exercise, solution: object) -> dict[Exercise, obje
         known[name]: function.__globals__[name]
         for function in map(inspect.unwrap, members)
         if inspect.isfunction(function)
-        for name in (*bases, *function.__code__.co_names)
+        for name in (*bases, *_names(function.__code__))
         if name in known and name in function.__globals__ and name != exercise.name
     }
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that code uses, comprehensions and functions in it included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def run(

@@ -51,4 +51,5 @@ def _hint(report: Report, number: int) -> str | None:
     outlined = outline(report.exercise.module).get(name)
     if number < 1 or outlined is None or not outlined["hints"]:
         return None
-    return f'Stuck? Open "Hint {min(number, outlined["hints"])} of {name}" above its check.'
+    number = min(number, outlined["hints"])
+    return f'Stuck? Unfold "Hint {number} of {name}" above check({name}).'

@@ -22,7 +22,7 @@ from autograder.grade.cell import graded
 from autograder.handout.exercise import stub as exercise_stub
 from autograder.hidden import load_hidden
 from course_pkg import check, ready
-from course_pkg.checking import CheckFailed, registry
+from course_pkg.checking import CheckFailed, registry, runner
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import Guarded
@@ -425,6 +425,14 @@ def test_a_broken_part_is_named(monkeypatch):
         check(LSTM)
     monkeypatch.undo()
     check(LSTM)
+
+
+def test_a_part_is_found_where_only_a_comprehension_uses_it():
+    class Listed(LSTM):
+        def forward(self, X, state=None, lengths=None):
+            return [lstm_step(x, *state, self.W, self.b) for x in X]
+
+    assert runner._exercises_used(Exercise.of(LSTM), Listed) == {LSTM_STEP: lstm_step}
 
 
 def test_a_part_of_a_part_is_named_and_not_what_stands_between(monkeypatch):

@@ -102,7 +102,7 @@ def test_what_is_not_there_is_said(tmp_path):
         assert BeautifulSoup(nothing._repr_html_(), "html.parser").td.text in str(nothing)
     assert "Run a check, or name the assignment" in str(progress())
     assert f"There is no NN_topic/NN_topic.ipynb in {tmp_path}." in str(nothing)
-    with pytest.raises(LookupError, match="there is no assignment 'lstn'; there is lstm"):
+    with pytest.raises(LookupError, match="there is no assignment 'lstn'; did you mean lstm"):
         progress("lstn")
 
 

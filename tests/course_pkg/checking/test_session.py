@@ -43,7 +43,7 @@ stub.__name__ = "lstm_step"
 
 
 def hint(number: int, name: str = "lstm_step") -> str:
-    return f'Stuck? Open "Hint {number} of {name}" above its check.'
+    return f'Stuck? Unfold "Hint {number} of {name}" above check({name}).'
 
 
 def test_the_third_failure_in_a_row_names_the_first_hint_and_each_further_one_the_next():
