@@ -13,8 +13,8 @@ from course_pkg.checking.session import FOUND, Found
 
 _VISIBLE = (
     "These are the points for what the checks in the notebook find. The grader runs others as well,"
-    " so they may differ. Questions are graded by hand and are not counted here. After a change, check"
-    " what uses it again."
+    " so they may differ. Questions are graded by hand and are not counted here. After a change,"
+    " check again what uses it."
 )
 _LEGEND = {
     "○": "○ is not implemented, or has not been checked in this session.",
