@@ -2,9 +2,11 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from nbgrader.api import Gradebook
+from sqlalchemy.exc import SQLAlchemyError
 
 from autograder.assignment import CourseError, course_folder
 from autograder.classroom.gradebook import opened
@@ -56,8 +58,11 @@ def main(arguments: argparse.Namespace) -> int:
         if not arguments.students:
             return _list(course, arguments.assignment)
         return _regrade(course, arguments)
-    except (GradingError, OSError) as error:
+    except (GradingError, SQLAlchemyError, OSError) as error:
         raise CourseError(f"Regrading stops: {error}") from None
+    except KeyboardInterrupt:
+        print("Regrading was interrupted; the same command begins anew.", file=sys.stderr)
+        return 130
 
 
 def _list(course: Course, assignment: str) -> int:
@@ -71,7 +76,11 @@ def _list(course: Course, assignment: str) -> int:
     rows = []
     for path in sorted(course.submitted.glob(f"*/{assignment}")):
         student = path.parent.name
-        if asked := request(Submission(course, assignment, student).notebook().cells):
+        try:
+            asked = request(Submission(course, assignment, student).notebook().cells)
+        except Exception as error:  # about one student: the others are listed
+            asked = f"the submission cannot be read: {error}"
+        if asked:
             rows.append((student, done.get(student, ""), asked))
     head = ("student", "regraded (UTC)", "request")
     print(in_columns([head, *rows]) if rows else f"Nobody asks for a regrade of {assignment}.")
@@ -85,12 +94,13 @@ def _regrade(course: Course, arguments: argparse.Namespace) -> int:
     with opened(course.root) as gradebook:
         journal.notice(gradebook)
         before = read(gradebook)
-    if status := command.main(arguments, why):
-        return status
+    batch = command.Batch(arguments, why)
+    status = batch.run()
+    students = [student for student in students if student not in batch.failed]
+    remarks = []
     with opened(course.root) as gradebook:
-        for student in students:
-            if arguments.keep_better:
-                _keep_better(course, gradebook, Submission(course, name, student), why)
+        for student in students if arguments.keep_better else []:
+            remarks += _keep_better(course, gradebook, Submission(course, name, student), why)
         after = read(gradebook)
     rows = []
     for student in students:
@@ -100,8 +110,8 @@ def _regrade(course: Course, arguments: argparse.Namespace) -> int:
         rows.append((student, "all", "", "", "", *map(score, sums)))
         journal.add(Place(student, name, "", REGRADE), *sums, why)
     head = ("student", "exercise", "by checks", "now", "by hand", "counted", "counts")
-    print(in_columns([head, *rows]))
-    return 0
+    print("\n".join([in_columns([head, *rows]), *remarks]))
+    return status
 
 
 def _row(before: Scores, after: Scores, place: Place) -> tuple[str, ...]:
@@ -112,11 +122,24 @@ def _row(before: Scores, after: Scores, place: Place) -> tuple[str, ...]:
     return (student, exercise, *map(score, points))
 
 
-def _keep_better(course: Course, gradebook: Gradebook, submission: Submission, why: str) -> None:
-    """Take back points given by hand where the checks give more; a person has now decided."""
+def _keep_better(
+    course: Course, gradebook: Gradebook, submission: Submission, why: str
+) -> list[str]:
+    """Take back points given by hand where the checks give more; a person has now decided.
+
+    Not where grading asks for a person, as it does if a solution names what is forbidden: there,
+    fewer points than the checks give may be meant.
+
+    Returns:
+        What was left as it is, in words.
+    """
     name, student = submission.assignment, submission.student
     found = gradebook.find_submission_notebook(name, name, student)
     both = [g for g in found.grades if None not in (g.auto_score, g.manual_score)]
+    verdict = course.store.load(name, submission.key(submission.steps()))
+    doubted = {} if verdict is None else verdict.notes
+    kept = [g for g in both if "" in doubted or g.name in doubted]
+    both = [g for g in both if g not in kept]
     worse = [g for g in both if g.auto_score > g.manual_score]
     for grade in both:
         grade.needs_manual_grade = False
@@ -129,3 +152,8 @@ def _keep_better(course: Course, gradebook: Gradebook, submission: Submission, w
     if policy := read_policy(course.root):
         settle(gradebook, policy, student)
         journal.note(gradebook, why, student)
+    return [
+        f"{student}: the points by hand stay in {exercise_of(grade.name)}, which waits for a "
+        f"person: {doubted.get(grade.name) or doubted['']}"
+        for grade in kept
+    ]

@@ -23,10 +23,14 @@ def write(path: Path, rows: Iterable[Sequence[str]]) -> None:
 
 
 def in_columns(rows: Iterable[tuple[str, ...]]) -> str:
-    """Write rows below each other, in columns."""
-    rows = list(rows)
+    """Write rows below each other, in columns; nothing in them can steer a terminal."""
+    rows = [tuple(map(_printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

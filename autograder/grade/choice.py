@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from autograder.grade.files import COUNT, SET_ASIDE, TIMESTAMP, is_notebook, shown, walk
+from autograder.grade.files import COUNT, NOT_WORK, SET_ASIDE, is_notebook, shown, walk
 from autograder.grade.mend import mend, recognise, squeeze
 from autograder.grade.plan import Plan
 from autograder.grade.reading import BYTES, Notebook, Unreadable, read
@@ -13,7 +13,10 @@ from course_pkg.checking.syntax import bindings
 
 _ZIP = b"PK\x03\x04"
 _ZIP_ENTRY = b"PK\x01\x02"
-_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_BROKEN_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
+    ValueError,  # a name that is not the UTF-8 that it says it is
+)
 _NAMED = 3  # files that a sentence names
 
 
@@ -70,7 +73,7 @@ def _unfitting(
     if only and (only == right or len(found) == 1):
         found[only].doubts += [f"{only} holds no cell of this assignment", *aside]
         return found[only]
-    others = [p.name for p in walk(folder) if p.name not in (right, TIMESTAMP, SET_ASIDE)]
+    others = [p.name for p in walk(folder) if p.name not in (right, *NOT_WORK)]
     only_others = [f"there is only {_listed(sorted(map(shown, others)))}"] if others else []
     return Notebook([], [reason or "there is no notebook", *only_others, *aside])
 

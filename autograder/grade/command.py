@@ -27,7 +27,7 @@ from autograder.grade.late.policy import read as read_policy
 from autograder.grade.late.unchanged import keep_time
 from autograder.grade.mend import mend
 from autograder.grade.provisioner import sweep
-from autograder.grade.repaired import Repair, confirmed
+from autograder.grade.repaired import Repair, all_checks, confirmed
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import Step, Verdict, steps
 from autograder.grade.workers import Result, Task, on_dask
@@ -115,6 +115,7 @@ class Batch:
         self.held: list[tuple[_Pending, Verdict]] = []  # until it is known what they change
         self.workers = self.under_way = 0
         self.counts = {"graded": 0, "unchanged": 0, "person": 0, "failed": 0}
+        self.failed: set[str] = set()  # students whose scores were not written
 
     def run(self) -> int:
         """Grade what has no scores yet, or not the right ones."""
@@ -211,7 +212,9 @@ class Batch:
                 return
             empty: list[list[dict]] = [[] for _ in pending.steps]
             # What has ended the grader's processes is not tried again, except with --force.
-            found = Verdict(empty, {}, {"": reason}, is_final=isinstance(found, EndedWorkers))
+            is_final = isinstance(found, EndedWorkers)
+            failed = all_checks(self.plan)  # one of which may be the cause
+            found = Verdict(empty, {}, {"": reason}, is_final=is_final, failed=failed)
         try:
             self.course.store.save(self.name, key, found)
         except Exception as error:
@@ -260,6 +263,7 @@ class Batch:
 
     def _tell(self, student: str, state: str, reason: str = "", **fields) -> None:
         self.counts[state] += 1
+        self.failed |= {student} if state == "failed" else set()
         fields = {"student": student, "state": state, "reason": reason, **fields}
         self._note(student, json.dumps(fields))
         if self.arguments.json:

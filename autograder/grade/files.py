@@ -17,7 +17,9 @@ FILE = 32 << 20  # bytes of a file
 TOTAL = 64 << 20  # bytes of all files
 COUNT = 200
 TIMESTAMP = "timestamp.txt"
+SECRET = "submission_secret.txt"  # nbgrader's, for returning feedback; each submission has another
 SET_ASIDE = "set_aside.txt"  # in a submission: what was taken out of it, and why
+NOT_WORK = (TIMESTAMP, SECRET, SET_ASIDE)  # no student has written these
 STAMP = 200  # characters of a time stamp
 NAME = 200  # bytes of the name of what was set aside; a file's may have 255
 PATH = 1000  # bytes of a file's relative path
@@ -69,7 +71,7 @@ def files_of(*folders: Path) -> dict[str, Path]:
         for path in sorted(walk(folder)):
             name = str(path.relative_to(folder))
             is_file = stat.S_ISREG(path.lstat().st_mode)
-            if is_file and not is_notebook(path) and path.name != TIMESTAMP:
+            if is_file and not is_notebook(path) and name not in NOT_WORK:
                 found[name] = path
     return dict(list(found.items())[:COUNT])
 

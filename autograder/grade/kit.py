@@ -62,7 +62,8 @@ def sources_hash(assignment: Assignment) -> str:
     files = [ROOT / "pyproject.toml", Path(__file__)]
     files += (ROOT / "autograder" / "handout").glob("*.py")
     package = ROOT / "course_pkg"
-    files += [path for path in package.rglob("*") if path.suffix in (".py", ".npz", ".mplstyle")]
+    kinds = (".py", ".npz", ".json", ".mplstyle")
+    files += [path for path in package.rglob("*") if path.suffix in kinds]
     for path in sorted(files):
         digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     masters = sorted(path.name for path in (ROOT / "solutions").glob("[0-9][0-9]_*.md"))

@@ -139,6 +139,6 @@ def clean_submission(*, assignment: str, student: str, notebooks: list[str]) -> 
     folder = Path(notebooks[0]).parent
     course = Course(Path(folder.anchor, *folder.parts[1 : folder.parts.index("autograder")]))
     clean(folder, assignment, course.aside / folder.parent.name / assignment)
+    notebooks[:] = [str(folder / f"{assignment}.ipynb")]
     submission = Submission(course, assignment, folder.parent.name)
     keep_time(submission, mend(submission.notebook().cells, submission.plan))
-    notebooks[:] = [str(folder / f"{assignment}.ipynb")]

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from autograder.grade import sandbox
 from autograder.grade.errors import GradingError
 from autograder.grade.journal.scores import BY_CHECKS, BY_HAND, Place, Scores, exercise_of
+from autograder.grade.plan import Plan
 from autograder.grade.submission import Course
 from autograder.grade.verdict import Verdict
 from autograder.hidden import load_hidden
@@ -42,10 +43,8 @@ class Repair:
         self._assignment = assignment
         self._plan = course.plan(assignment)
         self._check = check
-        known = []
-        for exercise in map(find, self._plan.exercises):
-            load_hidden(exercise)
-            known += [f"{exercise.name}.{name}" for name in CHECKS[exercise]]
+        checks = all_checks(self._plan)
+        known = [f"{exercise}.{name}" for exercise, names in checks.items() for name in names]
         if check not in known:
             alike = get_close_matches(check, known, n=3, cutoff=0.5) or known[:3]
             raise UnknownCheck(
@@ -96,4 +95,15 @@ class Repair:
 
 def confirmed(question: str) -> bool:
     """Ask a person; where there is none, the answer is no."""
-    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    try:
+        return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:  # Ctrl-D
+        return False
+
+
+def all_checks(plan: Plan) -> dict[str, list[str]]:
+    """Name all checks of an assignment, by exercise."""
+    exercises = [find(name) for name in plan.exercises]
+    for exercise in exercises:
+        load_hidden(exercise)
+    return {exercise.name: list(CHECKS[exercise]) for exercise in exercises}

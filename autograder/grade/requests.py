@@ -1,12 +1,14 @@
 """Regrade requests: Markdown cells of students that begin with these words."""
 
 import re
+import textwrap
 from collections.abc import Iterable
 
 from nbformat import NotebookNode
 
 from autograder.grade.reading import Submitted
 
+_LONGEST = 300  # characters of a request that are shown
 _BEGINNING = re.compile(r"\W*regrade request\b\W*", re.IGNORECASE)
 
 
@@ -28,4 +30,4 @@ def request(cells: Iterable[Submitted]) -> str:
 def _line(text: str) -> str:
     """Put a text on one line of a terminal, which must not obey it."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return " ".join(shown.split()) or "(no reason given)"
+    return textwrap.shorten(shown, _LONGEST, placeholder=" …") or "(no reason given)"

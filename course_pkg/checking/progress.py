@@ -113,7 +113,12 @@ def _of_folder(folder: Path) -> Table:
     paths = sorted(p for p in folder.glob("[0-9][0-9]_*/*.ipynb") if p.stem == p.parent.name)
     if not paths:
         return Table([(f"There is no NN_topic/NN_topic.ipynb in {folder.resolve()}.",)], [])
-    read = {path.stem: _saved(path) for path in paths}
+    read, notes = {}, [_SAVED, _VISIBLE]
+    for path in paths:
+        try:
+            read[path.stem] = _saved(path)
+        except (OSError, ValueError, KeyError):  # no notebook, or half of one
+            notes.insert(0, f"{path.name} cannot be read.")
     everything = [one for standings in read.values() for one in standings]
     rows = [
         (name, _passed(standings), _points(standings), _next(standings))
@@ -121,7 +126,7 @@ def _of_folder(folder: Path) -> Table:
     ]
     head = ("assignment", "exercises that pass", "points", "next")
     total = ("sum", _passed(everything), _points(everything), "")
-    return Table([head, *rows, total], [_SAVED, _VISIBLE])
+    return Table([head, *rows, total], notes)
 
 
 def _saved(path: Path) -> list[Standing]:

@@ -25,8 +25,8 @@ NOBODY = "not known"
 GIVEN = "given in the formgrader"
 _FOUND = {
     BY_CHECKS: "found later: written by a command that was ended, or without this course's steps",
-    BY_HAND: f"found later: {GIVEN}",
-    EXTRA: f"found later: {GIVEN}",
+    BY_HAND: "found later: given by hand",
+    EXTRA: "found later: given by hand",
     LATE: "found later: settled as policy.toml says",
 }
 
@@ -98,22 +98,28 @@ class Journal:
             for place, before, after in self._changes(gradebook, student):
                 self._write(file, place, before, after, NOBODY, _FOUND[place.kind])
 
-    def note(self, gradebook: Gradebook, why: str, student: str | None = None) -> None:
-        """Write down what has just been changed here; a grader may have given points meanwhile.
+    def note(
+        self,
+        gradebook: Gradebook,
+        why: str,
+        student: str | None = None,
+        graded: str | None = None,
+    ) -> None:
+        """Write down what has just been changed here; what others change meanwhile is theirs.
 
         Args:
             gradebook: the scores as they are.
             why: the reason.
             student: whose; None for everybody's.
+            graded: the assignment that was graded, if one was; penalties may change in all.
         Raises:
             OSError: the file cannot be written.
             sqlalchemy.exc.SQLAlchemyError: the gradebook cannot be read.
         """
         with self._alone() as file:
             for place, before, after in self._changes(gradebook, student):
-                is_ours = place.kind in (BY_CHECKS, LATE)
-                who, reason = (get_username(), why) if is_ours else (NOBODY, _FOUND[place.kind])
-                self._write(file, place, before, after, who, reason)
+                if place.kind == LATE or (place.kind == BY_CHECKS and place.assignment == graded):
+                    self._write(file, place, before, after, get_username(), why)
 
     def change(self, place: Place, after: float | None, why: str) -> None:
         """Write down what this account has made of one score; nothing if it is known.
@@ -154,7 +160,7 @@ class Journal:
     ) -> None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         entry = Entry(when, who, *place, before, after, why)
-        file.write(json.dumps(asdict(entry), ensure_ascii=False) + "\n")
+        file.write(json.dumps(asdict(entry)) + "\n")  # ASCII: a line that is cut can be read
         file.flush()
         self._end = file.tell()
         self._remember(entry)
@@ -172,13 +178,13 @@ class Journal:
     def _alone(self) -> Iterator[IO[str]]:
         """Hold the file, and read what others have written to it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path, "a+", encoding="utf-8") as file:
+        with open(self._path, "a+", encoding="ascii", errors="replace") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(self._end)
             text = file.read()
             if text and not text.endswith("\n"):  # whoever wrote it was ended
                 file.write("\n")
-            for line in text.splitlines():
+            for line in text.split("\n"):
                 with contextlib.suppress(ValueError, TypeError):
                     self._remember(Entry(**json.loads(line)))
             self._end = file.tell()

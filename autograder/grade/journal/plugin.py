@@ -39,5 +39,6 @@ class NoteScores(NbGraderPreprocessor):
         """Compare the journal with the gradebook."""
         names = resources["nbgrader"]
         with Gradebook(names["db_url"]) as gradebook:
-            journal_of(Course(Path(self.course)).work).note(gradebook, self.why, names["student"])
+            journal = journal_of(Course(Path(self.course)).work)
+            journal.note(gradebook, self.why, names["student"], graded=names["assignment"])
         return nb, resources

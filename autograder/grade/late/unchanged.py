@@ -11,7 +11,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbgrader.utils import parse_utc
 
-from autograder.grade.files import TIMESTAMP, files_of
+from autograder.grade.files import TIMESTAMP, files_of, is_notebook, walk
 from autograder.grade.requests import is_request
 from autograder.grade.submission import Submission
 from autograder.grade.verdict import write
@@ -34,7 +34,7 @@ def keep_time(submission: Submission, nb: NotebookNode) -> str | None:
     now = {"work": _work(submission, nb), "time": time}
     known = _read(place)
     if known.get("work") == now["work"] and parse_utc(known["time"]) < parse_utc(time):
-        stamp.write_text(known["time"], encoding="utf-8")
+        write(stamp, known["time"])
         return f"the work is that of {known['time']}, which stays its time"
     if known != now:
         write(place, json.dumps(now))
@@ -47,7 +47,10 @@ def _place(submission: Submission) -> Path:
 
 
 def _work(submission: Submission, nb: NotebookNode) -> str:
-    """Hash what is graded: the files, and all cells but given ones and requests."""
+    """Hash what is graded, the files and all cells but given ones and requests; others too.
+
+    Another notebook is hashed as a file: a person may credit what is in it.
+    """
     cells = submission.plan.cells
     own = []
     for cell in nb.cells:
@@ -56,7 +59,10 @@ def _work(submission: Submission, nb: NotebookNode) -> str:
         if is_graded:
             own.append([name, cell.source, cell.get("attachments")])
     digest = hashlib.sha256(json.dumps(own).encode())
-    for name, path in sorted(files_of(submission.folder).items()):
+    right = submission.folder / f"{submission.assignment}.ipynb"
+    others = [path for path in walk(submission.folder) if is_notebook(path) and path != right]
+    files = files_of(submission.folder) | {str(path): path for path in others}
+    for name, path in sorted(files.items()):
         digest.update(os.fsencode(name) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 

@@ -13,9 +13,10 @@ from autograder.__main__ import COMMANDS
 from autograder.assignment import Assignment, CourseError
 from autograder.classroom import journal, policy, regrade
 from autograder.grade import command as batch
+from autograder.grade.gradebook import Recorder
 from autograder.grade.late.policy import PLACE
 from autograder.grade.requests import request
-from autograder.grade.submission import Course
+from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import Verdict
 from tests import course as toolbox
 from tests.course import WORK, needs_sandbox
@@ -52,6 +53,13 @@ def better(root: Path) -> Verdict:
             texts[list(found.points).index("check_gru_step")]["text/plain"] = "1.0"
             return found
     raise LookupError
+
+
+def with_a_note(root: Path) -> Verdict:
+    """The same, with a doubt about gru_step."""
+    found = better(root)
+    found.notes["check_gru_step"] = "It names nn.GRUCell."
+    return found
 
 
 def by_hand(root: Path, **points: float) -> None:
@@ -118,7 +126,7 @@ def test_points_by_hand_stay_unless_told(course, run):
     with open(course / "journal.csv", newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["points"] == "by hand"]
     said = [(row["exercise"], row["from"], row["to"], row["why"]) for row in rows]
-    given = "found later: given in the formgrader"
+    given = "found later: given by hand"
     assert said == [
         ("gru_step", "", "0.5", given),
         ("init_forget_bias", "", "1", given),
@@ -160,10 +168,9 @@ def test_the_journal_can_be_exported(course, run, tmp_path):
     assert run(journal, LSTM.name, "nobody") == ["No score has changed."]
 
 
-def test_who_has_not_submitted_cannot_be_graded_again(course, run, capsys):
-    with pytest.raises(AssertionError):
+def test_who_has_not_submitted_cannot_be_graded_again(course, run):
+    with pytest.raises(CourseError, match="nobody has not submitted 02_lstm"):
         run(regrade, LSTM.name, "nobody")
-    assert "nobody has not submitted 02_lstm" in capsys.readouterr().err
     with pytest.raises(CourseError, match="the instructor's notebook cannot be read"):
         run(regrade, "02_gru")
 
@@ -186,3 +193,45 @@ def test_what_is_a_request(text, asked):
 
 def test_the_commands_are_listed():
     assert {"regrade", "journal"} <= set(COMMANDS)
+
+
+def test_where_a_person_is_asked_for_points_by_hand_stay(course, run, monkeypatch):
+    monkeypatch.setattr(
+        batch, "on_dask", lambda tasks, *_: [(t, with_a_note(course)) for t in tasks]
+    )
+    by_hand(course, gru_step=0)
+    *rows, remark = run(regrade, LSTM.name, "buggy", "--keep-better")
+    assert table(rows)["gru_step"] == ["0", "1", "0", "0", "0"]
+    assert remark.startswith("buggy: the points by hand stay in gru_step, which waits for a person")
+    with toolbox.gradebook(course) as book:
+        assert book.find_grade("check_gru_step", LSTM.name, LSTM.name, "buggy").needs_manual_grade
+
+
+def test_one_that_fails_does_not_silence_the_others(course, capsys, monkeypatch):
+    record = Recorder.record
+
+    def fails(self, submission, key):
+        return "no" if submission.student == "perfect" else record(self, submission, key)
+
+    monkeypatch.setattr(Recorder, "record", fails)
+    parser = ArgumentParser()
+    regrade.add_arguments(parser)
+    given = [LSTM.name, "perfect", "buggy", "--course", str(course)]
+    assert regrade.main(parser.parse_args(given)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert table(lines)["gru_step"] == ["0", "1", "0", "1"]
+    assert not any(line.startswith("perfect") for line in lines)
+
+
+def test_a_submission_that_cannot_be_read_is_one_line_of_the_list(course, run, monkeypatch):
+    ask(course, "perfect", "Regrade request: please")
+    notebook = Submission.notebook
+
+    def fails(self):
+        if self.student == "perfect":
+            raise RuntimeError("broken")
+        return notebook(self)
+
+    monkeypatch.setattr(Submission, "notebook", fails)
+    _, *lines = run(regrade, LSTM.name)
+    assert len(lines) == 2 and "the submission cannot be read: broken" in lines[1]

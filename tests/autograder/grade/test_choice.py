@@ -147,6 +147,11 @@ def test_an_archive_with_other_files(chosen, texts, tmp_path):
     assert share == "all" and doubts == ["of work.zip only notebooks were read"]
 
 
+def test_an_archive_with_a_name_that_is_no_utf_8_is_none(chosen, texts, tmp_path):
+    data = zipped({"aé.ipynb": "all"}, texts, tmp_path / "a.zip").replace("é".encode(), b"\xff\xfe")
+    assert chosen({NOTEBOOK: "all", "work.zip": data})[0] == "all"
+
+
 def test_bombs(chosen, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(choice, "BYTES", 2 << 20)
     bomb = zipped({f"{n}.ipynb": "0" * (1 << 20) for n in range(20)}, texts, tmp_path / "a.zip")

@@ -14,6 +14,7 @@ from autograder.grade import repaired, verdict
 from autograder.grade.errors import EndedWorkers
 from autograder.grade.journal.journal import journal_of
 from autograder.grade.journal.scores import BY_CHECKS
+from autograder.grade.repaired import Repair
 from autograder.grade.submission import Course
 from autograder.grade.verdict import Verdict
 from tests import course as toolbox
@@ -132,6 +133,15 @@ def test_who_cannot_be_judged_keeps_the_points(course, grade, monkeypatch):
     status, err = grade("buggy", "--yes")
     assert status == 1 and "its points stay" in err
     assert toolbox.scores(course, "buggy", LSTM) == before
+
+
+def test_who_could_not_be_judged_because_of_it_is_judged_anew(course, grade, monkeypatch):
+    monkeypatch.setattr(batch, "on_dask", lambda tasks, *_: [(t, EndedWorkers()) for t in tasks])
+    parser = ArgumentParser()
+    batch.add_arguments(parser)
+    given = [LSTM.name, "perfect", "--force", "--course", str(course)]
+    assert batch.main(parser.parse_args(given)) == 0
+    assert Repair(Course(course), LSTM.name, CHECK).concerns("perfect")
 
 
 def test_what_an_earlier_version_graded_is_told(course, grade):

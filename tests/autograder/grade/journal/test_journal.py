@@ -80,9 +80,9 @@ def told(journal) -> list[tuple]:
 
 def test_a_change_has_a_line(book, journal):
     give(book, "ada", auto_score=3)
-    journal.note(book, "graded", "ada")
+    journal.note(book, "graded", "ada", graded=LSTM)
     give(book, "ada", auto_score=4.5)
-    journal.note(book, "regrade: the batch of one", "ada")
+    journal.note(book, "regrade: the batch of one", "ada", graded=LSTM)
     me = get_username()
     assert told(journal) == [
         (me, "ada", "lstm_step", BY_CHECKS, None, 3, "graded"),
@@ -95,12 +95,12 @@ def test_a_change_has_a_line(book, journal):
 
 def test_points_given_elsewhere_are_found(book, journal):
     give(book, "ada", auto_score=3)
-    journal.note(book, "graded")
+    journal.note(book, "graded", graded=LSTM)
     give(book, "ada", manual_score=5)
     give(book, "bob", "shortcut", manual_score=1)
-    journal.note(book, "regrade", "ada")  # a grader has given points meanwhile
+    journal.note(book, "regrade", "ada", graded=LSTM)  # a grader has given points meanwhile
     journal.notice(book)
-    given = "found later: given in the formgrader"
+    given = "found later: given by hand"
     assert told(journal)[1:] == [
         (NOBODY, "ada", "lstm_step", BY_HAND, None, 5, given),
         (NOBODY, "bob", "shortcut", BY_HAND, None, 1, given),
@@ -110,7 +110,7 @@ def test_points_given_elsewhere_are_found(book, journal):
 
 def test_points_that_are_gone_are_found(book, journal):
     give(book, "ada", auto_score=3)
-    journal.note(book, "graded")
+    journal.note(book, "graded", graded=LSTM)
     book.remove_submission(LSTM, "ada")
     journal.notice(book)
     assert [(e.before, e.after) for e in journal.entries()] == [(None, 3), (3, None)]
@@ -146,7 +146,7 @@ def test_points_given_in_the_formgraders_server(book, tmp_path, monkeypatch):
 def test_a_line_that_was_cut_is_found_again(book, journal, tmp_path):
     """As after a kill, or a full disk."""
     give(book, "ada", auto_score=3)
-    journal.note(book, "graded")
+    journal.note(book, "graded", graded=LSTM)
     path = tmp_path / NAME
     path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
     other = Journal(path)
@@ -158,11 +158,30 @@ def test_a_line_that_was_cut_is_found_again(book, journal, tmp_path):
 def test_two_processes_write_no_line_twice(book, journal, tmp_path):
     other = Journal(tmp_path / NAME)
     give(book, "ada", auto_score=3)
-    journal.note(book, "graded")
-    other.note(book, "graded")
+    journal.note(book, "graded", graded=LSTM)
+    other.note(book, "graded", graded=LSTM)
     other.change(Place("ada", LSTM, "lstm_step", BY_HAND), 4, "regrade")
     journal.change(Place("ada", LSTM, "lstm_step", BY_HAND), 4, "regrade")
     give(book, "ada", manual_score=4)
     journal.notice(book)
     assert [e.after for e in journal.entries()] == [3, 4]
     assert journal.entries() == other.entries()
+
+
+def test_what_is_no_ascii_harms_no_line(book, journal, tmp_path):
+    give(book, "ada", auto_score=3)
+    why = "é\u2028\x85: a separator of lines"
+    journal.note(book, why, graded=LSTM)
+    assert [e.why for e in Journal(tmp_path / NAME).entries()] == [why]
+    path = tmp_path / NAME
+    path.write_bytes(path.read_bytes() + "é".encode()[:1])  # a line of another program, cut
+    assert [e.why for e in Journal(path).entries()] == [why]
+
+
+def test_what_another_command_is_writing_is_left_to_it(book, journal):
+    give(book, "ada", auto_score=3)
+    journal.note(book, "policy.toml")
+    journal.note(book, "regrade", "ada", graded="03_seq2seq")
+    assert journal.entries() == []
+    journal.note(book, "graded", "ada", graded=LSTM)
+    assert [(e.after, e.why) for e in journal.entries()] == [(3, "graded")]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.grade.files import TIMESTAMP
+from autograder.grade.files import SECRET, TIMESTAMP
 from autograder.grade.late.unchanged import keep_time
 from autograder.grade.submission import Course, Submission
 from tests.course import WORK
@@ -55,16 +55,21 @@ def test_a_request_changes_no_time(ada):
     given, *own = cells()
     given.source = "import torch, numpy"
     assert came(ada, LATER, [given, *own]) == FIRST
+    (ada.folder / SECRET).write_text("another one, as nbgrader gives every submission")
+    assert came(ada, LATER, [*cells(), request()]) == FIRST
 
 
 @pytest.mark.parametrize(
-    "what", ["solution", "answer", "answer like a request", "own code", "own text", "file"]
+    "what",
+    ["solution", "answer", "answer like a request", "own code", "own text", "file", "notebook"],
 )
 def test_other_work_has_its_own_time(ada, what):
     assert came(ada, FIRST, cells()) == FIRST
     found = [*cells(), request()]
     if what == "file":
         (ada.folder / "weights.pt").write_text("0.5")
+    elif what == "notebook":
+        (ada.folder / "other.ipynb").write_text("{}")
     elif what == "own code":
         found.append(new_code_cell("lstm_step = 2"))
     elif what == "own text":
