@@ -288,7 +288,8 @@ def kernel():
 
 class TestSolutions:
     def test_accuracy_of_a_trained_model_is_computed_outside(self, kernel):
-        kernel.run("import torch\nmodel = torch.nn.Linear(3, 2)", 60)
+        source = "import torch\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(3, 2)"
+        kernel.run(source, 60)
         X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
         with Solutions(lambda: kernel, seconds=60) as solutions:
             model = solutions.get("model")

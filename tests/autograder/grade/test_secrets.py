@@ -185,5 +185,5 @@ print(progress())
     assert "lstm_step is not implemented yet" in done.stdout
     words = " ".join(done.stdout.split())
     assert "the input gates' biases are set instead of the forget gates'." in words
-    assert 'Stuck? Open "Hint 1 of init_forget_bias" above its check.' in words
+    assert 'Stuck? Unfold "Hint 1 of init_forget_bias" above check(init_forget_bias).' in words
     assert "○ lstm_step 0 of 5" in words
