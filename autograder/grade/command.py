@@ -62,15 +62,10 @@ def _resources(text: str) -> dict[str, float]:
     return {name: float(amount) for name, amount in pairs}
 
 
-def main(arguments: argparse.Namespace, why: str = GRADED) -> int:
-    """Grade; 0 if every submission has its scores, 1 if something needs to be done.
-
-    Args:
-        arguments: what add_arguments makes.
-        why: the reason that the journal gives for what changes.
-    """
+def main(arguments: argparse.Namespace) -> int:
+    """Grade; 0 if every submission has its scores, 1 if something needs to be done."""
     try:
-        return Batch(arguments, why).run()
+        return Batch(arguments).run()
     except (GradingError, SQLAlchemyError, OSError) as error:
         print(f"Grading stops: {error}", file=sys.stderr)
         return 1
