@@ -56,15 +56,25 @@ def flat(rows: list[list[int]]) -> list[int]:
 
 
 def same(case: Case, given: list, expected: list, what: str) -> None:
-    """Compare whole numbers, one by one: how many there are, and what they are."""
+    """Compare whole numbers, one by one: how many there are, and what they are.
+
+    Short lists are shown as a whole.
+    """
+    is_short = len(repr(expected)) + len(repr(given)) <= 120
+    both = f"{what} should be {expected}, yours is {given}"
     if len(given) != len(expected):
-        text = f"{what} should be {expected!r:.90}, yours is {given!r:.90}."
-        if len(repr(expected)) + len(repr(given)) > 120:
-            ends = [*given, "missing"], [*expected, "no more"]
-            place = next(n for n, (a, b) in enumerate(zip(*ends, strict=False)) if a != b)
-            text = f"{what}: number {place} should be {ends[1][place]}, yours is {ends[0][place]}."
+        ends = [*given, "missing"], [*expected, "no more"]
+        place = next(n for n, (a, b) in enumerate(zip(*ends, strict=False)) if a != b)
+        text = f"{what}: number {place} should be {ends[1][place]}, yours is {ends[0][place]}"
+        text = f"{both if is_short else text}."
         raise Failure(text, what=what, observed=torch.tensor(given))
-    case.equal(torch.tensor(given), torch.tensor(expected), what)
+    try:
+        case.equal(torch.tensor(given), torch.tensor(expected), what)
+    except Failure as failure:
+        differ = [n for n, (a, b) in enumerate(zip(given, expected, strict=True)) if a != b]
+        if is_short and differ and len(given) > 1:
+            failure.message = f"{both}: it differs at [{differ[0]}]."
+        raise
 
 
 def scene(case: Case, memory: int, order: list[int]) -> list[tuple[int, int, int, int]]:
