@@ -4,10 +4,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from course_pkg.checking import check, claim, progress, ready
+    from course_pkg.checking import check, claim, predict, progress, ready
     from course_pkg.tools import plot, train
 
-__all__ = ["check", "claim", "plot", "progress", "ready", "train"]
+__all__ = ["check", "claim", "plot", "predict", "progress", "ready", "train"]
 _PLACES = {"plot": "course_pkg.tools.plot", "train": "course_pkg.tools.train"}
 
 

@@ -13,7 +13,7 @@ def mark_experiments(cells: list[NotebookNode]) -> None:
     locked cell; so do those that only import and define, without an experiment's names, because
     solutions may use them too.
     """
-    codes = [cell for cell in cells if cell.cell_type == "code"]
+    codes = [cell for cell in cells if cell.cell_type == "code" and "nbgrader" in cell.metadata]
     needed = {name for cell in codes if _is_graded_or_solution(cell) for name in used(cell.source)}
     rest = [cell for cell in codes if not _is_graded_or_solution(cell)]
     while found := [cell for cell in rest if bound(cell.source) & needed]:

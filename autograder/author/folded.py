@@ -1,9 +1,11 @@
-"""What a notebook shows folded, without any code of ours: hints, and the classic mistakes."""
+"""What a notebook shows folded, without code of ours: hints, classic mistakes, what to expect."""
 
 import re
 
-# A warning ends with its paragraph, or with the list that follows it directly.
-_WARNING = re.compile(r"\s*(\*\*The classic mistake(s?)\b.*?)(?=\n\n(?!- )|\Z)", re.DOTALL)
+# Each ends with its paragraph, or with the list that follows it directly.
+_END = r"(?=\n\n(?!- )|\Z)"
+_WARNING = re.compile(rf"\s*(\*\*The classic mistake(s?)\b.*?){_END}", re.DOTALL)
+_EXPECTATION = re.compile(rf"\s*\*\*What to expect\.\*\*\s+(.*?){_END}", re.DOTALL)
 
 
 def with_folded_warnings(text: str) -> str:
@@ -15,6 +17,15 @@ def with_folded_warnings(text: str) -> str:
         return f"\n\n{_folded(summary, match[1])}"
 
     return _WARNING.sub(fold, text).strip()
+
+
+def with_folded_expectations(text: str) -> str:
+    """Fold what an experiment is expected to show, so that students can predict it first."""
+
+    def fold(match: re.Match) -> str:
+        return f"\n\n{_folded('What to expect', match[1])}"
+
+    return _EXPECTATION.sub(fold, text).strip()
 
 
 def hints(name: str, texts: tuple[str, ...]) -> str:

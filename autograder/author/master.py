@@ -11,10 +11,10 @@ from autograder.assignment import CourseError
 
 # What jupytext leaves in a cell of text; what stands in such a fence may have fences of ~~~.
 _FENCE = re.compile(
-    r"^```(?P<kind>question|hint)(?P<options>[^\n]*)\n(?P<body>.*?)^```$",
+    r"^```(?P<kind>question|hint|predict)(?P<options>[^\n]*)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_OPEN_FENCE = re.compile(r"^```(?:question|hint)[^\n]*", re.MULTILINE)
+_OPEN_FENCE = re.compile(r"^```(?:question|hint|predict)[^\n]*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,14 @@ class Hint:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """A question about the outcome of the experiment below it, not graded."""
+
+    question: str
+    line: int
+
+
+@dataclass(frozen=True)
 class Question:
     """A question that is graded by hand, with a rubric that only graders see."""
 
@@ -60,15 +68,16 @@ class Question:
     line: int
 
 
-Part = Text | Code | ExerciseFence | Question
+Part = Text | Code | ExerciseFence | Prediction | Question
 
 
 def parts(path: Path, *, with_hints: bool = True) -> list[Part]:
-    """Split a master into prose, code, exercises with their hints, and questions, in order.
+    """Split a master into prose, code, exercises with hints, predictions and questions, in order.
 
     Raises:
         CourseError: an exercise without points or with code in its fence, a question without name,
-            points or rubric, the same name twice, or a hint that is empty or above no exercise.
+            points or rubric, the same name twice, a hint that is empty or above no exercise, or a
+            prediction that is empty.
     """
     text = path.read_text(encoding="utf-8")
     found: list[Part] = []
@@ -123,7 +132,7 @@ def _of(cell, path: Path, text: str) -> Iterator[Part | Hint]:
     for match in _FENCE.finditer(cell.source):
         yield from _prose(cell.source[position : match.start()], path, text)
         line = _line(text, "^" + re.escape(match[0]))
-        yield (_hint if match["kind"] == "hint" else _question)(match, path, line)
+        yield _KINDS[match["kind"]](match, path, line)
         position = match.end()
     yield from _prose(cell.source[position:], path, text)
 
@@ -146,6 +155,18 @@ def _question(match: re.Match, path: Path, line: int) -> Question:
     if not rubric:
         raise CourseError(f"{path}:{line}: a question needs its rubric below a line with ---")
     return Question(name, _points(options, path, line), text, rubric, line)
+
+
+def _prediction(match: re.Match, path: Path, line: int) -> Prediction:
+    question = " ".join(match["body"].split())
+    if match["options"].strip() or not question or re.search(r"```|\\", question):
+        raise CourseError(
+            f"{path}:{line}: a prediction is a question in plain text between ```predict and ```"
+        )
+    return Prediction(question, line)
+
+
+_KINDS = {"hint": _hint, "predict": _prediction, "question": _question}
 
 
 def _prose(source: str, path: Path, text: str) -> Iterator[Text]:

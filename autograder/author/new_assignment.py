@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from course_pkg import check, claim, plot, ready, train
+from course_pkg import check, claim, plot, predict, ready, train
 
 plot.style()
 device = train.device()

@@ -13,9 +13,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
-from autograder.author import folded
+from autograder.author import folded, predictions
 from autograder.author.experiments import mark_experiments
-from autograder.author.master import Code, ExerciseFence, Part, Question, Text, parts
+from autograder.author.master import Code, ExerciseFence, Part, Prediction, Question, Text, parts
 from autograder.handout.exercise import exercises
 from autograder.hidden import load_hidden
 from course_pkg.checking.registry import CHECKS
@@ -39,6 +39,7 @@ def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode
     _demand_same_exercises(assignment, found, sources)
     _demand_headings(assignment, found)
     _demand_claims(assignment, found)
+    predictions.demand_outcomes(assignment.master, found)
     cells = [cell for part in found for cell in _cells(assignment, part, sources)]
     mark_experiments(cells)
     metadata = {
@@ -90,6 +91,8 @@ def with_numbers(assignment: Assignment, part: Part) -> Part:
             return Text(resolved(part.source))
         case ExerciseFence():
             return replace(part, hints=tuple(map(resolved, part.hints)))
+        case Prediction():
+            return replace(part, question=resolved(part.question))
         case Question():
             return replace(part, text=resolved(part.text), rubric=resolved(part.rubric))
     return part
@@ -195,7 +198,8 @@ def _names(node: ast.AST) -> set[str]:
 def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Iterator[NotebookNode]:
     match part:
         case Text():
-            yield new_markdown_cell(folded.with_folded_warnings(part.source))
+            text = folded.with_folded_expectations(part.source)
+            yield new_markdown_cell(folded.with_folded_warnings(text))
         case Code():
             name = "cell-" + hashlib.sha256(part.source.encode()).hexdigest()[:8]
             yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
@@ -212,6 +216,9 @@ def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Itera
                 f"check({part.name})",
                 metadata=_nbgrader(f"check_{part.name}", points=part.points, locked=True),
             )
+        case Prediction():
+            # Without nbgrader's metadata it is the student's own: neither locked nor graded.
+            yield new_code_cell(predictions.cell(part.question))
         case Question():
             rubric = (
                 f"<!-- BEGIN MARK SCHEME -->\n**Rubric**\n\n{part.rubric}\n<!-- END MARK SCHEME -->"
@@ -244,7 +251,8 @@ def _with_ids(assignment: Assignment, nb: NotebookNode) -> NotebookNode:
     seen = set()
     for cell in nb.cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
-        cell.id = name or "text-" + hashlib.sha256(cell.source.encode()).hexdigest()[:8]
+        kind = "text" if cell.cell_type == "markdown" else "predict"
+        cell.id = name or f"{kind}-{hashlib.sha256(cell.source.encode()).hexdigest()[:8]}"
         if cell.id in seen:
             raise CourseError(
                 f"{assignment.master}:1: two cells are the same: {cell.source.splitlines()[0]!r}"
@@ -256,11 +264,13 @@ def _with_ids(assignment: Assignment, nb: NotebookNode) -> NotebookNode:
 def _hash(assignment: Assignment, cells: list[NotebookNode]) -> str:
     """Hash the code cells, the checks and the files of course_pkg that they import.
 
-    The machinery of checks is left out: a solved notebook shows only that all of them pass.
+    The machinery of checks is left out: a solved notebook shows only that all of them pass. So are
+    predictions, which are empty there.
     """
     modules = [f"course_pkg.checks.{assignment.topic}", f"autograder.hidden.{assignment.topic}"]
     files = {path for name in modules for path in _files(name)}
-    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    codes = [cell for cell in cells if cell.cell_type == "code" and "nbgrader" in cell.metadata]
+    code = "\n".join(cell.source for cell in codes)
     todo = [code, *(path.read_text(encoding="utf-8") for path in files)]
     while todo:
         new = _needed(todo.pop()) - files

@@ -225,11 +225,21 @@ def _cells(submission: Submission, plan: Plan) -> dict[str, str]:
     found: dict[str, str] = {}
     for step in submission.steps():
         planned = plan.cells.get(step.name)
+        if planned is None and _is_prediction(step.source):
+            continue  # the question is the assignment's
         if planned is None or planned.is_written_by_students:
             name = step.name if planned is not None else OTHER
             text = _without_docstrings(step.source)
             found[name] = f"{found[name]}\n{text}" if name in found else text
     return found
+
+
+def _is_prediction(source: str) -> bool:
+    tree = syntax.parse(source)
+    match tree.body if tree else []:
+        case [ast.Expr(ast.Call(func=ast.Name("predict")))]:
+            return True
+    return False
 
 
 def _without_docstrings(source: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from course_pkg.checking import prediction
 from course_pkg.checking.failure import numbers
 
 WIDTH = 80
@@ -33,9 +34,9 @@ def claim(
 ) -> None:
     """Compare what an experiment found with what its text promises, and say what came out.
 
-    Figures that are not shown yet are shown first. A claim that does not hold is a sentence,
-    not an exception: an unlucky seed or a slow machine is not the student's mistake. Under pytest
-    and nbval it is an exception as well.
+    Figures that are not shown yet are shown first, then what the student has predicted. A claim
+    that does not hold is a sentence, not an exception: an unlucky seed or a slow machine is not the
+    student's mistake. Under pytest and nbval it is an exception as well.
 
     Example:
         >>> claim("BLEU for 4 to 7 words", 95.2, above=90)
@@ -69,6 +70,9 @@ def claim(
     sides = [margin.min().item() for relation, margin in margins.items() if relation != "equal to"]
     found = {"value": _json(shown), "margin": _json(min(sides, default=None))}
     _show_figures()
+    cell = sys._getframe(1).f_code.co_filename  # IPython gives each cell a name of its own
+    if predicted := prediction.prediction_for(cell, what):
+        _show(prediction.as_text(predicted), prediction.as_html(predicted), {})
     _publish(
         f"{'✓' if holds else '✗'} {text}",
         {"what": what, "holds": holds, **found},
@@ -122,13 +126,18 @@ def _show_figures() -> None:
 def _publish(line: str, found: dict) -> None:
     lines = [line] if found["holds"] else [line, _HINT]
     text = "\n".join(textwrap.fill(part, WIDTH, subsequent_indent="  ") for part in lines)
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is None:
-        print(text)
-        return
     # Nearer to the text's colour than JupyterLab's own colours, which are too pale on white.
     colour = "--jp-success-color1, green" if found["holds"] else "--jp-error-color1, red"
     mark = f"<span style='color: color-mix(in srgb, var({colour}) 75%, currentColor)'>{line[0]}"
     hint = "" if found["holds"] else f"<div>{html.escape(_HINT)}</div>"
     page = f"<div>{mark}</span>{html.escape(line[1:])}</div>{hint}"
-    shell.display_pub.publish({"text/plain": text, "text/html": page}, metadata={"claim": found})
+    _show(text, page, {"claim": found})
+
+
+def _show(text: str, page: str, metadata: dict) -> None:
+    """Show a page in a notebook, and a text elsewhere."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        print(text)
+    else:
+        shell.display_pub.publish({"text/plain": text, "text/html": page}, metadata=metadata)

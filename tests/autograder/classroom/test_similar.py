@@ -8,6 +8,7 @@ import io
 import re
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -15,6 +16,7 @@ from nbformat.v4 import new_code_cell
 
 from autograder.assignment import ROOT, Assignment, CourseError
 from autograder.classroom import similar
+from autograder.grade.verdict import Step
 from autograder.handout.exercise import exercises
 from tests import course as toolbox
 from tests.alternatives import ALTERNATIVES
@@ -147,6 +149,13 @@ def test_passages_that_many_share_say_nothing(course):
     same = [similar.Work(f"student {n}", work.cells) for n in range(similar.COMMON + 1)]
     assert similar.pairs(same) == []
     assert len(similar.pairs([similar.Work(w.student, w.cells) for w in same[:3]])) == 3
+
+
+def test_a_prediction_is_no_code_of_the_students():
+    sources = ['predict(\n    "Which?",\n    "the first",  # mine\n)', "print(predict)"]
+    submission = SimpleNamespace(steps=lambda: [Step(None, source) for source in sources])
+    found = similar._cells(submission, SimpleNamespace(cells={}))
+    assert found == {similar.OTHER: "print(predict)"}
 
 
 def test_docstrings_go_and_nothing_else():

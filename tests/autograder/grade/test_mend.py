@@ -10,6 +10,7 @@ import pytest
 from nbgrader.utils import parse_utc
 
 from autograder.assignment import Assignment
+from autograder.author.notebook import notebook
 from autograder.grade.files import SET_ASIDE, clean
 from autograder.grade.mend import mend
 from autograder.grade.plan import Plan
@@ -85,6 +86,19 @@ def test_a_released_notebook_stays_as_it_is(plan, stub):
     for cell, released in zip(nb.cells, stub.cells, strict=True):
         if cell.metadata.get("nbgrader", {"solution": True})["solution"]:
             assert cell.source == released.source
+
+
+@pytest.mark.parametrize("written", [None, "the second"])
+def test_a_prediction_is_the_students_and_need_not_be_there(written):
+    built = notebook(LSTM)
+    plan, nb = Plan(built), copy.deepcopy(built)
+    number, cell = next((n, c) for n, c in enumerate(nb.cells) if c.id.startswith("predict-"))
+    if written is None:
+        del nb.cells[number]
+    else:
+        cell.source = cell.source.replace('""', f'"{written}"')
+    mended = mend(read(nbformat.writes(nb).encode()).cells, plan)
+    assert [c.source for c in mended.cells] == [c.source for c in nb.cells]
 
 
 @pytest.mark.parametrize("name", sorted(UNREADABLE))

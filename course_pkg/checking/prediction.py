@@ -1,0 +1,59 @@
+"""Predictions: what a student expects of an experiment, shown again beside its outcome."""
+
+import html
+import textwrap
+
+WIDTH = 80
+
+_predictions: dict[str, str] = {}  # by question
+_asked: str | None = None  # the latest question that no outcome has answered yet
+_answers: dict[tuple[str, str], str | None] = {}  # the question that a claim of a cell answers
+
+
+def predict(question: str, prediction: str) -> None:
+    """Note a prediction; the next experiment shows it above what came out.
+
+    It is not graded, and nothing is printed. Run the cell again to replace it.
+
+    Args:
+        question: what the experiment will answer.
+        prediction: your answer, in one line; an empty text when you have none.
+    Raises:
+        TypeError: the question or the prediction is not a text.
+    """
+    global _asked
+    for name, value in (("question", question), ("prediction", prediction)):
+        if not isinstance(value, str):
+            raise TypeError(
+                f"the {name} should be text between quotation marks, such as "
+                f'"the first, by a factor of 10"; it is {value!r}, of type {type(value).__name__}'
+            )
+    _predictions[question] = " ".join(prediction.split())
+    _asked = question
+
+
+def prediction_for(cell: str, what: str) -> str:
+    """Give the prediction to show above a claim, or an empty text if there is none.
+
+    The first claim after a question answers it, and does so again when its experiment is run
+    again. A claim that has been shown before leaves the question to the experiment below.
+
+    Args:
+        cell: the file name under which Python knows the cell of the claim.
+        what: what the claim is about.
+    """
+    global _asked
+    question = _answers.setdefault((cell, what), _asked)
+    if question == _asked:
+        _asked = None
+    return "" if question is None else _predictions[question]
+
+
+def as_text(prediction: str) -> str:
+    """Write the line that a terminal shows."""
+    return textwrap.fill(f"You predicted: {prediction}", WIDTH, subsequent_indent="  ")
+
+
+def as_html(prediction: str) -> str:
+    """Write the line that a notebook shows."""
+    return f"<div>You predicted: <em>{html.escape(prediction)}</em></div>"
