@@ -1,16 +1,20 @@
-"""One Chromium for the tests of a module, and windows whose requests are recorded."""
+"""One Chromium for the tests of a module, windows whose requests are recorded, and a course."""
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
+from autograder.assignment import ROOT, Assignment
+from tests import course as toolbox
 from tests.browser import fonts
 from tests.browser.window import SCREENSHOTS, SECONDS, Window, open_window
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+LSTM = Assignment("02_lstm")
 MISSING = "no Chromium: apt-get install chromium"
 # It should ask nobody anything.
 OPTIONS = (
@@ -59,3 +63,26 @@ def window(chromium, request) -> Iterator[Callable[..., Window]]:
     yield open
     for each in opened:
         each.close()
+
+
+@pytest.fixture
+def course(tmp_path) -> Path:
+    """A course of one assignment, before its first `make lab`."""
+    root = tmp_path / "course"
+    root.mkdir()
+    shutil.copy(ROOT / "nbgrader_config.py", root)
+    for folder in (LSTM.solved.parent, LSTM.student.parent):
+        shutil.copytree(folder, root / folder.relative_to(ROOT))
+    return root
+
+
+@pytest.fixture
+def home(tmp_path, course) -> Path:
+    """What a student has: a folder, and where the exchange is."""
+    root = tmp_path / "ada"
+    (root / "notebooks").mkdir(parents=True)
+    config = (ROOT / "nbgrader_config.py").read_text()
+    config += f"c.Exchange.root = {str(course / toolbox.WORK / 'exchange')!r}\n"
+    config += "c.CourseDirectory.student_id = 'ada'\n"  # both are one user here
+    (root / "nbgrader_config.py").write_text(config)
+    return root

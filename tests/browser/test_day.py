@@ -1,6 +1,5 @@
 """The day of a student and of a teaching assistant, as README tells it, on two servers."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,29 +17,6 @@ from tests.submissions import lstm as mistakes
 
 LSTM = Assignment("02_lstm")
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), toolbox.needs_sandbox]
-
-
-@pytest.fixture
-def course(tmp_path) -> Path:
-    """A course of one assignment, before its first `make lab`."""
-    root = tmp_path / "course"
-    root.mkdir()
-    shutil.copy(ROOT / "nbgrader_config.py", root)
-    for folder in (LSTM.solved.parent, LSTM.student.parent):
-        shutil.copytree(folder, root / folder.relative_to(ROOT))
-    return root
-
-
-@pytest.fixture
-def home(tmp_path, course) -> Path:
-    """What a student has: a folder, and where the exchange is."""
-    root = tmp_path / "ada"
-    (root / "notebooks").mkdir(parents=True)
-    config = (ROOT / "nbgrader_config.py").read_text()
-    config += f"c.Exchange.root = {str(course / toolbox.WORK / 'exchange')!r}\n"
-    config += "c.CourseDirectory.student_id = 'ada'\n"  # both are one user here
-    (root / "nbgrader_config.py").write_text(config)
-    return root
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
