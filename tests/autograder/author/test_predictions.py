@@ -83,7 +83,7 @@ def test_its_cell_is_the_students_own_and_no_part_of_what_outputs_depend_on(monk
     (cell, *_) = [c for c in notebook(LSTM).cells if c.source.startswith("predict(")]
     assert cell.metadata == {} and cell.id.startswith("predict-")
     before = notebook(LSTM).metadata
-    monkeypatch.setattr(predictions, "cell", lambda question: f'predict("{len(question)}", "")')
+    monkeypatch.setattr(predictions, "cell", lambda question: f"predict({question!r}, '')")
     assert notebook(LSTM).metadata == before
 
 
