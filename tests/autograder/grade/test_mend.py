@@ -15,7 +15,7 @@ from autograder.grade.mend import mend
 from autograder.grade.plan import Plan
 from autograder.grade.reading import Unreadable, read
 from tests import course as toolbox
-from tests.hostile.accidents import UNREADABLE
+from tests.hostile.accidents import UNREADABLE, code
 from tests.hostile.course import as_json
 from tests.hostile.forms import ACCIDENTS
 
@@ -85,6 +85,14 @@ def test_a_released_notebook_stays_as_it_is(plan, stub):
     for cell, released in zip(nb.cells, stub.cells, strict=True):
         if cell.metadata.get("nbgrader", {"solution": True})["solution"]:
             assert cell.source == released.source
+
+
+def test_code_above_all_cells_follows_the_imports(plan, solved, stub):
+    nb = as_json(solved, stub)
+    nb["cells"].insert(0, code("half = torch.tensor(0.5)"))
+    found = [c.source for c in mend(read(json.dumps(nb).encode()).cells, plan).cells]
+    place = found.index("half = torch.tensor(0.5)")
+    assert "from course_pkg import" in found[place - 1]
 
 
 @pytest.mark.parametrize("name", sorted(UNREADABLE))
