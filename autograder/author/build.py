@@ -20,6 +20,7 @@ from autograder.author import hollow, outline
 from autograder.author.execution import claims, execute
 from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
+from autograder.handout import start
 from course_pkg.checking import naming
 
 
@@ -135,6 +136,8 @@ def _solved(assignment: Assignment, nb: NotebookNode) -> dict[Path, bytes]:
 def _released(assignment: Assignment) -> dict[Path, bytes]:
     """The student's files, which nbgrader's generate_assignment makes from the instructor's.
 
+    Where the course is published, its notebook gets links that open it elsewhere.
+
     Raises:
         CourseError: nbgrader refuses.
     """
@@ -152,7 +155,19 @@ def _released(assignment: Assignment) -> dict[Path, bytes]:
         if not result["success"]:
             raise CourseError(f"{assignment.master}: nbgrader refuses\n{result['log']}")
         made = (course / "notebooks" / assignment.name).iterdir()
-        return {assignment.student.parent / path.name: path.read_bytes() for path in made}
+        found = {assignment.student.parent / path.name: path.read_bytes() for path in made}
+    found[assignment.student] = linked(found[assignment.student], assignment)
+    return found
+
+
+def linked(notebook: bytes, assignment: Assignment) -> bytes:
+    """Put the links that open a student's notebook elsewhere below its title, if it is public."""
+    if not (links := start.links(assignment)):
+        return notebook
+    nb = nbformat.reads(notebook.decode(), as_version=4)
+    title, _, rest = nb.cells[0].source.partition("\n")
+    nb.cells[0].source = f"{title}\n\n{links}\n{rest}"
+    return (nbformat.writes(nb) + "\n").encode()
 
 
 def _holds(path: Path, content: bytes) -> bool:

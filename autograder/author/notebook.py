@@ -16,6 +16,7 @@ from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author import folded, predictions
 from autograder.author.experiments import mark_experiments
 from autograder.author.master import Code, ExerciseFence, Part, Prediction, Question, Text, parts
+from autograder.handout import start
 from autograder.handout.exercise import exercises
 from autograder.hidden import load_hidden
 from course_pkg.checking.registry import CHECKS
@@ -28,7 +29,8 @@ _PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode:
     """Make the notebook of an assignment.
 
-    Its metadata holds a hash of the code that its outputs depend on.
+    Its metadata holds a hash of the code that its outputs depend on. The cell that installs
+    course_pkg is no part of that: another address, or another version, changes no output.
 
     Raises:
         CourseError: the master and course_pkg do not fit together.
@@ -47,7 +49,14 @@ def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode
         "language_info": {"name": "python"},
         "course": {"outputs_depend_on": _hash(assignment, cells)},
     }
+    first = next((n for n, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
+    cells.insert(first, _installing(assignment))
     return _with_ids(assignment, new_notebook(cells=cells, metadata=metadata))
+
+
+def _installing(assignment: Assignment) -> NotebookNode:
+    text = start.installing(assignment)
+    return new_code_cell(text, metadata=_nbgrader(start.INSTALL, locked=True))
 
 
 def pictures(assignment: Assignment) -> list[Path]:

@@ -13,6 +13,7 @@ from nbformat.v4 import new_notebook
 
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.reading import Submitted, whole
+from autograder.handout.start import INSTALL
 from course_pkg.checking.syntax import bindings, definition
 
 _METADATA = {
@@ -34,7 +35,7 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
     claims = recognise(submitted, plan)
     before: list[Submitted] = []
     extras: dict[str, list[Submitted]] = {name: [] for name in plan.cells}
-    imports = next((name for name, p in plan.cells.items() if p.cell_type == "code"), "")
+    imports = next((name for name, p in plan.cells.items() if _is_imports(p)), "")
     place = before
     for number, cell in enumerate(submitted):
         if (name := claims.get(number)) is None:
@@ -138,6 +139,11 @@ def _claim(
             claims[(own or numbers)[-1]] = name
         else:
             claims[next((n for n in numbers if n not in own), numbers[0])] = name
+
+
+def _is_imports(planned: Planned) -> bool:
+    """Say whether a cell is the first that a notebook needs."""
+    return planned.cell_type == "code" and planned.name != INSTALL
 
 
 def _may_need_imports(cell: Submitted) -> bool:

@@ -10,6 +10,13 @@ from pathlib import Path
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.handout.exercise import stub
 
+_VERSION = re.compile(r'^version = "(.*)"$', re.MULTILINE)
+
+
+def filename(assignment: Assignment) -> str:
+    """Name the wheel that goes with an assignment."""
+    return f"course_pkg-{_version(assignment)}-py3-none-any.whl"
+
 
 def wheel(assignment: Assignment, folder: Path) -> Path:
     """Build the wheel of course_pkg that goes with an assignment.
@@ -30,7 +37,7 @@ def wheel(assignment: Assignment, folder: Path) -> Path:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise CourseError(f"the wheel cannot be built\n{done.stdout}{done.stderr}")
-    return next(folder.glob("*.whl"))
+    return folder / filename(assignment)
 
 
 def drop_later(assignment: Assignment, package: Path) -> None:
@@ -45,18 +52,22 @@ def drop_later(assignment: Assignment, package: Path) -> None:
             shutil.rmtree(package / "data" / "weights" / other.topic, ignore_errors=True)
 
 
+def _project() -> str:
+    return (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def _version(assignment: Assignment) -> str:
+    """A version of its own, so that pip replaces the wheel of an earlier assignment."""
+    return f"{_VERSION.search(_project())[1]}+{int(assignment.name[:2])}"
+
+
 def _stage(assignment: Assignment, staging: Path) -> None:
     package = staging / "course_pkg"
     shutil.copytree(ROOT / "course_pkg", package, ignore=shutil.ignore_patterns("__pycache__"))
     drop_later(assignment, package)
     own = package / f"{assignment.topic}.py"
     own.write_text(stub(own), encoding="utf-8")
-    # A version of its own, so that pip replaces the wheel of an earlier assignment.
-    number = int(assignment.name[:2])
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    project = re.sub(
-        r'^version = "(.*)"$', rf'version = "\1+{number}"', project, flags=re.MULTILINE
-    )
+    project = _VERSION.sub(f'version = "{_version(assignment)}"', _project())
     # The sandbox is the grader's.
     project = re.sub(r"\n\[project\.entry-points.*?\n(?=\n\[)", "", project, flags=re.DOTALL)
     (staging / "pyproject.toml").write_text(project, encoding="utf-8")

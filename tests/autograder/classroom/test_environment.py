@@ -167,7 +167,10 @@ def test_continuous_integration_runs_every_supported_python():
     "name",
     [
         ".ci/run",
+        ".devcontainer/Dockerfile",
         ".github/workflows/ci.yml",
+        ".github/workflows/image.yml",
+        ".github/workflows/wheels.yml",
         "CONTRIBUTING.md",
         "Makefile",
         "README.md",

@@ -16,7 +16,7 @@ from autograder.grade.mend import mend
 from autograder.grade.plan import Plan
 from autograder.grade.reading import Unreadable, read
 from tests import course as toolbox
-from tests.hostile.accidents import UNREADABLE
+from tests.hostile.accidents import UNREADABLE, code
 from tests.hostile.course import as_json
 from tests.hostile.forms import ACCIDENTS
 
@@ -99,6 +99,14 @@ def test_a_prediction_is_the_students_and_need_not_be_there(written):
         cell.source = cell.source.replace('""', f'"{written}"')
     mended = mend(read(nbformat.writes(nb).encode()).cells, plan)
     assert [c.source for c in mended.cells] == [c.source for c in nb.cells]
+
+
+def test_code_above_all_cells_follows_the_imports(plan, solved, stub):
+    nb = as_json(solved, stub)
+    nb["cells"].insert(0, code("half = torch.tensor(0.5)"))
+    found = [c.source for c in mend(read(json.dumps(nb).encode()).cells, plan).cells]
+    place = found.index("half = torch.tensor(0.5)")
+    assert "from course_pkg import" in found[place - 1]
 
 
 @pytest.mark.parametrize("name", sorted(UNREADABLE))

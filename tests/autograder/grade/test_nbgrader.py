@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from autograder.assignment import Assignment
+from autograder.author.build import linked
 from tests import course as toolbox
 from tests.course import WORK
 from tests.course import nbgrader_process as nbgrader
@@ -62,7 +63,7 @@ def exercise_scores(course: Path, student: str) -> dict[str, float]:
 
 def test_student_notebook_is_what_the_command_makes(course):
     released = course / "notebooks" / LSTM.name / f"{LSTM.name}.ipynb"
-    assert released.read_bytes() == LSTM.student.read_bytes()
+    assert linked(released.read_bytes(), LSTM) == LSTM.student.read_bytes()
 
 
 def test_perfect_submission_gets_all_points(course):
