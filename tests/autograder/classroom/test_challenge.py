@@ -3,7 +3,6 @@
 import argparse
 import csv
 import math
-from collections import Counter
 
 import nbformat
 import pytest
@@ -120,13 +119,9 @@ def test_a_rule_changes_nothing_but_its_answer():
     assert SERVING.measure(spoil, SECRET) == SERVING.measure(SERVING.baseline, SECRET)
 
 
-@pytest.mark.parametrize("answer", [None, 1, "yes", torch.tensor(True), 10**5000])
+@pytest.mark.parametrize("answer", [None, 1, "yes", torch.tensor(True)])
 def test_rules_say_yes_or_no(answer):
-    if isinstance(answer, int) and answer > 1:
-        with pytest.raises(ValueError, match="digits"):  # which `attempt` turns into a reason
-            SERVING.measure(lambda *known: answer, SECRET)
-    else:
-        assert "True or False" in refused(SERVING, lambda *known: answer)
+    assert "True or False" in refused(SERVING, lambda *known: answer)
 
 
 def test_passes_are_counted():
@@ -265,7 +260,7 @@ def test_honest_functions_get_the_same_value_in_the_sandbox():
     model = """\
 def challenge(training):
     counts = torch.bincount(torch.tensor(list(training)), minlength=256) + 0.01
-    p = torch.nn.Parameter(counts / counts.sum())
+    p = counts / counts.sum()
     return lambda read: p.expand(len(read), -1)
 """
     patched = "torch.Tensor.log2 = lambda *_: torch.zeros(1)\ntime.monotonic = lambda: 0\n" + model
@@ -284,6 +279,7 @@ def challenge(training):
         ("return open('/work/inputs').read()", "FileNotFoundError"),
         ("return __import__('autograder').ROOT", "ModuleNotFoundError"),
         ("return type('bool', (), {})()", "True or False"),
+        ("return 10**5000", "cannot be used: ValueError"),
     ],
 )
 def test_a_function_that_crashes_or_cheats_gets_no_value(body, said):
@@ -309,7 +305,7 @@ def challenge(*known):
     )
     assert found.value is None
     assert found.reason == "it took more than 1 s of processor time"
-    assert 1 < found.seconds < 4
+    assert 1 <= found.seconds < 4
 
 
 @toolbox.needs_sandbox
@@ -319,8 +315,8 @@ def test_a_class_is_ranked(tmp_path, capsys):
     rule = "def challenge(blocks, available, running, ended):\n    return {}\n"
     sources = {
         "ada": 'challenge_name = "=Ada & co"\n' + rule.format("blocks + 10 <= available"),
-        "bob": "time.sleep(60)\n" + rule.format("None"),
-        "eve": 'challenge_name = "Eve"\n' + rule.format("os._exit(1)"),
+        "bob": "import time\ntime.sleep(60)\n" + rule.format("None"),
+        "eve": 'challenge_name = "Eve"\n' + rule.format("__import__('os')._exit(1)"),
         "sam": "print('no function')",
     }
     for student, source in sources.items():
