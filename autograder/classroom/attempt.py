@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import textwrap
 import time
 import unicodedata
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import PATIENCE
 
 LETTERS = 30  # of a name
+LONGEST = 200  # characters of a reason
 CODE = 100_000  # characters that a student may have written: no room for a trained model
 GRACE = 30.0  # seconds that measuring may take on top of what the student's function does
 
@@ -78,8 +80,7 @@ def measure(task: Task) -> Attempt:
     written = sum(map(len, _own(task.steps, task.plan)))
     if written > CODE:
         return Attempt(None, reason=f"its code has {written} characters, more than {CODE}")
-    longest = 2 * Bounds.submission + PATIENCE * challenge.seconds + GRACE
-    with bounded(longest):
+    with bounded(2 * Bounds.submission + PATIENCE * challenge.seconds + GRACE):
         try:
             with start(task.assignment) as kernel:
                 _run_cells(kernel, task)
@@ -99,7 +100,7 @@ def attempt(kernel: Kernel, challenge: Challenge, secret: int) -> Attempt:
             with Solutions(lambda: _living(kernel), **settings) as solutions:
                 value = challenge.measure(solutions.get(FUNCTION), secret)
         except (Failure, Refused) as error:
-            reason = " ".join(str(error).split())
+            reason = textwrap.shorten(str(error), LONGEST)
         except Exception as error:  # an answer for which nothing here is prepared
             reason = f"its answers cannot be used: {type(error).__name__}"
     if clock.is_over:
@@ -120,17 +121,16 @@ def _run_cells(kernel: Kernel, task: Task) -> None:
     Raises:
         KernelDied: a cell ended the kernel.
     """
-    left = Bounds.all_own
+    left = Bounds.all_own  # for all that the student wrote: no time to train anything beforehand
     for step in task.steps:
-        planned = task.plan.cells.get(step.name or "")
-        if planned is None:
+        if is_students(step, task.plan):
             started = time.monotonic()
             if left > 0:
                 kernel.run(step.source, min(Bounds.own, left))
             left -= time.monotonic() - started
-        elif planned.is_written_by_students:
-            kernel.run(step.source, Bounds.cell)
-        elif not (planned.is_checked or planned.is_experiment):
+            continue
+        planned = task.plan.cells[step.name or ""]
+        if not (planned.is_checked or planned.is_experiment):
             kernel.run(planned.source, Bounds.cell)
 
 

@@ -24,7 +24,8 @@ from autograder.classroom.challenges import FUNCTION, Challenge, find
 from autograder.classroom.reports.templates import template
 from autograder.grade import sandbox
 from autograder.grade.cluster import Cluster
-from autograder.grade.errors import GradingError
+from autograder.grade.errors import EndedWorkers, GradingError
+from autograder.grade.files import clean
 from autograder.grade.kit import kit
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import Step, write
@@ -112,13 +113,18 @@ def measured(course: Course, assignment: Assignment, workers: int) -> Iterator[E
     cluster = Cluster(max(1, min(workers, len(tasks))))
     results = on_dask(tasks, assignment, cluster, tqdm.write, measure)
     for task, result in tqdm(results, total=len(tasks), disable=None, unit="student"):
-        if not isinstance(result, Attempt):
+        if isinstance(result, EndedWorkers):
+            result = Attempt(None, reason="it ended the process that measures, twice")
+        elif not isinstance(result, Attempt):
             result = Attempt(None, reason=f"measuring it failed: {result}")
         yield Entry(task.student, chosen_name(task.steps, plan), result)
 
 
 def _steps(submission: Submission) -> list[Step]:
+    """Read a submission, without following its links."""
+    name = submission.assignment
     try:
+        clean(submission.folder, name, submission.course.aside / submission.student / name)
         return submission.steps()
     except Exception as error:  # about one student: the others have their places
         print(f"{submission.student}: the submission cannot be read: {error}", file=sys.stderr)
