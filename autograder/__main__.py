@@ -18,6 +18,10 @@ COMMANDS = {
     "regrade": ("classroom.regrade", "list regrade requests, or grade again and show the change"),
     "journal": ("classroom.journal", "show every change of a score: who, when, from, to, why"),
     "similar": ("classroom.similar", "list submissions that look alike"),
+    "challenge": (
+        "classroom.challenge",
+        "measure what was submitted for an open task, and rank it",
+    ),
     "gradescope": ("classroom.gradescope", "make the archive with which Gradescope grades"),
     "report": ("classroom.reports.report", "show how a class did in an assignment"),
     "policy": ("classroom.policy", "show who is late, what it costs and why"),

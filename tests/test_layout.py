@@ -24,7 +24,7 @@ LEVELS = {
     "autograder.remote": (),
     "autograder.grade": ("handout", "hidden", "remote"),
     "autograder.author": ("handout", "hidden", "bugs"),
-    "autograder.classroom": ("handout", "hidden", "bugs", "grade", "author"),
+    "autograder.classroom": ("handout", "hidden", "bugs", "remote", "grade", "author"),
 }
 ALIASES = {"course_pkg.inference": "course_pkg"}
 

@@ -165,6 +165,16 @@ class Kernel:
     def __exit__(self, *exception) -> None:
         self.kill()
 
+    def end_process(self) -> None:
+        """End the sandbox, from whatever thread; whoever talks to the kernel will notice."""
+        self._provisioner.kill_now()
+
+    @property
+    def pid(self) -> int:
+        """The process below which all runs that its code starts."""
+        assert self._provisioner.process is not None  # it has been started
+        return self._provisioner.process.pid
+
     @property
     def reason(self) -> str | None:
         """Why the watch has ended the kernel, if it has."""

@@ -18,6 +18,7 @@ from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autograder.assignment import Assignment
 from autograder.grade.cluster import Cluster
@@ -54,12 +55,7 @@ Result = tuple[Task, Verdict | Exception]
 
 def run(task: Task) -> Verdict:
     """Judge one submission, in whatever process this is called; others there wait."""
-    with (
-        _one_at_a_time,
-        _bounded(LONGEST),
-        _small(MEMORY),
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with bounded(LONGEST), tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder, str(n)) for n, name in enumerate(task.files)}
         for path, data in zip(files.values(), task.files.values(), strict=True):
             path.write_bytes(data)
@@ -67,7 +63,14 @@ def run(task: Task) -> Verdict:
 
 
 @contextlib.contextmanager
-def _bounded(seconds: float) -> Iterator[None]:
+def bounded(seconds: float) -> Iterator[None]:
+    """Work with a submission: one at a time in a process, which has bounds on time and memory."""
+    with _one_at_a_time, _in_time(seconds), _small(MEMORY):
+        yield
+
+
+@contextlib.contextmanager
+def _in_time(seconds: float) -> Iterator[None]:
     """End this process, whatever it does, if the block takes longer."""
     with open(os.devnull, "w") as nowhere:
         faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
@@ -94,8 +97,8 @@ def on_dask(
     assignment: Assignment,
     cluster: Cluster,
     tell: Callable[[str], None],
-    work: Callable[[Task], Verdict] = run,
-) -> Iterator[Result]:
+    work: Callable[[Task], Any] = run,
+) -> Iterator[tuple[Task, Any]]:
     """Judge submissions on Dask, and give the verdicts as they come.
 
     A worker that dies loses what was waiting for it. What was lost is therefore tried once more at
@@ -107,7 +110,7 @@ def on_dask(
         assignment: what they were submitted for.
         cluster: where to judge.
         tell: is told of workers that cannot be used.
-        work: judges one submission.
+        work: judges one submission, or does something else with it.
     Raises:
         GradingError: the cluster cannot be reached or used.
     """
@@ -128,7 +131,7 @@ def on_dask(
         yield task, _alone(task, work)
 
 
-def _alone(task: Task, work: Callable[[Task], Verdict]) -> Verdict | Exception:
+def _alone(task: Task, work: Callable[[Task], Any]) -> Any:
     """Judge a submission in a process that nothing else depends on."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
@@ -139,7 +142,7 @@ def _alone(task: Task, work: Callable[[Task], Verdict]) -> Verdict | Exception:
             return error
 
 
-def _and_end_templates(work: Callable[[Task], Verdict], task: Task) -> Verdict:
+def _and_end_templates(work: Callable[[Task], Any], task: Task) -> Any:
     try:
         return work(task)
     finally:
@@ -148,7 +151,7 @@ def _and_end_templates(work: Callable[[Task], Verdict], task: Task) -> Verdict:
 
 def _results(
     tasks: Iterable[Task], crew: Crew, submit: Callable, workers: int
-) -> Iterator[tuple[Task, Verdict | Exception | None]]:
+) -> Iterator[tuple[Task, Any]]:
     """Keep some submissions under way; give each result as it comes, None if it was lost."""
     from distributed import Future, KilledWorker, wait
 

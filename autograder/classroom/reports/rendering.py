@@ -10,6 +10,7 @@ import numpy as np
 from autograder.classroom.reports.results import Classroom, Graded
 from autograder.classroom.reports.statistics import FEWEST, statistics, stuck
 from autograder.classroom.reports.templates import template
+from autograder.classroom.table import harmless
 
 
 def page(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -> str:
@@ -95,5 +96,5 @@ def table(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -
     file = io.StringIO()
     writer = csv.DictWriter(file, rows[0], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
     return file.getvalue()

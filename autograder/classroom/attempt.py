@@ -1,0 +1,138 @@
+"""One student's attempt at a challenge: it runs in the sandbox, and is measured outside."""
+
+import ast
+import hashlib
+import textwrap
+import time
+import unicodedata
+from dataclasses import dataclass
+
+import torch
+
+from autograder.assignment import Assignment
+from autograder.classroom.challenges import FUNCTION, NAME, Challenge, Refused, find
+from autograder.grade.clock import Clock
+from autograder.grade.errors import KernelDied
+from autograder.grade.judge import Bounds
+from autograder.grade.kernel import Kernel, start
+from autograder.grade.plan import Plan
+from autograder.grade.solutions import Solutions
+from autograder.grade.verdict import Step, is_students
+from autograder.grade.workers import Task, bounded
+from autograder.remote.patience import Patience
+from course_pkg.checking import syntax
+from course_pkg.checking.failure import Failure
+from course_pkg.checking.guard import PATIENCE
+
+LETTERS = 30  # of a name
+LONGEST = 200  # characters of a reason
+CODE = 100_000  # characters that a student may have written: no room for a trained model
+GRACE = 30.0  # seconds that measuring may take on top of what the student's function does
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What became of a student's function.
+
+    Args:
+        value: what was measured; None if it does not count.
+        seconds: of processor time.
+        reason: why it does not count, for the teaching assistants.
+    """
+
+    value: float | None
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def takes_part(steps: list[Step], plan: Plan) -> bool:
+    """Say whether a student has written the function."""
+    return any(syntax.bindings(source).get(FUNCTION) for source in _own(steps, plan))
+
+
+def chosen_name(steps: list[Step], plan: Plan) -> str | None:
+    """Read the name that a student has chosen, without running anything.
+
+    Returns:
+        The last one; None if there is none, or it is too long or cannot be shown.
+    """
+    found = None
+    for source in _own(steps, plan):
+        tree = syntax.parse(source)
+        for node in tree.body if tree else ():
+            match node:
+                case ast.Assign(targets=[ast.Name(id)], value=ast.Constant(str(text))) if (
+                    id == NAME
+                ):
+                    found = unicodedata.normalize("NFC", " ".join(text.split()))
+    return found if found and len(found) <= LETTERS and found.isprintable() else None
+
+
+def secret_of(inputs: int, assignment: str) -> int:
+    """Derive what a challenge's hidden inputs are drawn from, from a course's own secret."""
+    digest = hashlib.sha256(f"{inputs} challenge {assignment}".encode()).digest()
+    return int.from_bytes(digest[:8])
+
+
+def measure(task: Task) -> Attempt:
+    """Measure a submission; whatever it does, the outcome is an attempt."""
+    challenge = find(Assignment(task.assignment))
+    written = sum(map(len, _own(task.steps, task.plan)))
+    if written > CODE:
+        return Attempt(None, reason=f"its code has {written} characters, more than {CODE}")
+    with bounded(2 * Bounds.submission + PATIENCE * challenge.seconds + GRACE):
+        try:
+            with start(task.assignment) as kernel:
+                _run_cells(kernel, task)
+                return attempt(kernel, challenge, secret_of(task.inputs, task.assignment))
+        except KernelDied as error:
+            return Attempt(None, reason=f"its cells did not run: {error}")
+
+
+def attempt(kernel: Kernel, challenge: Challenge, secret: int) -> Attempt:
+    """Measure the function that a kernel's cells have defined."""
+    value, reason = None, ""
+    torch.manual_seed(0)  # calls begin from this process's random state
+    limit = challenge.seconds
+    settings = {"seconds": PATIENCE * limit + GRACE, "patience": Patience(limit)}
+    with Clock(kernel.pid, limit, kernel.end_process) as clock:
+        try:
+            with Solutions(lambda: _living(kernel), **settings) as solutions:
+                value = challenge.measure(solutions.get(FUNCTION), secret)
+        except (Failure, Refused) as error:
+            reason = textwrap.shorten(str(error), LONGEST)
+        except Exception as error:  # an answer for which nothing here is prepared
+            reason = f"its answers cannot be used: {type(error).__name__}"
+    if clock.is_over:
+        value, reason = None, f"it took more than {limit:g} s of processor time"
+    return Attempt(value, round(clock.used, 1), reason)
+
+
+def _living(kernel: Kernel) -> Kernel:
+    """Give the kernel as long as it lives: a new one would know nothing of earlier calls."""
+    if not kernel.is_alive:
+        raise KernelDied(kernel.reason or "it ended its Python process")
+    return kernel
+
+
+def _run_cells(kernel: Kernel, task: Task) -> None:
+    """Run what grading would run: no checks, no experiments of the notebook.
+
+    Raises:
+        KernelDied: a cell ended the kernel.
+    """
+    left = Bounds.all_own  # for all that the student wrote: no time to train anything beforehand
+    for step in task.steps:
+        if is_students(step, task.plan):
+            started = time.monotonic()
+            if left > 0:
+                kernel.run(step.source, min(Bounds.own, left))
+            left -= time.monotonic() - started
+            continue
+        planned = task.plan.cells[step.name or ""]
+        if not (planned.is_checked or planned.is_experiment):
+            kernel.run(planned.source, Bounds.cell)
+
+
+def _own(steps: list[Step], plan: Plan) -> list[str]:
+    return [step.source for step in steps if is_students(step, plan)]
