@@ -62,8 +62,8 @@ test-gpu: env
 	@COURSE_DEVICE=cuda $(RUN) pytest -m gpu tests/gpu
 else
 test-gpu:
-	@$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site $(WHEELS)/*.whl
-	@COURSE_DEVICE=cuda PYTHONPATH=$(CURDIR):$(CURDIR)/build/site $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu
+	@$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/packages $(WHEELS)/*.whl
+	@COURSE_DEVICE=cuda PYTHONPATH=$(CURDIR):$(CURDIR)/build/packages $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu
 endif
 
 wheels: env

@@ -32,7 +32,7 @@ def describe(figure: Figure) -> str:
         for ax in panels:
             title = _title(ax)
             sentences += [title, *_panel(ax, "A panel" if len(panels) > 1 and not title else "")]
-    return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence)
+    return " ".join(s if s[-1] in ".…?" else f"{s}." for s in sentences if s)
 
 
 def _is_drawn(ax: Axes) -> bool:

@@ -15,6 +15,20 @@ _PLUGINS = [name for name in MarkdownWithMath.DEFAULT_PLUGINS if name != "task_l
 _NAMESPACE = ' xmlns="http://www.w3.org/1998/Math/MathML"'  # HTML needs none, and headings no other
 
 
+def mathml(tex: str, display: str) -> str | None:
+    """Turn a formula into MathML; None if it cannot be read.
+
+    Args:
+        tex: the formula, without dollars.
+        display: "inline" or "block".
+    """
+    plain = re.sub(r"\\text\{[^{}]*\}", lambda match: match[0].replace(r"\_", "_"), tex)
+    try:
+        return convert(plain, display=display).replace(_NAMESPACE, "")
+    except Exception:  # the converter documents none, and fails in many ways
+        return None
+
+
 @pass_context
 def markdown2html(context: Context, source: str) -> str:
     """Turn Markdown into HTML in place of nbconvert's filter of this name; embed its images."""
@@ -53,8 +67,4 @@ class _Renderer(IPythonRenderer):
 
     def _formula(self, tex: str, display: str) -> str:
         """Convert a formula; one that cannot be read, perhaps a student's, stays as it is."""
-        plain = re.sub(r"\\text\{[^{}]*\}", lambda match: match[0].replace(r"\_", "_"), tex)
-        try:
-            return convert(plain, display=display).replace(_NAMESPACE, "")
-        except Exception:  # the converter documents none, and fails in many ways
-            return f"<code>{self.escape_html(tex)}</code>"
+        return mathml(tex, display) or f"<code>{self.escape_html(tex)}</code>"
