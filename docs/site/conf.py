@@ -3,6 +3,7 @@
 from autograder.classroom.site.command import repository
 
 project = html_title = "Sequence models, built by hand"
+author = "the maintainers"
 copyright = "the maintainers; texts CC BY 4.0, code MIT"
 language = "en-GB"
 extensions = [
@@ -17,6 +18,8 @@ suppress_warnings = ["ref.python"]  # `bytes` in a signature is Python's and not
 # Pages: nothing is run, and formulas need neither a script nor the network.
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_dmath_double_inline = True
 myst_heading_anchors = 4
@@ -30,6 +33,7 @@ maximum_signature_line_length = 70
 python_use_unqualified_type_names = True
 add_module_names = False
 napoleon_use_ivar = True
+napoleon_use_rtype = False
 
 html_theme = "sphinx_book_theme"
 html_static_path = ["_static"]
@@ -38,6 +42,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
     "use_download_button": False,
+    "footer_content_items": "copyright.html",
     "use_fullscreen_button": False,
     "show_toc_level": 2,
     "home_page_in_toc": True,

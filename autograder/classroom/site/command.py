@@ -2,6 +2,7 @@
 
 import argparse
 import base64
+import itertools
 import json
 import shutil
 import subprocess
@@ -129,7 +130,7 @@ def _write_api(folder: Path) -> None:
     for package, title in (("inference", "Given parts of the engine"), ("data", "Data")):
         paths = sorted((ROOT / "course_pkg" / package).glob("[a-z]*.py"))
         groups[title] = [f"{package}.{path.stem}" for path in paths]
-    for module in sum(groups.values(), []):
+    for module in itertools.chain(*groups.values()):
         name = f"course_pkg.{module}"
         text = f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n"
         text += "   :imported-members:\n" if module == "checking" else ""

@@ -10,6 +10,9 @@ from sphinx.writers.html5 import HTML5Translator
 
 from autograder.classroom.reports.formulas import mathml
 
+# Lines that go on, and results with names: each becomes a paragraph.
+_CONTINUED = re.compile(r"(?<=\S)\n {8,}(?=\S)")
+_NAMED = re.compile(r"(?<=\S)\n {4}\w+: ")
 _SECTION = re.compile(r"(Args|Attributes|Example|Examples|Raises|Returns|Yields):$")
 # What reStructuredText would read as markup, outside of `code`.
 _MARKUP = re.compile(r"`[^`]*`|[*|\\]|_(?!\w)|(?<!\w)_")
@@ -29,7 +32,7 @@ def _inline(translator: HTML5Translator, node: nodes.math) -> None:
 
 def _block(translator: HTML5Translator, node: nodes.math_block) -> None:
     # One that is wider than a phone scrolls, with the keyboard as well.
-    translator.body.append(f'<div class="math" tabindex="0">{_formula(node, "block")}</div>\n')
+    translator.body.append(f'<div class="formula" tabindex="0">{_formula(node, "block")}</div>\n')
     raise nodes.SkipNode
 
 
@@ -57,7 +60,8 @@ def readable(lines: list[str]) -> list[str]:
         else:
             found += _escaped(paragraph).splitlines()
         found.append("")
-    return found + _escaped("\n".join(lines[first:])).splitlines()
+    sections = _CONTINUED.sub(" ", "\n".join(lines[first:]))
+    return found + _escaped(_NAMED.sub(r"\n\g<0>", sections)).splitlines()
 
 
 def _is_equation(paragraph: str) -> bool:

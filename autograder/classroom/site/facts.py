@@ -11,7 +11,9 @@ _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nin
 _HOURS = re.compile(r"\*\*Time:\*\*\s+(\w+)\s+to\s+(\w+)\s+hours")
 _NEEDS = re.compile(r"\*\*You\s+need:\*\*(.*?)(?=\n\n)", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.;])\s+")
-_HELPFUL = re.compile(r"\bhelps?\b|\bcompare\b|nothing here depends|that you need from it is repeated")
+_HELPFUL = re.compile(
+    r"\bhelps?\b|\bcompare\b|nothing here depends|that you need from it is repeated"
+)
 _TOPIC = re.compile(r"\[\[(\w+)\]\]")
 
 

@@ -66,7 +66,7 @@ def figure(assignment: Assignment, title: str) -> tuple[str, str]:
 
 
 def _text(assignment: Assignment, source: str) -> str:
-    """Link the assignments that a text mentions, and describe its pictures as they do themselves."""
+    """Link the assignments that a text mentions; its pictures say themselves what they show."""
     names = {other.name[:2]: other.name for other in assignments()}
 
     def link(match: re.Match) -> str:
@@ -106,7 +106,8 @@ def _with_outputs(source: str, outputs: list[NotebookNode]) -> Iterator[Notebook
             yield cell
             alt = output.metadata.get("image/png", {}).get("alt", "")
             image = {"mystnb": {"image": {"alt": alt}}}
-            cell = new_code_cell(metadata={"tags": ["remove-input"], **image})
+            # myst-nb leaves out cells without code; this line is not shown.
+            cell = new_code_cell("...", metadata={"tags": ["remove-input"], **image})
         cell.outputs.append(output)
     yield cell
 
