@@ -39,11 +39,15 @@ html_theme = "sphinx_book_theme"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_use_index = html_domain_indices = False
+templates_path = ["_templates"]
+html_sidebars = {"**": ["home.html", "search-button-field.html", "sbt-sidebar-nav.html"]}
 html_show_sourcelink = False
 html_theme_options = {
     "use_download_button": False,
     "footer_content_items": "copyright.html",
     "use_fullscreen_button": False,
+    "max_navbar_depth": 1,
     "show_toc_level": 2,
     "home_page_in_toc": True,
     "pygments_light_style": "a11y-high-contrast-light",

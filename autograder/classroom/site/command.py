@@ -2,7 +2,6 @@
 
 import argparse
 import base64
-import itertools
 import json
 import shutil
 import subprocess
@@ -124,17 +123,24 @@ def _write_front(folder: Path, found: list[Part]) -> None:
 
 
 def _write_api(folder: Path) -> None:
-    """A page for each module; of course_pkg.checking, what notebooks import."""
-    groups = {"What students write": [assignment.topic for assignment in assignments()]}
-    groups["What notebooks use"] = ["checking", "tools.plot", "tools.train"]
-    for package, title in (("inference", "Given parts of the engine"), ("data", "Data")):
+    """A page for each module that students write, and one for each package that they are given."""
+    topics = [assignment.topic for assignment in assignments()]
+    listed = {topic: [topic] for topic in topics}
+    listed["checking"] = ["checking"]
+    listed["tools"] = ["tools.plot", "tools.train"]
+    for package in ("inference", "data"):
         paths = sorted((ROOT / "course_pkg" / package).glob("[a-z]*.py"))
-        groups[title] = [f"{package}.{path.stem}" for path in paths]
-    for module in itertools.chain(*groups.values()):
-        name = f"course_pkg.{module}"
-        text = f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n"
-        text += "   :imported-members:\n" if module == "checking" else ""
-        (folder / "api" / f"{module}.md").write_text(f"{text}```\n", encoding="utf-8")
+        listed[package] = [f"{package}.{path.stem}" for path in paths]
+    for page, modules in listed.items():
+        lines = [f"# course_pkg.{page}"]
+        for module in modules:
+            lines += [f"## course_pkg.{module}"] if len(modules) > 1 else []
+            lines += ["```{eval-rst}", f".. automodule:: course_pkg.{module}"]
+            # What notebooks import comes from the package's modules.
+            lines += ["   :imported-members:"] if module == "checking" else []
+            lines += ["```"]
+        (folder / "api" / f"{page}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    groups = {"What students write": topics, "What is given": [*listed][len(topics) :]}
     _write(folder / "api" / "index.md", template="api.md", groups=groups)
 
 

@@ -1,4 +1,4 @@
-"""What Sphinx has to learn: formulas as MathML, and docstrings that are not reStructuredText."""
+"""What Sphinx has to learn: formulas as MathML, docstrings that are not reStructuredText."""
 
 import html
 import re
@@ -10,6 +10,8 @@ from sphinx.writers.html5 import HTML5Translator
 
 from autograder.classroom.reports.formulas import mathml
 
+# How Sphinx writes parameters that have a line each.
+_PARAMETERS = re.compile(r"<dl>\s*(<dd><em class=\"sig-param\">.*?)</dl>", re.DOTALL)
 # Lines that go on, and results with names: each becomes a paragraph.
 _CONTINUED = re.compile(r"(?<=\S)\n {8,}(?=\S)")
 _NAMED = re.compile(r"(?<=\S)\n {4}\w+: ")
@@ -19,9 +21,10 @@ _MARKUP = re.compile(r"`[^`]*`|[*|\\]|_(?!\w)|(?<!\w)_")
 
 
 def setup(app: Sphinx) -> dict:
-    """Register both; formulas are chosen with html_math_renderer = "mathml"."""
+    """Register what it has to learn; formulas are chosen with html_math_renderer = "mathml"."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-process-docstring", _process, priority=400)  # before napoleon
+    app.connect("html-page-context", _mend)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -43,6 +46,18 @@ def _formula(node: nodes.Element, display: str) -> str:
         logging.getLogger(__name__).warning("no MathML for %s", tex, location=node)
         return f"<code>{html.escape(tex)}</code>"
     return formula
+
+
+def _mend(app, page, template, context: dict, doctree) -> None:
+    """Mend what screen readers stumble over: lists without terms, buttons with a second name."""
+    body = context.get("body", "")
+    body = body.replace(' aria-label="Toggle hidden content"', "")
+    context["body"] = _PARAMETERS.sub(_as_lines, body)
+
+
+def _as_lines(match: re.Match) -> str:
+    lines = match[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>")
+    return f'<span class="sig-lines">{lines}</span>'
 
 
 def _process(app, what, name, obj, options, lines: list[str]) -> None:
