@@ -80,11 +80,7 @@ def write_sources(folder: Path) -> None:
             shutil.copy(picture, folder / "assignments")
     _write_front(folder, found)
     _write_api(folder)
-    rows = json.loads(SCOREBOARD.read_text(encoding="utf-8")) if SCOREBOARD.exists() else []
-    total = Counter({"exercises": len(rows)})
-    for row in rows:
-        total.update({name: value for name, value in row.items() if isinstance(value, int)})
-    _write(folder / "graders.md", rows=rows, total=total)
+    _write_scoreboard(folder)
 
 
 def _links(notebook: Path) -> str:
@@ -120,6 +116,14 @@ def _write_front(folder: Path, found: list[Part]) -> None:
         most=sum(each.hours[1] for each in members),
     )
     _write(folder / "map.md", parts=found, svg=drawing(found), links=links)
+
+
+def _write_scoreboard(folder: Path) -> None:
+    rows = json.loads(SCOREBOARD.read_text(encoding="utf-8")) if SCOREBOARD.exists() else []
+    total = Counter({"exercises": len(rows)})
+    for row in rows:
+        total.update({name: value for name, value in row.items() if isinstance(value, int)})
+    _write(folder / "graders.md", rows=rows, total=total)
 
 
 def _write_api(folder: Path) -> None:

@@ -14,7 +14,7 @@ from autograder.classroom.reports.formulas import mathml
 _PARAMETERS = re.compile(r"<dl>\s*(<dd><em class=\"sig-param\">.*?)</dl>", re.DOTALL)
 # Lines that go on, and results with names: each becomes a paragraph.
 _CONTINUED = re.compile(r"(?<=\S)\n {8,}(?=\S)")
-_NAMED = re.compile(r"(?<=\S)\n {4}\w+: ")
+_NAMED = re.compile(r"(?<=[^\s:])\n {4}\w+: ")
 _SECTION = re.compile(r"(Args|Attributes|Example|Examples|Raises|Returns|Yields):$")
 # What reStructuredText would read as markup, outside of `code`.
 _MARKUP = re.compile(r"`[^`]*`|[*|\\]|_(?!\w)|(?<!\w)_")
