@@ -15,10 +15,12 @@ PIP ?=
 SEEDS ?= 0 1 2 3 4
 SINCE ?= HEAD
 
-.PHONY: help env lab test quick test-browser test-gpu wheels lock build fresh score thorough seeds anywhere clean
+.PHONY: help env lab site test quick test-browser test-gpu wheels lock build fresh score thorough
+.PHONY: seeds anywhere clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
+	@echo "make site    make the course's site in build/site, for a browser and without a network"
 	@echo "make test    run every check and test"
 	@echo "make quick   test what you have changed (SINCE=HEAD)"
 	@echo "make test-browser    run the tests in a browser only (pictures: build/screenshots)"
@@ -39,6 +41,9 @@ env:
 
 lab: env
 	@$(RUN) autograder lab --port $(PORT)
+
+site: env
+	@$(RUN) autograder site
 
 test: env
 	@echo "== Style"
@@ -62,8 +67,8 @@ test-gpu: env
 	@COURSE_DEVICE=cuda $(RUN) pytest -m gpu tests/gpu
 else
 test-gpu:
-	@$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site $(WHEELS)/*.whl
-	@COURSE_DEVICE=cuda PYTHONPATH=$(CURDIR):$(CURDIR)/build/site $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu
+	@$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/packages $(WHEELS)/*.whl
+	@COURSE_DEVICE=cuda PYTHONPATH=$(CURDIR):$(CURDIR)/build/packages $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu
 endif
 
 wheels: env

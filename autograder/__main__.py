@@ -25,6 +25,7 @@ COMMANDS = {
     "gradescope": ("classroom.gradescope", "make the archive with which Gradescope grades"),
     "report": ("classroom.reports.report", "show how a class did in an assignment"),
     "policy": ("classroom.policy", "show who is late, what it costs and why"),
+    "site": ("classroom.site.command", "make the course's site from docs and notebooks"),
     "lab": ("classroom.lab", "open JupyterLab on the course, as a student or as a TA"),
 }
 

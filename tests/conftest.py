@@ -29,6 +29,7 @@ SLOW = (
     "test_three_hosts.py",
     "test_look.py",
     "test_hub.py",
+    "test_site.py",
     "test_day.py",
     "test_class.py",
     "test_scripts.py",

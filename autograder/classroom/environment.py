@@ -15,7 +15,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTRAS = "student,grading,notebooks,test"
+EXTRAS = "student,grading,notebooks,site,test"
 LOCK = "locks/everything.txt"
 GIGABYTES_NEEDED = 3
 STAMP_NAME = "course-stamp.txt"

@@ -10,7 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
+
+from course_pkg.tools.describe import describe
 
 _FAINTEST = 0.05  # the smallest weight for which a line is drawn
 _LABEL_GAP = 0.075  # the smallest gap between two direct labels, as a share of the axes' height
@@ -18,12 +21,28 @@ _SMALLEST = 6.5  # points; tokens that need a smaller font than this are thinned
 
 
 def style() -> None:
-    """Apply the course's style sheet and, in a notebook, draw at twice the resolution."""
+    """Apply the course's style sheet; in a notebook, draw finely, and with alternative texts."""
     plt.style.use(Path(__file__).with_name("course.mplstyle"))
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
 
         set_matplotlib_formats("retina")
+        _add_alternative_texts(sys.modules["IPython"].get_ipython())
+
+
+def _add_alternative_texts(shell) -> None:
+    """Let every picture of a figure say in words what it shows, where notebooks look for that."""
+    formatter = shell.display_formatter.formatters["image/png"]
+    draw = formatter.lookup_by_type(Figure)
+
+    def draw_and_describe(figure: Figure):
+        drawn = draw(figure)
+        if drawn is None:  # nothing is in it
+            return None
+        picture, metadata = drawn
+        return picture, {**metadata, "alt": describe(figure)}
+
+    formatter.for_type(Figure, draw_and_describe)
 
 
 def curves(
@@ -73,7 +92,7 @@ def curves(
         where = np.arange(len(values)) if x is None else _vector("x", x)
         if len(where) != len(values):
             raise ValueError(f"{name} has {len(values)} values, but x has {len(where)}")
-        (line,) = ax.plot(where, values)
+        (line,) = ax.plot(where, values, label=name)
         if bands and name in bands:
             low, high = (_vector(f"the band of {name}", limit) for limit in bands[name])
             if not len(low) == len(high) == len(values):
@@ -83,7 +102,15 @@ def curves(
         if drawn.any():
             ends.append((values[drawn][-1], name, line.get_color()))
     if reference is not None:
-        ax.axhline(reference[0], color="0.45", linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        dashes = (0, (4, 3))
+        ax.axhline(
+            reference[0],
+            color="0.45",
+            linewidth=1.2,
+            linestyle=dashes,
+            zorder=1,
+            label=reference[1],
+        )
         ends.append((reference[0], reference[1], "0.35"))
     ax.set(title=title, xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale)
     ax.margins(x=0)

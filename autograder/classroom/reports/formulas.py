@@ -13,6 +13,22 @@ from autograder.classroom.reports.safety import clean_html
 # nbconvert's, without boxes to tick: no element that a person could take for one of the page's.
 _PLUGINS = [name for name in MarkdownWithMath.DEFAULT_PLUGINS if name != "task_lists"]
 _NAMESPACE = ' xmlns="http://www.w3.org/1998/Math/MathML"'  # HTML needs none, and headings no other
+# The bars of a norm grow only where \left and \right say so, as in LaTeX.
+_BARS = ("<mo>&#x02016;</mo>", '<mo stretchy="false">&#x02016;</mo>')
+
+
+def mathml(tex: str, display: str) -> str | None:
+    """Turn a formula into MathML; None if it cannot be read.
+
+    Args:
+        tex: the formula, without dollars.
+        display: "inline" or "block".
+    """
+    plain = re.sub(r"\\text\{[^{}]*\}", lambda match: match[0].replace(r"\_", "_"), tex)
+    try:
+        return convert(plain, display=display).replace(_NAMESPACE, "").replace(*_BARS)
+    except Exception:  # the converter documents none, and fails in many ways
+        return None
 
 
 @pass_context
@@ -53,8 +69,4 @@ class _Renderer(IPythonRenderer):
 
     def _formula(self, tex: str, display: str) -> str:
         """Convert a formula; one that cannot be read, perhaps a student's, stays as it is."""
-        plain = re.sub(r"\\text\{[^{}]*\}", lambda match: match[0].replace(r"\_", "_"), tex)
-        try:
-            return convert(plain, display=display).replace(_NAMESPACE, "")
-        except Exception:  # the converter documents none, and fails in many ways
-            return f"<code>{self.escape_html(tex)}</code>"
+        return mathml(tex, display) or f"<code>{self.escape_html(tex)}</code>"

@@ -1,0 +1,1 @@
+"""The course's site: pages from the notebooks and docs, for a browser and without a server."""

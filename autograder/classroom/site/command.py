@@ -1,0 +1,159 @@
+"""`python -m autograder site`: make build/site from docs, the notebooks and course_pkg."""
+
+import argparse
+import base64
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from autograder.assignment import ROOT, assignments
+from autograder.author.notebook import pictures
+from autograder.classroom.site import pages
+from autograder.classroom.site.facts import Part, parts
+from autograder.classroom.site.graph import drawing
+from autograder.handout.exercise import exercises
+
+PAGES = ROOT / "docs" / "site"
+SCOREBOARD = ROOT / "scoreboard.json"
+PLACEHOLDER = "OWNER/REPOSITORY"
+# Shown beside docs/: what the guides link to.
+BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE")
+BESIDE += ("LICENSE-texts", "tests/benchmarks/attention.md")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--to", type=Path, default=ROOT / "build" / "site", help="default: build/site"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="processes of Sphinx (default: 2)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write the sources, and let Sphinx make the site; return its exit status."""
+    target = arguments.to.resolve()
+    sources = target.with_name(f"{target.name}-sources")
+    shutil.rmtree(sources, ignore_errors=True)
+    shutil.rmtree(target, ignore_errors=True)
+    write_sources(sources)
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
+    command += ["--jobs", str(arguments.jobs), "--conf-dir", str(PAGES)]
+    command += ["--doctree-dir", str(sources / ".doctrees"), str(sources), str(target)]
+    status = subprocess.call(command, cwd=ROOT)
+    if status == 0:
+        print(f"The site is {target / 'index.html'}")
+    return status
+
+
+def repository() -> str | None:
+    """The repository's address, if it has one: pyproject.toml says it, and holds a placeholder."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = project["urls"]["Repository"]
+    return None if address.endswith(PLACEHOLDER) else address
+
+
+def write_sources(folder: Path) -> None:
+    """Write all pages as Sphinx reads them.
+
+    Raises:
+        CourseError: a master or a picture lacks what a page needs.
+    """
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("site"))
+    for name in BESIDE:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    found = parts()
+    for name in ("assignments", "figures", "api"):
+        (folder / name).mkdir()
+    for assignment in assignments():
+        nbformat.write(
+            pages.page(assignment, _links(assignment.student)),
+            folder / "assignments" / f"{assignment.name}.ipynb",
+        )
+        for picture in pictures(assignment):
+            shutil.copy(picture, folder / "assignments")
+    _write_front(folder, found)
+    _write_api(folder)
+    _write_scoreboard(folder)
+
+
+def _links(notebook: Path) -> str:
+    """A line that leads to a notebook in the repository."""
+    address = repository()
+    return f"[This notebook]({address}/blob/main/{notebook.relative_to(ROOT)})" if address else ""
+
+
+def _write_front(folder: Path, found: list[Part]) -> None:
+    members = [each for part in found for each in part.members]
+    by_topic = {each.assignment.topic: each for each in members}
+    alts = []
+    for number, part in enumerate(found, 1):
+        picture, alt = pages.figure(by_topic[part.figure_in].assignment, part.figure)
+        (folder / "figures" / f"part_{number}.png").write_bytes(base64.b64decode(picture))
+        alts.append(alt)
+
+    def links(topics: tuple[str, ...]) -> str:
+        names = [by_topic[topic].assignment.name for topic in topics]
+        return ", ".join(
+            f"[{name[:2]} · {by_topic[topic].title}](assignments/{name}.ipynb)"
+            for topic, name in zip(topics, names, strict=True)
+        )
+
+    _write(
+        folder / "index.md",
+        parts=[{**vars(part), "alt": alt} for part, alt in zip(found, alts, strict=True)],
+        assignments=len(members),
+        exercises=sum(
+            len(exercises(ROOT / "course_pkg" / f"{each.assignment.topic}.py")) for each in members
+        ),
+        fewest=sum(each.hours[0] for each in members),
+        most=sum(each.hours[1] for each in members),
+    )
+    _write(folder / "map.md", parts=found, svg=drawing(found), links=links)
+
+
+def _write_scoreboard(folder: Path) -> None:
+    rows = json.loads(SCOREBOARD.read_text(encoding="utf-8")) if SCOREBOARD.exists() else []
+    total = Counter({"exercises": len(rows)})
+    for row in rows:
+        total.update({name: value for name, value in row.items() if isinstance(value, int)})
+    _write(folder / "graders.md", rows=rows, total=total)
+
+
+def _write_api(folder: Path) -> None:
+    """A page for each module that students write, and one for each package that they are given."""
+    topics = [assignment.topic for assignment in assignments()]
+    listed = {topic: [topic] for topic in topics}
+    listed["checking"] = ["checking"]
+    listed["tools"] = ["tools.plot", "tools.train"]
+    for package in ("inference", "data"):
+        paths = sorted((ROOT / "course_pkg" / package).glob("[a-z]*.py"))
+        listed[package] = [f"{package}.{path.stem}" for path in paths]
+    for page, modules in listed.items():
+        lines = [f"# course_pkg.{page}"]
+        for module in modules:
+            lines += [f"## course_pkg.{module}"] if len(modules) > 1 else []
+            lines += ["```{eval-rst}", f".. automodule:: course_pkg.{module}"]
+            # What notebooks import comes from the package's modules.
+            lines += ["   :imported-members:"] if module == "checking" else []
+            lines += ["```"]
+        (folder / "api" / f"{page}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    groups = {"What students write": topics, "What is given": [*listed][len(topics) :]}
+    _write(folder / "api" / "index.md", template="api.md", groups=groups)
+
+
+def _write(path: Path, *, template: str = "", **values: object) -> None:
+    environment = Environment(
+        loader=FileSystemLoader(PAGES),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # it is Markdown
+    )
+    text = environment.get_template(template or path.name).render(values)
+    path.write_text(text, encoding="utf-8")

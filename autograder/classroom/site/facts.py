@@ -1,0 +1,95 @@
+"""What the masters say about their assignments: titles, hours, and what one needs before."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+
+from autograder.assignment import ROOT, Assignment, CourseError, assignments
+
+PARTS = ROOT / "docs" / "site" / "parts.toml"
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_HOURS = re.compile(r"\*\*Time:\*\*\s+(\w+)\s+to\s+(\w+)\s+hours")
+_NEEDS = re.compile(r"\*\*You\s+need:\*\*(.*?)(?=\n\n)", re.DOTALL)
+_SENTENCE = re.compile(r"(?<=[.;])\s+")
+_HELPFUL = re.compile(
+    r"\bhelps?\b|\bcompare\b|nothing here depends|that you need from it is repeated"
+)
+_TOPIC = re.compile(r"\[\[(\w+)\]\]")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """An assignment as its master introduces it.
+
+    Attributes:
+        title: the heading.
+        build: the paragraph below it: what the reader builds.
+        hours: the fewest and the most that it takes.
+        needs: topics that it builds on.
+        helps: topics that help, but are not needed.
+    """
+
+    assignment: Assignment
+    title: str
+    build: str
+    hours: tuple[int, int]
+    needs: tuple[str, ...]
+    helps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the course: its assignments, and the figure that shows best what it is about."""
+
+    title: str
+    about: str
+    figure_in: str
+    figure: str
+    members: tuple[Facts, ...]
+
+
+def facts(assignment: Assignment) -> Facts:
+    """Read what the master of an assignment says about it.
+
+    Raises:
+        CourseError: a master does not say how long it takes, or what one needs.
+    """
+    text = assignment.master.read_text(encoding="utf-8")
+    hours, needed = _HOURS.search(text), _NEEDS.search(text)
+    if hours is None or needed is None or not {*hours.groups()} <= {*_NUMBERS}:
+        raise CourseError(
+            f"{assignment.master}:1: the site needs a line such as '**Time:** four to five hours. "
+            "**You need:** …'"
+        )
+    heading, build = text.split("\n\n")[:2]
+    needs, helps = [], []
+    for sentence in _SENTENCE.split(needed[1]):
+        (helps if _HELPFUL.search(sentence) else needs).extend(_TOPIC.findall(sentence))
+    return Facts(
+        assignment,
+        title=heading.removeprefix("# "),
+        build=" ".join(build.split()),
+        hours=(_NUMBERS.index(hours[1]) + 1, _NUMBERS.index(hours[2]) + 1),
+        needs=tuple(dict.fromkeys(needs)),
+        helps=tuple(topic for topic in dict.fromkeys(helps) if topic not in needs),
+    )
+
+
+def parts() -> list[Part]:
+    """List the parts of the course; each begins with the topic that parts.toml names.
+
+    Raises:
+        CourseError: parts.toml names a topic that does not exist.
+    """
+    found = [facts(assignment) for assignment in assignments()]
+    topics = [each.assignment.topic for each in found]
+    written = tomllib.loads(PARTS.read_text(encoding="utf-8"))["part"]
+    for part in written:
+        for key in ("from", "figure_in"):
+            if part[key] not in topics:
+                raise CourseError(f"{PARTS}: {key} = {part[key]!r} is no topic of the course")
+    starts = [topics.index(part.pop("from")) for part in written]
+    return [
+        Part(**part, members=tuple(found[start:end]))
+        for part, start, end in zip(written, starts, [*starts[1:], None], strict=True)
+    ]
