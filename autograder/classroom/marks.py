@@ -7,6 +7,7 @@ its lms_user_id is Canvas's ID. Students who have not submitted have no mark, ra
 Penalties for being late are settled first, as policy.toml says.
 """
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from nbgrader.plugins import CsvExportPlugin, ExportPlugin
 from traitlets import Unicode
 
 from autograder.assignment import CourseError
-from autograder.classroom.table import write
+from autograder.classroom.table import as_csv, write
 from autograder.grade.late.lateness import sentence
 from autograder.grade.late.policy import PolicyError, read
 from autograder.grade.late.settle import settle
@@ -29,13 +30,16 @@ class Table(CsvExportPlugin):
     course = Unicode(".", help="The course's folder.").tag(config=True)
 
     def export(self, gradebook: Gradebook) -> None:
-        """Settle penalties, then write the file.
+        """Settle penalties, then write the file, without formulas.
 
         Raises:
             SystemExit: policy.toml cannot be used.
         """
         _settle(gradebook, self.course)
         super().export(gradebook)
+        path = Path(self.to or "grades.csv")  # where nbgrader has written it
+        lines = path.read_text(encoding="utf-8").splitlines()
+        path.write_text(as_csv(csv.reader(lines)), encoding="utf-8")
 
 
 class Export(ExportPlugin):

@@ -106,6 +106,20 @@ def test_gradescope(export):
     assert rows[3][5:] == ["0.0", "3.0", "2026-01-10 13:01:05 +0000", "01:01:05"]
 
 
+@pytest.mark.parametrize("exporter", [marks.Canvas, marks.Moodle, marks.Gradescope, marks.Table])
+def test_no_cell_becomes_a_formula(database, tmp_path, exporter):
+    path = tmp_path / "gradebook.db"
+    shutil.copy(database.removeprefix("sqlite:///"), path)
+    with Gradebook(f"sqlite:///{path}", toolbox.COURSE) as book:
+        book.add_student("=1+1", first_name="@SUM(A1)", last_name="-2+3")
+        to = str(tmp_path / "marks.csv")
+        exporter(config=Config({"ExportPlugin": {"to": to}})).export(book)
+    with open(to, newline="", encoding="utf-8") as file:
+        cells = {cell for row in csv.reader(file) for cell in row}
+    assert {"'=1+1", "4.0"} <= cells
+    assert not [cell for cell in cells if cell[:1] in ("=", "@", "-", "+")]
+
+
 def test_marks_that_will_change_are_named(export, caplog):
     export(marks.Canvas)
     assert "In 02_lstm these still wait for a person, and their marks will change: bob" in (
