@@ -1,6 +1,7 @@
 """How a notebook starts: links that open it elsewhere, and a cell that installs course_pkg."""
 
 import re
+import textwrap
 import tomllib
 
 from autograder.assignment import ROOT, Assignment, CourseError
@@ -11,22 +12,26 @@ WHEELS = "wheels"  # the release of the repository that has the wheels; see whee
 _PLACEHOLDER = "https://github.com/OWNER/REPOSITORY"
 _COLAB = "https://colab.research.google.com/github/{repository}/blob/main/{path}"
 _BINDER = "https://mybinder.org/v2/gh/{repository}/HEAD?urlpath=lab/tree/{path}"
+# Python without magics: what parses or runs the code of a notebook can read it.
 _CELL = """\
 # Where course_pkg is missing, as on Colab, this cell installs it. Elsewhere it does nothing.
 from importlib.util import find_spec
 
 if find_spec("course_pkg") is None:
-{wheel}
-    print(f"Installing {{wheel}}. Packages that are here already, such as torch, stay.")
-    %pip install --quiet {packages}
-    %pip install --quiet --no-deps "{{wheel}}"
-"""
-_BESIDE = """\
-    wheel = "{name}"  # beside this notebook"""
-_BESIDE_OR_ONLINE = """\
-    from pathlib import Path
+    {imports}from IPython import get_ipython
 
-    wheel = "{name}"  # beside this notebook, or else
+    wheel = "{wheel}"  # beside this notebook{online}
+    print(f"Installing {{wheel}}. Packages that are here already, such as torch, stay.")
+    for packages in (
+{packages}
+        f"--no-deps {{wheel}}",
+    ):
+        get_ipython().run_line_magic("pip", f"install --quiet {{packages}}")"""
+_IMPORTS = """\
+from pathlib import Path
+
+    """
+_ONLINE = """, or else
     if not Path(wheel).exists():
         wheel = "https://github.com/{repository}/releases/download/{release}/" + wheel"""
 
@@ -66,11 +71,14 @@ def installing(assignment: Assignment) -> str:
     The wheel is taken from the notebook's folder or from the repository. Only packages that are
     missing come with it: on Colab another torch would take minutes, and lose the GPU.
     """
-    public = repository()
-    text = _BESIDE if public is None else _BESIDE_OR_ONLINE
-    wheel = text.format(name=filename(assignment), repository=public, release=WHEELS)
-    needed = (re.match(r"[\w-]+", line)[0] for line in _project()["dependencies"])
-    return _CELL.format(wheel=wheel, packages=" ".join(needed)).rstrip()
+    needed = [re.match(r"[\w-]+", line)[0] for line in _project()["dependencies"]]
+    lines = textwrap.wrap(" ".join(needed), width=80, break_on_hyphens=False)
+    packages = "\n".join(f'        "{line}",' for line in lines)
+    names = {"wheel": filename(assignment), "packages": packages}
+    if (public := repository()) is None:
+        return _CELL.format(**names, imports="", online="")
+    online = _ONLINE.format(repository=public, release=WHEELS)
+    return _CELL.format(**names, imports=_IMPORTS, online=online)
 
 
 def _project() -> dict:

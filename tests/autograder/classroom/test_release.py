@@ -64,6 +64,7 @@ def test_the_exchange_holds_the_whole_bundle(course, bundle):
     names = [f"{ATTENTION.name}.ipynb", f"{ATTENTION.topic}.svg", "environment.yml", "HOW_TO.md"]
     assert sorted(path.name for path in bundle.iterdir()) == sorted([*names, wheel])
     assert (bundle / names[0]).read_bytes() == ATTENTION.student.read_bytes()
+    assert wheel in ATTENTION.student.read_text()  # its first cell installs that
     made = course / release.BUNDLES / ATTENTION.name
     assert {path.name for path in made.iterdir()} == {*names, wheel}
 
