@@ -86,6 +86,7 @@ class Server:
         self.leaves = Leaves(weak=True)
         self.random: Tensor | None = None  # the random state that the parent knows
         self.arguments: list[Tensor] = []  # the leaves among the arguments of the current call
+        self.results: list[Tensor] = []  # and those in its result, which may live no longer than it
 
     def answer(self, request: Decoder) -> bytes:
         """Do what a request asks; whatever goes wrong is part of the answer."""
@@ -102,7 +103,7 @@ class Server:
             name = request.header["name"]
             return self._failed(Failure(f"{name} raised {type(error).__name__}."))
         finally:
-            self.arguments = []
+            self.arguments, self.results = [], []
 
     def _do(self, request: Decoder, encoder: Encoder) -> dict:
         header = request.header
@@ -221,6 +222,7 @@ class Server:
             return ["object", self.count, *(label[:LABEL] or "object" for label in labels)]
         if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
             if not any(value is leaf for leaf in self.arguments):
+                self.results.append(value)
                 return ["leaf", self.leaves.number(value) or self.leaves.add(value)]
         return None
 

@@ -93,6 +93,17 @@ def test_instances(get):
     assert message_of(lambda: layer.missing) == "Layer has no attribute or method 'missing'."
 
 
+def test_leaves_that_nobody_keeps(get):
+    """The student's process forgets them as soon as it has answered."""
+    first, second = (get("new_leaf")([1.0, number]) for number in (2.0, 3.0))
+    assert first.is_leaf and first.requires_grad
+    (first * second).sum().backward()
+    assert first.grad.tolist() == [1.0, 3.0] and second.grad.tolist() == [1.0, 2.0]
+    layer = get("Layer")(3, 2)
+    rows = torch.stack([layer.row(0), layer.row(1)])
+    assert torch.equal(rows, layer.W)
+
+
 def test_gradients_of_inputs(get):
     x, y = double(3, 2), double(3, 2, requires_grad=False)
     product, count, both = get("several")(x, y, torch.tensor([0, 2]))
