@@ -28,6 +28,7 @@ html_math_renderer = "mathml"
 # The API: what docstrings say, in the order of the code, and no code.
 default_role = "code"
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True}
 maximum_signature_line_length = 70
 python_use_unqualified_type_names = True

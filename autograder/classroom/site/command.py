@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", type=Path, default=ROOT / "build" / "site", help="default: build/site"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="processes of Sphinx (default: 2)")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -43,8 +42,8 @@ def main(arguments: argparse.Namespace) -> int:
     shutil.rmtree(target, ignore_errors=True)
     write_sources(sources)
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
-    command += ["--jobs", str(arguments.jobs), "--conf-dir", str(PAGES)]
-    command += ["--doctree-dir", str(sources / ".doctrees"), str(sources), str(target)]
+    command += ["--conf-dir", str(PAGES), "--doctree-dir", str(sources / ".doctrees")]
+    command += [str(sources), str(target)]
     status = subprocess.call(command, cwd=ROOT)
     if status == 0:
         print(f"The site is {target / 'index.html'}")
@@ -138,7 +137,7 @@ def _write_api(folder: Path) -> None:
     for page, modules in listed.items():
         lines = [f"# course_pkg.{page}"]
         for module in modules:
-            lines += [f"## course_pkg.{module}"] if len(modules) > 1 else []
+            lines += [f"## {module}"] if len(modules) > 1 else []
             lines += ["```{eval-rst}", f".. automodule:: course_pkg.{module}"]
             # What notebooks import comes from the package's modules.
             lines += ["   :imported-members:"] if module == "checking" else []

@@ -15,6 +15,8 @@ _PARAMETERS = re.compile(r"<dl>\s*(<dd><em class=\"sig-param\">.*?)</dl>", re.DO
 # Lines that go on, and results with names: each becomes a paragraph.
 _CONTINUED = re.compile(r"(?<=\S)\n {8,}(?=\S)")
 _NAMED = re.compile(r"(?<=[^\s:])\n {4}\w+: ")
+# What napoleon would take for a type: words before a colon in the first line.
+_RESULT = re.compile(r"^(Returns:\n {4}(?!\w+: )\S+) ", re.MULTILINE)
 _SECTION = re.compile(r"(Args|Attributes|Example|Examples|Raises|Returns|Yields):$")
 # What reStructuredText would read as markup, outside of `code`.
 _MARKUP = re.compile(r"`[^`]*`|[*|\\]|_(?!\w)|(?<!\w)_")
@@ -76,6 +78,7 @@ def readable(lines: list[str]) -> list[str]:
             found += _escaped(paragraph).splitlines()
         found.append("")
     sections = _CONTINUED.sub(" ", "\n".join(lines[first:]))
+    sections = _RESULT.sub(r"\1\n    ", sections)
     return found + _escaped(_NAMED.sub(r"\n\g<0>", sections)).splitlines()
 
 

@@ -7,7 +7,7 @@ from autograder.classroom.site.facts import Facts, Part
 
 _WIDTH, _LINE, _LEFT = 440, 27, 128  # pixels; arrows are drawn left of the list
 _LETTERS = 30  # of a title
-_BULGE = 6.2  # how far to the left an arrow goes, for each line that it passes
+_BULGE = 5.8  # how far to the left an arrow goes, for each line that it passes
 
 
 def drawing(parts: list[Part]) -> str:

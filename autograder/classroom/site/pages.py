@@ -119,7 +119,8 @@ def _shown(output: NotebookNode) -> NotebookNode | None:
         picture = {"image/png": data["image/png"]}
         return new_output("display_data", data=picture, metadata=output.metadata)
     if output.output_type == "stream" and output.name == "stdout":
-        return new_output("stream", name="stdout", text=output.text)
+        lines = [line for line in output.text.splitlines() if "█" not in line]  # bars of progress
+        return new_output("stream", name="stdout", text="\n".join(lines)) if lines else None
     if "text/plain" in data:
         return new_output("stream", name="stdout", text=data["text/plain"] + "\n")
     return None

@@ -133,6 +133,10 @@ def test_equations_of_docstrings_keep_their_lines_and_names_their_underscores():
         "",
         "    rest: more.",
     ]
+    assert readable(["Find.", "", "Returns:", "    A path or: nothing."])[-2:] == [
+        "    A",
+        "    path or: nothing.",
+    ]
 
 
 def test_bars_of_a_norm_grow_only_where_they_are_told_to():
