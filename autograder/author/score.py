@@ -22,7 +22,9 @@ from course_pkg.checking.report import WIDTH, Report
 from tests.alternatives import ALTERNATIVES
 
 MUTANTS_KILLED = 0.95  # the smallest share; for bugs and alternatives it is 1
-PATIENCE = 2.0  # seconds for a call of a mutant: many of them are endless
+# Seconds for a call of a mutant; many of them are endless. Between these two, it is as long as all
+# checks of the reference take together.
+LEAST_PATIENCE, PATIENCE = 0.3, 2.0
 BUGS_NEEDED, ALTERNATIVES_NEEDED = 8, 2
 
 
@@ -115,9 +117,10 @@ def score_exercise(exercise: Exercise) -> Row:
     _score_reference(exercise, row)
     if row.why_not:
         return row
+    patience = min(PATIENCE, max(LEAST_PATIENCE, time.perf_counter() - start))
     _score_checks(exercise, row)
     _score_bugs(exercise, row)
-    _score_mutants(exercise, row)
+    _score_mutants(exercise, row, patience)
     _score_alternatives(exercise, row)
     row.seconds = round(time.perf_counter() - start, 2)
     return row
@@ -177,12 +180,12 @@ def _score_bugs(exercise: Exercise, row: Row) -> None:
         row.problems.append(f"{row.bugs} known mistakes: write {BUGS_NEEDED} in {place}")
 
 
-def _score_mutants(exercise: Exercise, row: Row) -> None:
+def _score_mutants(exercise: Exercise, row: Row, patience: float) -> None:
     excuses = dict(EQUIVALENT.get(exercise, {}))
     survivors = []
     for mutant in mutants(exercise):
         row.mutants += 1
-        if not examine(exercise, mutant.solution, until_failure=True, seconds=PATIENCE).passed:
+        if not examine(exercise, mutant.solution, until_failure=True, seconds=patience).passed:
             row.killed += 1
         elif excuses.pop(mutant.name, None):
             row.mutants -= 1

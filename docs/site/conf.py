@@ -1,6 +1,6 @@
 """How Sphinx makes the site; `make site` writes the pages and calls it."""
 
-from autograder.classroom.site.command import repository
+from autograder.handout.start import repository
 
 project = html_title = "Sequence models, built by hand"
 author = "the maintainers"
@@ -54,5 +54,6 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-if address := repository():
+if public := repository():
+    address = f"https://github.com/{public}"
     html_theme_options |= {"repository_url": address, "use_repository_button": True}

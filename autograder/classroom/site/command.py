@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from autograder.classroom.site import pages
 from autograder.classroom.site.facts import Part, parts
 from autograder.classroom.site.graph import drawing
 from autograder.handout.exercise import exercises
+from autograder.handout.start import repository
 
 PAGES = ROOT / "docs" / "site"
 SCOREBOARD = ROOT / "scoreboard.json"
-PLACEHOLDER = "OWNER/REPOSITORY"
 # Shown beside docs/: what the guides link to.
 BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE")
 BESIDE += ("LICENSE-texts", "tests/benchmarks/attention.md")
@@ -48,13 +47,6 @@ def main(arguments: argparse.Namespace) -> int:
     if status == 0:
         print(f"The site is {target / 'index.html'}")
     return status
-
-
-def repository() -> str | None:
-    """The repository's address, if it has one: pyproject.toml says it, and holds a placeholder."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    address = project["urls"]["Repository"]
-    return None if address.endswith(PLACEHOLDER) else address
 
 
 def write_sources(folder: Path) -> None:
@@ -83,9 +75,10 @@ def write_sources(folder: Path) -> None:
 
 
 def _links(notebook: Path) -> str:
-    """A line that leads to a notebook in the repository."""
-    address = repository()
-    return f"[This notebook]({address}/blob/main/{notebook.relative_to(ROOT)})" if address else ""
+    """A line that leads to a notebook in the repository; what opens it elsewhere is in itself."""
+    if (public := repository()) is None:
+        return ""
+    return f"[This notebook](https://github.com/{public}/blob/main/{notebook.relative_to(ROOT)})"
 
 
 def _write_front(folder: Path, found: list[Part]) -> None:

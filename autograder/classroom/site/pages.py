@@ -10,6 +10,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from autograder.assignment import Assignment, CourseError, assignments
+from autograder.handout.start import INSTALL
 
 LONGEST = 8  # lines of code that are shown unfolded, except in exercises
 _MENTION = re.compile(r"\bAssignment (\d\d)\b(?![^\[\]]*\]\()")
@@ -35,6 +36,8 @@ def page(assignment: Assignment, links: str = "") -> NotebookNode:
         if cell.cell_type == "markdown":
             if not kind.get("solution"):  # where students answer
                 cells.append(new_markdown_cell(_text(assignment, cell.source)))
+        elif kind.get("grade_id") == INSTALL:
+            continue
         elif kind.get("solution") or kind.get("grade"):
             cells.append(new_code_cell(cell.source))
         else:
