@@ -1,7 +1,9 @@
-"""One Chromium for the tests of a module, windows whose requests are recorded, and a course."""
+"""One Chromium for the tests of a module, windows that record requests, a course, and its site."""
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,3 +88,13 @@ def home(tmp_path, course) -> Path:
     config += "c.CourseDirectory.student_id = 'ada'\n"  # both are one user here
     (root / "nbgrader_config.py").write_text(config)
     return root
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory) -> Path:
+    """The folder of a site that was made for these tests."""
+    folder = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, "-m", "autograder", "site", "--to", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder

@@ -39,8 +39,9 @@ def browse(window, site: Path) -> None:
     page = window.page
     page.goto((site / "index.html").as_uri())
     page.get_by_role("link", name="LSTM and GRU").first.click()
-    expect(page.locator("h1")).to_contain_text("LSTM and GRU")
-    expect(page.locator("article")).to_contain_text("four to five hours")
+    article = page.locator("article.bd-article")
+    expect(article.locator("h1")).to_contain_text("LSTM and GRU")
+    expect(article).to_contain_text("four to five hours")
     window.picture("site")
 
 

@@ -1,8 +1,6 @@
 """The site as its readers see it: from the disk, on a screen and a phone, in light and dark."""
 
 import re
-import subprocess
-import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -41,16 +39,6 @@ UNFOLD = """() => {
   for (const animation of document.getAnimations()) animation.finish();
 }"""
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser-site")]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    """The folder of a site that was made for this test."""
-    folder = tmp_path_factory.mktemp("site") / "site"
-    command = [sys.executable, "-m", "autograder", "site", "--to", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder
 
 
 @cache
