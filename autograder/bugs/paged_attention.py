@@ -105,7 +105,7 @@ class Leaks(BlockAllocator):
 @bug(
     BlockAllocator,
     "a block that was handed out has no user yet",
-    told_by="users, and free at [0] should be 1, yours is 0",
+    told_by="yours is [0, 0, 0",
 )
 class BeginsAtZero(BlockAllocator):
     def allocate(self):
@@ -166,7 +166,7 @@ class CountsUsers(BlockAllocator):
 @bug(
     BlockAllocator,
     "the blocks are numbered from 1",
-    told_by="the blocks, sorted at [0] should be 0, yours is 1",
+    told_by="yours is [1, 2, 3",
 )
 class FromOne(BlockAllocator):
     def __init__(self, blocks):

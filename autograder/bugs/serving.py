@@ -187,7 +187,7 @@ class StaysComputed(PreemptingScheduler):
 @bug(
     PreemptingScheduler,
     "what was found in the cache is not counted",
-    told_by="hits and preemptions at [0] should be 4, yours is 0",
+    told_by="hits and preemptions should be [4, 1], yours is [0, 1]",
 )
 class NoHits(PreemptingScheduler):
     def schedule(self):
@@ -868,7 +868,7 @@ class OneUser(SwappingScheduler):
 @bug(
     SwappingScheduler,
     "a group counts as one swap",
-    told_by="and swaps at [1] should be 2, yours is 1",
+    told_by="and swaps should be [8, 2], yours is [8, 1]",
 )
 class CountsGroups(SwappingScheduler):
     def preempt(self, number):

@@ -93,7 +93,7 @@ def experiment(ada: Student) -> None:
     assert outputs.nth(place - 1).locator("img").count() == 1
     assert "✓" in texts[place + 1]
     assert sum("You predicted" in text for text in texts) == 1
-    cell.scroll_into_view_if_needed()
+    outputs.nth(place + 1).scroll_into_view_if_needed()
     ada.window.picture("outcome")
 
 
