@@ -29,8 +29,8 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
 
     Planned cells come in the plan's order, those that are missing with the text that students
     received; an exercise's missing cell stays missing, because its code may be elsewhere. Each
-    of the other cells follows the planned cell that it followed; code above all of them follows the
-    imports, which it may need, unless it would undo them.
+    of the other cells follows the planned cell that it followed; code above the imports follows
+    them, because it may need them, unless it would undo them.
     """
     claims = recognise(submitted, plan)
     before: list[Submitted] = []
@@ -39,7 +39,8 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
     place = before
     for number, cell in enumerate(submitted):
         if (name := claims.get(number)) is None:
-            is_above = place is before and imports and _may_need_imports(cell)
+            is_first = place is before or place is extras.get(INSTALL)
+            is_above = is_first and imports and _may_need_imports(cell)
             (extras[imports] if is_above else place).append(cell)
         else:
             place = extras[name]

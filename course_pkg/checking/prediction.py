@@ -7,7 +7,7 @@ WIDTH = 80
 
 _predictions: dict[str, str] = {}  # by question
 _asked: str | None = None  # the latest question that no outcome has answered yet
-_answers: dict[tuple[str, str], str | None] = {}  # the question that a claim of a cell answers
+_answers: dict[str, tuple[str, str]] = {}  # by cell: which claim answers which question
 
 
 def predict(question: str, prediction: str) -> None:
@@ -35,18 +35,25 @@ def predict(question: str, prediction: str) -> None:
 def prediction_for(cell: str, what: str) -> str:
     """Give the prediction to show above a claim, or an empty text if there is none.
 
-    The first claim after a question answers it, and does so again when its experiment is run
-    again. A claim that has been shown before leaves the question to the experiment below.
+    The first claim after a question answers it, and does so again when its cell is run again: such
+    a claim leaves the question that waits to the experiment below. A cell that was changed is a new
+    one.
 
     Args:
         cell: the file name under which Python knows the cell of the claim.
         what: what the claim is about.
     """
     global _asked
-    question = _answers.setdefault((cell, what), _asked)
+    if cell not in _answers:
+        if _asked is None:
+            return ""
+        _answers[cell] = what, _asked
+    answering, question = _answers[cell]
+    if what != answering:
+        return ""
     if question == _asked:
         _asked = None
-    return "" if question is None else _predictions[question]
+    return _predictions[question]
 
 
 def as_text(prediction: str) -> str:

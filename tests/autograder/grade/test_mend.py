@@ -101,9 +101,13 @@ def test_a_prediction_is_the_students_and_need_not_be_there(written):
     assert [c.source for c in mended.cells] == [c.source for c in nb.cells]
 
 
-def test_code_above_all_cells_follows_the_imports(plan, solved, stub):
+@pytest.mark.parametrize("above", ["all cells", "the imports"])
+def test_code_above_the_imports_follows_them(plan, solved, stub, above):
     nb = as_json(solved, stub)
-    nb["cells"].insert(0, code("half = torch.tensor(0.5)"))
+    kinds = [cell["cell_type"] for cell in nb["cells"]]
+    imports = [n for n, kind in enumerate(kinds) if kind == "code"][1]
+    assert "import torch" in "".join(nb["cells"][imports]["source"])
+    nb["cells"].insert(0 if above == "all cells" else imports, code("half = torch.tensor(0.5)"))
     found = [c.source for c in mend(read(json.dumps(nb).encode()).cells, plan).cells]
     place = found.index("half = torch.tensor(0.5)")
     assert "from course_pkg import" in found[place - 1]

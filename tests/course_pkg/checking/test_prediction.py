@@ -68,6 +68,14 @@ def test_one_that_waits_is_shown_with_the_next_outcome_and_the_last_wins(capsys)
     assert said(capsys) == []
 
 
+def test_an_experiment_that_was_run_too_early_shows_it_the_next_time(capsys):
+    for expected in ([], ["You predicted: the first"]):
+        claim("x", 1, above=0)
+        claim("y", 1, above=0)
+        assert said(capsys) == expected
+        predict("Which?", "the first")
+
+
 def test_a_long_one_is_wrapped(capsys):
     predict("Which?", "word " * 50)
     claim("x", 1, above=0)
