@@ -95,7 +95,7 @@ def archive(assignment: Assignment, path: Path) -> None:
 
 def _stage(assignment: Assignment, folder: Path) -> None:
     """Copy what grades this assignment: nothing of later ones, and no graders of others."""
-    unwanted = shutil.ignore_patterns("__pycache__", "course", "bugs", "hidden")
+    unwanted = shutil.ignore_patterns("__pycache__", "course", "bugs", "challenges", "hidden")
     shutil.copytree(ROOT / "course_pkg", folder / "course_pkg", ignore=unwanted)
     drop_later(assignment, folder / "course_pkg")
     shutil.copytree(ROOT / "autograder", folder / "autograder", ignore=unwanted)
