@@ -7,12 +7,11 @@ its lms_user_id is Canvas's ID. Students who have not submitted have no mark, ra
 Penalties for being late are settled first, as policy.toml says.
 """
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
 from nbgrader.api import Assignment, Gradebook, MissingEntry, Student, SubmittedAssignment
-from nbgrader.plugins import CsvExportPlugin, ExportPlugin
+from nbgrader.plugins import ExportPlugin
 from traitlets import Unicode
 
 from autograder.assignment import CourseError
@@ -24,22 +23,50 @@ from autograder.grade.late.settle import settle
 Row = list[str | float]
 
 
-class Table(CsvExportPlugin):
-    """nbgrader's own table, which has a column of penalties."""
+class Table(ExportPlugin):
+    """The table of nbgrader's own exporter, whose file breaks at commas and quotes in names."""
 
+    columns = ("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name")
+    columns += ("email", "raw_score", "late_submission_penalty", "score", "max_score")
     course = Unicode(".", help="The course's folder.").tag(config=True)
 
     def export(self, gradebook: Gradebook) -> None:
-        """Settle penalties, then write the file, without formulas.
+        """Settle penalties, then write the file, `--to` or grades.csv, also over an older one.
 
         Raises:
-            SystemExit: policy.toml cannot be used.
+            SystemExit: policy.toml cannot be used, or the file cannot be written.
         """
         _settle(gradebook, self.course)
-        super().export(gradebook)
-        path = Path(self.to or "grades.csv")  # where nbgrader has written it
-        lines = path.read_text(encoding="utf-8").splitlines()
-        path.write_text(as_csv(csv.reader(lines)), encoding="utf-8")
+        text = as_csv([self.columns, *self.rows(gradebook)])
+        path = Path(self.to or "grades.csv")
+        try:
+            path.write_text(text, encoding="utf-8", newline="")
+        except OSError as error:
+            raise SystemExit(f"{path} cannot be written: {error.strerror}") from None
+
+    def rows(self, gradebook: Gradebook) -> Iterator[tuple]:
+        """Give a row for each assignment and student; who has not submitted has zeros."""
+        chosen = [str(name) for name in self.student]  # nbgrader reads 123 as a number
+        students = [s for s in gradebook.students if not chosen or s.id in chosen]
+        for assignment in gradebook.assignments:
+            if self.assignment and assignment.name not in map(str, self.assignment):
+                continue
+            for student in students:
+                found = _submission(gradebook, assignment, student)
+                raw, penalty = _scores(found) if found else (0.0, 0.0)
+                yield (
+                    assignment.name,
+                    assignment.duedate,
+                    found.timestamp if found else None,
+                    student.id,
+                    student.last_name,
+                    student.first_name,
+                    student.email,
+                    raw,
+                    penalty,
+                    max(0.0, raw - penalty),
+                    assignment.max_score,
+                )
 
 
 class Export(ExportPlugin):
@@ -188,7 +215,13 @@ def _mark(submission: SubmittedAssignment | None) -> str | float:
     """The score less the penalty for being late, as nbgrader's own exporter gives it."""
     if submission is None:
         return ""
-    return round(max(0.0, submission.score - (submission.late_submission_penalty or 0.0)), 2)
+    score, penalty = _scores(submission)
+    return round(max(0.0, score - penalty), 2)
+
+
+def _scores(submission: SubmittedAssignment) -> tuple[float, float]:
+    """The score, and the penalty for being late."""
+    return submission.score, submission.late_submission_penalty or 0.0
 
 
 def _comments(submission: SubmittedAssignment | None) -> str:

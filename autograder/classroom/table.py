@@ -10,7 +10,7 @@ from autograder.assignment import CourseError
 _FORMULAS = tuple("=+-@＝＋－＠")  # what spreadsheets take for the beginning of a formula
 
 
-def write(path: Path, rows: Iterable[Sequence[str]]) -> None:
+def write(path: Path, rows: Iterable[Sequence[object]]) -> None:
     """Write rows to a new file.
 
     Raises:
@@ -18,7 +18,7 @@ def write(path: Path, rows: Iterable[Sequence[str]]) -> None:
     """
     try:
         with open(path, "x", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(map(harmless, row) for row in rows)
+            file.write(as_csv(rows))
     except FileExistsError:
         raise CourseError(f"{path} exists: remove it, or name another file with --to") from None
     except OSError as error:
@@ -26,9 +26,9 @@ def write(path: Path, rows: Iterable[Sequence[str]]) -> None:
 
 
 def as_csv(rows: Iterable[Sequence[object]]) -> str:
-    """Write rows as the text of a file."""
+    """Write rows as the text of a file, whose lines end with CR LF, as RFC 4180 says."""
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(map(harmless, row) for row in rows)
+    csv.writer(file).writerows(map(harmless, row) for row in rows)
     return file.getvalue()
 
 

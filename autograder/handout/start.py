@@ -2,10 +2,9 @@
 
 import re
 import textwrap
-import tomllib
 
-from autograder.assignment import ROOT, Assignment, CourseError
-from autograder.handout.wheel import filename
+from autograder.assignment import Assignment, CourseError
+from autograder.handout.wheel import filename, project
 
 INSTALL = "install-course-pkg"  # the cell's name
 WHEELS = "wheels"  # the release of the repository that has the wheels; see wheels.yml
@@ -42,7 +41,7 @@ def repository() -> str | None:
     Raises:
         CourseError: pyproject.toml has another address.
     """
-    address = _project().get("urls", {}).get("Repository", _PLACEHOLDER)
+    address = project().get("urls", {}).get("Repository", _PLACEHOLDER)
     if address == _PLACEHOLDER:
         return None
     if not (found := re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)", address)):
@@ -71,7 +70,7 @@ def installing(assignment: Assignment) -> str:
     The wheel is taken from the notebook's folder or from the repository. Only packages that are
     missing come with it: on Colab another torch would take minutes, and lose the GPU.
     """
-    needed = [re.match(r"[\w-]+", line)[0] for line in _project()["dependencies"]]
+    needed = [re.match(r"[\w-]+", line)[0] for line in project()["dependencies"]]
     lines = textwrap.wrap(" ".join(needed), width=80, break_on_hyphens=False)
     packages = "\n".join(f'        "{line}",' for line in lines)
     names = {"wheel": filename(assignment), "packages": packages}
@@ -79,7 +78,3 @@ def installing(assignment: Assignment) -> str:
         return _CELL.format(**names, imports="", online="")
     online = _ONLINE.format(repository=public, release=WHEELS)
     return _CELL.format(**names, imports=_IMPORTS, online=online)
-
-
-def _project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -5,12 +5,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.handout.exercise import stub
 
-_VERSION = re.compile(r'^version = "(.*)"$', re.MULTILINE)
+
+def project() -> dict:
+    """Read what pyproject.toml says about the course: its version, dependencies and address."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def filename(assignment: Assignment) -> str:
@@ -52,13 +56,9 @@ def drop_later(assignment: Assignment, package: Path) -> None:
             shutil.rmtree(package / "data" / "weights" / other.topic, ignore_errors=True)
 
 
-def _project() -> str:
-    return (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-
-
 def _version(assignment: Assignment) -> str:
     """A version of its own, so that pip replaces the wheel of an earlier assignment."""
-    return f"{_VERSION.search(_project())[1]}+{int(assignment.name[:2])}"
+    return f"{project()['version']}+{int(assignment.name[:2])}"
 
 
 def _stage(assignment: Assignment, staging: Path) -> None:
@@ -67,7 +67,10 @@ def _stage(assignment: Assignment, staging: Path) -> None:
     drop_later(assignment, package)
     own = package / f"{assignment.topic}.py"
     own.write_text(stub(own), encoding="utf-8")
-    project = _VERSION.sub(f'version = "{_version(assignment)}"', _project())
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    text = re.sub(
+        r'^version = ".*"$', f'version = "{_version(assignment)}"', text, flags=re.MULTILINE
+    )
     # The sandbox is the grader's.
-    project = re.sub(r"\n\[project\.entry-points.*?\n(?=\n\[)", "", project, flags=re.DOTALL)
-    (staging / "pyproject.toml").write_text(project, encoding="utf-8")
+    text = re.sub(r"\n\[project\.entry-points.*?\n(?=\n\[)", "", text, flags=re.DOTALL)
+    (staging / "pyproject.toml").write_text(text, encoding="utf-8")

@@ -1,7 +1,5 @@
 """The report on a class as a page and as a table."""
 
-import csv
-import io
 from collections import Counter
 from datetime import datetime
 
@@ -10,7 +8,7 @@ import numpy as np
 from autograder.classroom.reports.results import Classroom, Graded
 from autograder.classroom.reports.statistics import FEWEST, statistics, stuck
 from autograder.classroom.reports.templates import template
-from autograder.classroom.table import harmless
+from autograder.classroom.table import as_csv
 
 
 def page(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -> str:
@@ -93,8 +91,5 @@ def table(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -
         )
     rows += [{"student": s, "state": "collected, not graded"} for s in classroom.collected]
     rows += [{"student": s, "state": "not submitted"} for s in classroom.missing]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
-    return file.getvalue()
+    columns = list(rows[0])
+    return as_csv([columns, *([row.get(column) for column in columns] for row in rows)])

@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from autograder.assignment import ROOT, assignments
+from autograder.assignment import ROOT, CourseError, assignments
 from autograder.author.notebook import pictures
 from autograder.classroom.site import pages
 from autograder.classroom.site.facts import Part, parts
@@ -34,11 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the sources, and let Sphinx make the site; return its exit status."""
+    """Write the sources, and let Sphinx make the site; return its exit status.
+
+    Raises:
+        CourseError: the site or its sources would replace something else.
+    """
     target = arguments.to.resolve()
-    sources = target.with_name(f"{target.name}-sources")
-    shutil.rmtree(sources, ignore_errors=True)
-    shutil.rmtree(target, ignore_errors=True)
+    _may_be_replaced(target, made_with=".buildinfo")
+    sources = target.with_name(f"{target.name}-sources").resolve()
+    _may_be_replaced(sources, made_with=".doctrees")
+    for folder in (target, sources):
+        if folder.exists():
+            shutil.rmtree(folder)
+    (sources / ".doctrees").mkdir(parents=True)  # first: what is left half-made is known by it
     write_sources(sources)
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
     command += ["--conf-dir", str(PAGES), "--doctree-dir", str(sources / ".doctrees")]
@@ -47,6 +55,22 @@ def main(arguments: argparse.Namespace) -> int:
     if status == 0:
         print(f"The site is {target / 'index.html'}")
     return status
+
+
+def _may_be_replaced(folder: Path, *, made_with: str) -> None:
+    """Accept a folder that is missing, empty, or made by this command, which `made_with` tells."""
+    if any(place.is_relative_to(folder) for place in (ROOT, Path.cwd())):
+        raise CourseError(
+            f"{folder} holds the course or the current folder, and the site would replace it: name "
+            "another folder with --to"
+        )
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / made_with).exists()):
+        raise CourseError(
+            f"{folder} is no site of this command's, which would replace it: remove it, or name "
+            "another folder with --to"
+        )
 
 
 def write_sources(folder: Path) -> None:

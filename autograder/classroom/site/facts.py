@@ -8,6 +8,7 @@ from autograder.assignment import ROOT, Assignment, CourseError, assignments
 
 PARTS = ROOT / "docs" / "site" / "parts.toml"
 _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_OPENING = re.compile(r"# ([^\n]+)\n\n(?!\*\*Time:)(\S.*?)\n\n", re.DOTALL)
 _HOURS = re.compile(r"\*\*Time:\*\*\s+(\w+)\s+to\s+(\w+)\s+hours")
 _NEEDS = re.compile(r"\*\*You\s+need:\*\*(.*?)(?=\n\n)", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.;])\s+")
@@ -52,23 +53,27 @@ def facts(assignment: Assignment) -> Facts:
     """Read what the master of an assignment says about it.
 
     Raises:
-        CourseError: a master does not say how long it takes, or what one needs.
+        CourseError: a master does not say what one builds, how long it takes, or what one needs.
     """
     text = assignment.master.read_text(encoding="utf-8")
+    if (opening := _OPENING.match(text)) is None:
+        raise CourseError(
+            f"{assignment.master}:1: the site needs a heading, '# …', and below it a paragraph on "
+            "what one builds"
+        )
     hours, needed = _HOURS.search(text), _NEEDS.search(text)
     if hours is None or needed is None or not {*hours.groups()} <= {*_NUMBERS}:
         raise CourseError(
             f"{assignment.master}:1: the site needs a line such as '**Time:** four to five hours. "
             "**You need:** …'"
         )
-    heading, build = text.split("\n\n")[:2]
     needs, helps = [], []
     for sentence in _SENTENCE.split(needed[1]):
         (helps if _HELPFUL.search(sentence) else needs).extend(_TOPIC.findall(sentence))
     return Facts(
         assignment,
-        title=heading.removeprefix("# "),
-        build=" ".join(build.split()),
+        title=opening[1],
+        build=" ".join(opening[2].split()),
         hours=(_NUMBERS.index(hours[1]) + 1, _NUMBERS.index(hours[2]) + 1),
         needs=tuple(dict.fromkeys(needs)),
         helps=tuple(topic for topic in dict.fromkeys(helps) if topic not in needs),

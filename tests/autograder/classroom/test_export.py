@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from nbgrader.api import Gradebook
+from nbgrader.plugins import CsvExportPlugin
 from traitlets.config import Config
 
 from autograder.classroom import marks
@@ -118,6 +119,52 @@ def test_no_cell_becomes_a_formula(database, tmp_path, exporter):
         cells = {cell for row in csv.reader(file) for cell in row}
     assert {"'=1+1", "4.0"} <= cells
     assert not [cell for cell in cells if cell[:1] in ("=", "@", "-", "+")]
+
+
+NAMES = [
+    '"Bobby',
+    'a "b" c',
+    "Lovelace, Ada",
+    "a\u2028b",
+    "a\x85b",
+    "a\x0bb",
+    "a\x0cb",
+    "a\rb",
+    "Zoë",
+]
+
+
+@pytest.mark.parametrize("exporter", [marks.Canvas, marks.Moodle, marks.Gradescope, marks.Table])
+def test_no_name_breaks_a_row(database, tmp_path, exporter):
+    path = tmp_path / "gradebook.db"
+    shutil.copy(database.removeprefix("sqlite:///"), path)
+    with Gradebook(f"sqlite:///{path}", toolbox.COURSE) as book:
+        for number, name in enumerate(NAMES):
+            book.add_student(f"s{number}", first_name="F", last_name=name)
+        to = str(tmp_path / "marks.csv")
+        exporter(config=Config({"ExportPlugin": {"to": to}})).export(book)
+    with open(to, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert len({len(row) for row in rows}) == 1
+    for number, name in enumerate(NAMES):
+        found = [row for row in rows if f"s{number}" in row]
+        assert len(found) == (2 if exporter is marks.Table else 1)
+        expected = f"{name}, F" if exporter is marks.Canvas else name
+        assert all(expected in row for row in found)
+
+
+@pytest.mark.parametrize("chosen", [{}, {"assignment": ["02_lstm"]}, {"student": ["ada", 7]}])
+def test_the_table_has_what_nbgraders_has(database, tmp_path, chosen):
+    path, texts = tmp_path / "gradebook.db", []
+    shutil.copy(database.removeprefix("sqlite:///"), path)
+    with Gradebook(f"sqlite:///{path}", toolbox.COURSE) as book:
+        book.find_student("bob").last_name = "O'Hara"  # nbgrader's file breaks at commas
+        book.db.commit()
+        for exporter in (CsvExportPlugin, marks.Table):
+            to = tmp_path / "marks.csv"
+            exporter(config=Config({"ExportPlugin": {"to": str(to), **chosen}})).export(book)
+            texts.append(to.read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
 
 
 def test_marks_that_will_change_are_named(export, caplog):

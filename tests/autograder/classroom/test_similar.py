@@ -152,10 +152,29 @@ def test_passages_that_many_share_say_nothing(course):
 
 
 def test_a_prediction_is_no_code_of_the_students():
-    sources = ['predict(\n    "Which?",\n    "the first",  # mine\n)', "print(predict)"]
+    assert written('predict(\n    "Which?",\n    "the first",  # mine\n)', "print(predict)") == (
+        "print(predict)"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '"Which?", (lambda x: x + 1)(1)',
+        'f"{[x for x in range(9)]}", "mine"',
+        '"Which?", "mine", print(1)',
+        '"Which?", "mine", key=print(1)',
+        '*["Which?", print(1)]',
+    ],
+)
+def test_code_cannot_hide_in_a_prediction(arguments):
+    assert written(f"predict({arguments})") == f"predict({arguments})"
+
+
+def written(*sources: str) -> str:
+    """What is compared of cells that are not the assignment's."""
     submission = SimpleNamespace(steps=lambda: [Step(None, source) for source in sources])
-    found = similar._cells(submission, SimpleNamespace(cells={}))
-    assert found == {similar.OTHER: "print(predict)"}
+    return similar._cells(submission, SimpleNamespace(cells={}))[similar.OTHER]
 
 
 def test_docstrings_go_and_nothing_else():

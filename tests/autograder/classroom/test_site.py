@@ -2,6 +2,8 @@
 
 import json
 import re
+from argparse import Namespace
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -44,6 +46,37 @@ def test_a_master_without_hours_is_refused(written):
     written.write_text("# Second\n\nText.\n\n**You need:** nothing.\n\nMore.\n")
     with pytest.raises(CourseError, match=r"02_second\.md:1: the site needs a line such as"):
         facts.facts(Assignment("02_second"))
+
+
+@pytest.mark.parametrize(
+    "opening", ["# Second", "# Second\nYou build it.", "You build it.\n\nMore."]
+)
+def test_a_master_that_does_not_say_what_one_builds_is_refused(written, opening):
+    written.write_text(
+        f"{opening}\n\n**Time:** four to five hours. **You need:** nothing.\n\nMore.\n"
+    )
+    with pytest.raises(CourseError, match=r"02_second\.md:1: the site needs a heading, '# …'"):
+        facts.facts(Assignment("02_second"))
+
+
+def test_a_master_of_one_paragraph_is_refused(written):
+    written.write_text("# Second. **Time:** four to five hours. **You need:** nothing.")
+    with pytest.raises(CourseError, match=r"02_second\.md:1: the site needs a heading, '# …'"):
+        facts.facts(Assignment("02_second"))
+
+
+@pytest.mark.parametrize(
+    ("topic", "needs", "helps"),
+    [
+        ("rnn", (), ()),
+        ("attention", (), ("seq2seq",)),  # "…, but nothing here depends on it"
+        ("paged_attention", ("attention", "gpt"), ("kv_cache",)),  # "It helps to know …"
+        ("mae", ("vit", "positions"), ("bert",)),  # "BERT … helps"
+    ],
+)
+def test_what_one_needs_is_told_from_what_helps(topic, needs, helps):
+    (found,) = [facts.facts(each) for each in assignments() if each.topic == topic]
+    assert (found.needs, found.helps) == (needs, helps)
 
 
 def test_parts_hold_every_assignment_once_and_build_on_earlier_ones():
@@ -156,6 +189,60 @@ def test_the_scoreboard_is_a_table_or_says_how_to_get_one(tmp_path, monkeypatch)
     page = (tmp_path / "graders.md").read_text()
     assert "| `lstm_step` | 6 | 9 of 9 | 9 | 39 of 40 | 1 | 3 of 3 |" in page
     assert "| `triton_flash_forward` | 6 | not run: Triton is not installed | | | | |" in page
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """Make a site in a folder, without Sphinx; only what it writes is there."""
+
+    def sphinx(call: list[str], cwd: Path) -> int:
+        Path(call[-1]).mkdir()
+        Path(call[-1], ".buildinfo").touch()
+        return 0
+
+    monkeypatch.setattr(command, "write_sources", lambda folder: (folder / "new").touch())
+    monkeypatch.setattr(command.subprocess, "call", sphinx)
+    return lambda to: command.main(Namespace(to=to))
+
+
+def test_a_site_replaces_an_older_one(make, tmp_path):
+    target = tmp_path / "site"
+    target.mkdir()  # an empty one
+    assert make(target) == 0
+    (target / "old").touch()
+    (tmp_path / "site-sources" / "old").touch()
+    assert make(target) == 0
+    assert sorted(path.name for path in target.iterdir()) == [".buildinfo"]
+    names = sorted(path.name for path in (tmp_path / "site-sources").iterdir())
+    assert names == [".doctrees", "new"]
+
+
+@pytest.mark.parametrize("taken", ["site", "site-sources"])
+def test_a_site_replaces_nothing_else(make, tmp_path, taken):
+    mine = tmp_path / taken / "mine"
+    mine.parent.mkdir()
+    mine.touch()
+    with pytest.raises(CourseError, match=rf"/{taken} is no site .*: remove it, or name another"):
+        make(tmp_path / "site")
+    assert mine.exists()
+
+
+def test_a_site_replaces_no_file(make, tmp_path):
+    (tmp_path / "site").write_text("mine")
+    with pytest.raises(CourseError, match=r"/site is no site of this command's"):
+        make(tmp_path / "site")
+    assert (tmp_path / "site").read_text() == "mine"
+
+
+def test_a_site_removes_neither_the_course_nor_the_current_folder(make, tmp_path, monkeypatch):
+    within = tmp_path / "site" / "within"
+    within.mkdir(parents=True)
+    (tmp_path / "site" / ".buildinfo").touch()
+    monkeypatch.chdir(within)
+    for folder in (Path(".."), Path("."), command.ROOT, command.ROOT.parent, Path("/")):
+        with pytest.raises(CourseError, match="holds the course or the current folder"):
+            make(folder)
+    assert within.exists()
 
 
 def test_links_to_the_repository_appear_once_it_has_an_address(monkeypatch):

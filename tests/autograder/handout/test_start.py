@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 import shutil
+import subprocess
 
 import nbformat
 import pytest
@@ -13,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from autograder.assignment import ROOT, Assignment, CourseError
 from autograder.author.build import linked
 from autograder.author.notebook import notebook
-from autograder.handout import start
+from autograder.handout import start, wheel
 from autograder.handout.wheel import filename
 
 LSTM = Assignment("02_lstm")
@@ -31,7 +32,7 @@ def publish(monkeypatch, tmp_path):
         text, count = re.subn(r'^Repository = ".*"$', f'Repository = "{address}"', text, flags=re.M)
         assert count == 1
         (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
-        monkeypatch.setattr(start, "ROOT", tmp_path)
+        monkeypatch.setattr(wheel, "ROOT", tmp_path)
 
     return at
 
@@ -131,8 +132,29 @@ def test_where_it_is_missing_its_wheel_is_installed(run, beside, wheel):
 
 def test_the_workflow_publishes_wheels_where_the_cell_looks_for_them():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text())
-    (job,) = workflow["jobs"].values()
+    job = workflow["jobs"]["publish"]
     script = "\n".join(step.get("run", "") for step in job["steps"])
     assert f"gh release upload {start.WHEELS} " in script
     assert workflow[True]["push"]["branches"] == ["main"]  # YAML reads `on` as True
     assert job["permissions"] == {"contents": "write"}
+
+
+@pytest.mark.parametrize(
+    ("repository", "said"),
+    [("Someone/sequence-models", "is-here=true\n"), ("someone/sequence-models-2026", "")],
+)
+def test_only_the_repository_of_the_address_publishes(publish, tmp_path, repository, said):
+    publish(PUBLIC)
+    folder = ROOT / ".github" / "workflows"
+    for name, job in (("wheels", "publish"), ("site", "build")):
+        jobs = yaml.safe_load((folder / f"{name}.yml").read_text())["jobs"]
+        assert jobs["address"] == {"uses": "./.github/workflows/address.yml"}
+        assert jobs[job]["needs"] == "address"
+        assert jobs[job]["if"] == "needs.address.outputs.is-here == 'true'"
+    assert yaml.safe_load((folder / "site.yml").read_text())["jobs"]["publish"]["needs"] == "build"
+    steps = yaml.safe_load((folder / "address.yml").read_text())["jobs"]["compare"]["steps"]
+    output = tmp_path / "output"
+    output.touch()
+    names = {"GITHUB_REPOSITORY": repository, "GITHUB_OUTPUT": str(output)}
+    subprocess.run(["bash", "-e", "-c", steps[-1]["run"]], cwd=tmp_path, env=names, check=True)
+    assert output.read_text() == said
