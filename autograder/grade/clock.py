@@ -1,4 +1,8 @@
-"""The processor time of a sandbox, counted outside: nothing that runs inside can stop the clock."""
+"""The processor time of a sandbox, counted outside, a few times a second.
+
+Nothing that runs inside can stop the clock. What a process uses between the last look and its end
+is known from its parent, unless the parent ignores SIGCHLD: then it is missing.
+"""
 
 import threading
 from collections.abc import Callable

@@ -156,20 +156,18 @@ def test_passes_are_counted():
     assert knowing == pytest.approx(1000 * 2 / 12)  # nine tokens, then three
 
 
-def test_the_numbers_of_one_text_say_nothing_of_another():
-    kept = {}
-    two = Passes(texts=2, prompt=200, new=2)
-    two.measure(lambda tokens, k: kept.setdefault(tuple(tokens), []), SECRET)
-    first, *_, last = (set(tokens) for tokens in kept)
-    # Of 2048 numbers each text has some 100; frequent tokens would be common to both.
-    assert len(first & last) < 0.3 * min(len(first), len(last))
-
-
 @pytest.mark.parametrize(
     "draft", [[0] * 9, (0, 0), [True], [0.0], ["0"], None, torch.zeros(2, dtype=torch.int64)]
 )
 def test_drafts_are_short_lists_of_numbers(draft):
     assert "challenge" in refused(SPECULATIVE, lambda tokens, k: draft)
+
+
+def test_the_numbers_of_one_text_say_nothing_of_another():
+    kept = {}
+    SPECULATIVE.measure(lambda tokens, k: kept.setdefault(tuple(tokens), []), SECRET)
+    first, *_, last = (set(tokens) for tokens in kept)
+    assert len(first & last) <= 1  # a line's end and a full stop, at least, are in both
 
 
 def nearest(images, labels, unknown):
