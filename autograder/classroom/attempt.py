@@ -116,8 +116,8 @@ def attempt(kernel: Kernel, challenge: Challenge, secret: int) -> Attempt:
             reason = textwrap.shorten(str(error), LONGEST)
         except Exception as error:  # an answer for which nothing here is prepared
             reason = f"its answers cannot be used: {type(error).__name__}"
-    if clock.is_over:
-        value, reason = None, f"it took more than {limit:g} s of processor time"
+    if clock.reason:
+        value, reason = None, clock.reason
     return Attempt(value, round(clock.used, 1), reason)
 
 

@@ -167,7 +167,7 @@ def test_the_numbers_of_one_text_say_nothing_of_another():
     kept = {}
     SPECULATIVE.measure(lambda tokens, k: kept.setdefault(tuple(tokens), []), SECRET)
     first, *_, last = (set(tokens) for tokens in kept)
-    assert len(first & last) <= 1  # a line's end and a full stop, at least, are in both
+    assert len(first & last) <= 2  # a line's end and a full stop, at least, are in both
 
 
 def nearest(images, labels, unknown):
@@ -348,6 +348,26 @@ def challenge(*known):
     assert found.value is None
     assert found.reason == "it took more than 1 s of processor time"
     assert 1 <= found.seconds < 4
+
+
+@toolbox.needs_sandbox
+def test_short_processes_do_not_hide():
+    found = in_sandbox(
+        """\
+def challenge(*known):
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        if not os.fork():
+            until = time.monotonic() + 0.02
+            while time.monotonic() < until:
+                pass
+            os._exit(0)
+        time.sleep(0.02)
+""",
+        Admission(loads=1, count=40),
+    )
+    assert found.value is None
+    assert found.reason == "it started more than 50 processes and threads"
 
 
 @toolbox.needs_sandbox
