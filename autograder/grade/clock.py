@@ -13,7 +13,7 @@ from autograder.grade.sandbox import Limits
 from autograder.grade.watch import descendants
 
 SECONDS = 0.1  # between two looks
-STARTS = 50  # processes and threads that may be started
+STARTS = 100  # processes and threads of a sandbox, those before the clock began among them
 _OWN, _CHILDREN, _START = slice(11, 13), slice(13, 15), 19  # fields of /proc/PID/stat behind ")"
 _TICK = 100  # in a second, on every Linux (see time(7), "USER_HZ")
 

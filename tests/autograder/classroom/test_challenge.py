@@ -367,7 +367,7 @@ def challenge(*known):
         Admission(loads=1, count=40),
     )
     assert found.value is None
-    assert found.reason == "it started more than 50 processes and threads"
+    assert found.reason == "it started more than 100 processes and threads"
 
 
 @toolbox.needs_sandbox
