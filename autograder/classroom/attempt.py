@@ -5,7 +5,7 @@ import hashlib
 import textwrap
 import time
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -54,18 +54,28 @@ def chosen_name(steps: list[Step], plan: Plan) -> str | None:
     """Read the name that a student has chosen, without running anything.
 
     Returns:
-        The last one; None if there is none, or it is too long or cannot be shown.
+        The last one; None if there is none, or it is too long or would not be seen.
     """
     found = None
     for source in _own(steps, plan):
         tree = syntax.parse(source)
         for node in tree.body if tree else ():
             match node:
-                case ast.Assign(targets=[ast.Name(id)], value=ast.Constant(str(text))) if (
-                    id == NAME
-                ):
+                case (
+                    ast.Assign(targets=[ast.Name(id)], value=ast.Constant(str(text)))
+                    | ast.AnnAssign(target=ast.Name(id), value=ast.Constant(str(text)))
+                ) if id == NAME:
                     found = unicodedata.normalize("NFC", " ".join(text.split()))
-    return found if found and len(found) <= LETTERS and found.isprintable() else None
+    return found if found and _is_seen(found) else None
+
+
+def _is_seen(name: str) -> bool:
+    """Say whether a name is short, has a letter or digit, and nothing that nobody sees."""
+    if len(name) > LETTERS or not name.isprintable():
+        return False
+    shown = unicodedata.normalize("NFKC", name)
+    has_filler = any("FILLER" in unicodedata.name(letter, "") for letter in shown)
+    return not has_filler and any(letter.isalnum() for letter in shown)
 
 
 def secret_of(inputs: int, assignment: str) -> int:
@@ -83,10 +93,13 @@ def measure(task: Task) -> Attempt:
     with bounded(2 * Bounds.submission + PATIENCE * challenge.seconds + GRACE):
         try:
             with start(task.assignment) as kernel:
-                _run_cells(kernel, task)
-                return attempt(kernel, challenge, secret_of(task.inputs, task.assignment))
+                ended = _run_cells(kernel, task)
+                found = attempt(kernel, challenge, secret_of(task.inputs, task.assignment))
         except KernelDied as error:
             return Attempt(None, reason=f"its cells did not run: {error}")
+    if ended and found.value is None:
+        found = replace(found, reason=f"{ended}; {found.reason}")
+    return found
 
 
 def attempt(kernel: Kernel, challenge: Challenge, secret: int) -> Attempt:
@@ -103,8 +116,8 @@ def attempt(kernel: Kernel, challenge: Challenge, secret: int) -> Attempt:
             reason = textwrap.shorten(str(error), LONGEST)
         except Exception as error:  # an answer for which nothing here is prepared
             reason = f"its answers cannot be used: {type(error).__name__}"
-    if clock.is_over:
-        value, reason = None, f"it took more than {limit:g} s of processor time"
+    if clock.reason:
+        value, reason = None, clock.reason
     return Attempt(value, round(clock.used, 1), reason)
 
 
@@ -115,23 +128,32 @@ def _living(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def _run_cells(kernel: Kernel, task: Task) -> None:
+def _run_cells(kernel: Kernel, task: Task) -> str:
     """Run what grading would run: no checks, no experiments of the notebook.
 
+    Returns:
+        Which limit has ended cells that the student added; empty if none has.
     Raises:
         KernelDied: a cell ended the kernel.
     """
     left = Bounds.all_own  # for all that the student wrote: no time to train anything beforehand
+    ended = ""
     for step in task.steps:
-        if is_students(step, task.plan):
-            started = time.monotonic()
-            if left > 0:
-                kernel.run(step.source, min(Bounds.own, left))
+        if not is_students(step, task.plan):
+            planned = task.plan.cells[step.name or ""]
+            if not (planned.is_checked or planned.is_experiment):
+                kernel.run(planned.source, Bounds.cell)
+        elif left <= 0:
+            ended = (
+                f"its own cells took more than {Bounds.all_own:g} s, and later ones were not run"
+            )
+        else:
+            started, limit = time.monotonic(), min(Bounds.own, left)
+            _, in_time = kernel.run(step.source, limit)
+            if not in_time:
+                ended = f"one of its own cells was ended after {limit:.0f} s"
             left -= time.monotonic() - started
-            continue
-        planned = task.plan.cells[step.name or ""]
-        if not (planned.is_checked or planned.is_experiment):
-            kernel.run(planned.source, Bounds.cell)
+    return ended
 
 
 def _own(steps: list[Step], plan: Plan) -> list[str]:

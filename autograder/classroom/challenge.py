@@ -9,9 +9,9 @@ import contextlib
 import io
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 import torch
@@ -141,7 +141,7 @@ def baseline(challenge: Challenge, secret: int) -> float:
 def ranked(entries: list[Entry], challenge: Challenge) -> list[Row]:
     """Give places; equal values share one, and attempts that do not count come last.
 
-    Students without a name of their own are anonymous, and a name that two have chosen is numbered.
+    Students without a name of their own are anonymous. A name that is already taken is numbered.
     """
     sign = 1 if challenge.less_is_better else -1
 
@@ -150,20 +150,15 @@ def ranked(entries: list[Entry], challenge: Challenge) -> list[Row]:
         return (value is None, sign * round(value or 0.0, challenge.digits), entry.student)
 
     rows: list[Row] = []
-    anonymous, taken = 0, Counter[str]()
+    taken = set[str]()
     values = [
         round(entry.attempt.value, challenge.digits)
         for entry in entries
         if entry.attempt.value is not None
     ]
     for entry in sorted(entries, key=order):
-        if entry.name is None:
-            anonymous += 1
-            name = f"anonymous {anonymous}"
-        else:
-            taken[entry.name.casefold()] += 1
-            again = taken[entry.name.casefold()]
-            name = entry.name if again == 1 else f"{entry.name} ({again})"
+        name = next(name for name in _names(entry) if name.casefold() not in taken)
+        taken.add(name.casefold())
         place = value = ""
         if entry.attempt.value is not None:
             own = round(entry.attempt.value, challenge.digits)
@@ -172,6 +167,13 @@ def ranked(entries: list[Entry], challenge: Challenge) -> list[Row]:
         seconds = f"{entry.attempt.seconds:.1f}"
         rows.append(Row(place, name, value, seconds, entry.student, entry.attempt.reason))
     return rows
+
+
+def _names(entry: Entry) -> Iterator[str]:
+    """Give the names under which a student may be shown, the best one first."""
+    if entry.name is None:
+        return (f"anonymous {number}" for number in count(1))
+    return chain([entry.name], (f"{entry.name} ({number})" for number in count(2)))
 
 
 def page(assignment: Assignment, challenge: Challenge, rows: list[Row], baseline: str) -> str:

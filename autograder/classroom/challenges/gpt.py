@@ -46,8 +46,8 @@ class BitsPerByte(Challenge):
         language = Language(secret)
         training = language.text(self.size, Random(f"{secret} training"))
         length, bits = self.given + self.asked, 0.0
-        hidden = language.text(self.stretches * length, Random(f"{secret} hidden"))
-        rows = torch.tensor(list(hidden)).reshape(self.stretches, length)
+        hidden = [language.text(length, Random(f"{secret} {n}")) for n in range(self.stretches)]
+        rows = torch.tensor([list(stretch) for stretch in hidden])  # none goes on with another
         predict = function(training)
         if not callable(predict):
             raise Refused(f"challenge must return a function, and gave {predict!r:.40}")

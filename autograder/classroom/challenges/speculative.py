@@ -15,6 +15,7 @@ from course_pkg.speculative import draw_token, prompt_lookup
 
 TEMPERATURE = 0.7
 LONGEST = 8  # tokens of a draft
+START = 32  # tokens of documentation that a text begins from, and that nobody sees
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,9 @@ class Passes(Challenge):
     """Count the passes in which the target writes hidden texts, with a student's drafts.
 
     A draft passes as far as it equals the target's own text, so that text is written beforehand.
-    Whoever drafts sees other numbers than the target's: with them, a copy of the target that came
-    along with the course would say nothing.
+    The target has written the prompt, too: no part of a text is in the documentation that came
+    along with the course. Each text has numbers of its own for its tokens. A copy of the target
+    would help only those who find out what the numbers of one text stand for.
 
     Args:
         texts: how many.
@@ -41,7 +43,7 @@ class Passes(Challenge):
     baseline_is: ClassVar[str] = "prompt_lookup"
 
     def measure(self, function, secret):
-        texts, passes = _texts(secret, self.texts, self.prompt, self.new), 0
+        texts, passes = _texts(secret, self.texts, self.prompt + self.new), 0
         for text in texts:
             length = self.prompt
             while length < len(text):
@@ -69,26 +71,27 @@ def _checked(draft: object, k: int) -> list[int]:
 
 @functools.lru_cache(maxsize=1)
 @torch.no_grad()
-def _texts(secret: int, texts: int, prompt: int, new: int) -> list[list[int]]:
-    """Let the target continue hidden prompts, and give all tokens other numbers."""
+def _texts(secret: int, texts: int, length: int) -> list[list[int]]:
+    """Let the target write texts from hidden starts, and give the tokens of each other numbers."""
     target = shipped("target").llama
     pages = docstrings.pages((docstrings.STANDARD,))
     unseen = "".join(page.text for page in pages if page.held_out).encode()
-    tokenizer = BPETokenizer(small_llama.merges())
-    tokens, found = tokenizer.encode(unseen), []
-    for place in range(texts):
-        draw = Random(f"{secret} {place}")  # what a text tells of its own says nothing of others
-        start = draw.randrange(len(tokens) - prompt)
-        text = tokens[start : start + prompt]
-        caches, unread = target.new_caches(1, prompt + new), text
-        for _ in range(new):
-            logits = target(torch.tensor([unread]), caches)[0, -1]
-            unread = [draw_token(torch.softmax(logits / TEMPERATURE, dim=-1), draw.random())]
-            text = text + unread
-        found.append(text)
-    numbers = list(range(len(target.token.weight)))
-    Random(secret).shuffle(numbers)
-    return [[numbers[token] for token in text] for text in found]
+    tokens = BPETokenizer(small_llama.merges()).encode(unseen)
+    draws = [Random(f"{secret} {place}") for place in range(texts)]
+    starts = [draw.randrange(len(tokens) - START) for draw in draws]
+    unread = torch.tensor([tokens[start : start + START] for start in starts])
+    caches, written = target.new_caches(texts, START + length), []
+    for _ in range(length):
+        p = torch.softmax(target(unread, caches)[:, -1] / TEMPERATURE, dim=-1)
+        new = [draw_token(row, draw.random()) for row, draw in zip(p, draws, strict=True)]
+        written.append(new)
+        unread = torch.tensor(new)[:, None]
+    found = []
+    for text, draw in zip(zip(*written, strict=True), draws, strict=True):
+        numbers = list(range(len(target.token.weight)))
+        draw.shuffle(numbers)
+        found.append([numbers[token] for token in text])
+    return found
 
 
 CHALLENGE = Passes()

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import math
+from random import Random
 
 import nbformat
 import pytest
@@ -23,6 +24,7 @@ from autograder.grade.kernel import start
 from autograder.grade.plan import Plan
 from autograder.grade.verdict import Step
 from course_pkg.data import requests
+from course_pkg.data.language import Language
 from course_pkg.inference.load import serve
 from course_pkg.serving import PreemptingScheduler
 from tests import course as toolbox
@@ -87,6 +89,19 @@ def test_predictions_must_be_distributions(p, said):
     assert said in refused(GPT, predicting(p))
 
 
+def test_no_stretch_goes_on_with_another():
+    seen = []
+
+    def challenge(training):
+        return lambda read: seen.append(read) or torch.full((len(read), 256), 1 / 256)
+
+    GPT.measure(challenge, SECRET)
+    language = Language(SECRET)
+    for n, stretch in enumerate(seen[-1]):
+        own = language.text(24, Random(f"{SECRET} {n}"))
+        assert bytes(stretch.tolist()) == own[:-1]  # all but the last byte
+
+
 def test_what_learns_must_return_a_function():
     assert "return a function" in refused(GPT, lambda training: torch.ones(256))
 
@@ -148,6 +163,13 @@ def test_drafts_are_short_lists_of_numbers(draft):
     assert "challenge" in refused(SPECULATIVE, lambda tokens, k: draft)
 
 
+def test_the_numbers_of_one_text_say_nothing_of_another():
+    kept = {}
+    SPECULATIVE.measure(lambda tokens, k: kept.setdefault(tuple(tokens), []), SECRET)
+    first, *_, last = (set(tokens) for tokens in kept)
+    assert len(first & last) <= 2  # a line's end and a full stop, at least, are in both
+
+
 def nearest(images, labels, unknown):
     means = torch.stack([images[labels == letter].mean(dim=0) for letter in range(10)])
     return torch.cdist(unknown.flatten(1), means.flatten(1)).argmin(dim=1)
@@ -194,6 +216,13 @@ PLAN = Plan.read(Assignment("02_lstm").solved)
         ('challenge_name = "\\u202eadA"', None),
         ('challenge_name = "\\x1b[2J"', None),
         ('challenge_name = ""', None),
+        ('challenge_name: str = "Ada"', "Ada"),
+        ("challenge_name: str", None),
+        ('challenge_name = "\\u3164"', None),
+        ('challenge_name = "Ada\\u115f"', None),
+        ('challenge_name = "\\u2800"', None),
+        ('challenge_name = "?!"', None),
+        ('challenge_name = "\u674e"', "\u674e"),
         ("challenge_name = 7", None),
         ("challenge_name = __import__('os').environ['USER']", None),
         ("challenge = 1", None),
@@ -226,6 +255,19 @@ def test_equal_values_share_a_place_and_names_stay_apart():
         ("", "anonymous 2"),
     ]
     assert [row.place for row in ranked(entries, VIT)] == ["1", "2", "2", "4", ""]
+
+
+def test_no_two_are_shown_under_one_name():
+    names = ["anonymous 1", None, "Ada", "ADA", "Ada (2)", "Ada"]
+    entries = [Entry(str(n), name, Attempt(float(n))) for n, name in enumerate(names)]
+    assert [row.name for row in ranked(entries, SERVING)] == [
+        "anonymous 1",
+        "anonymous 2",
+        "Ada",
+        "ADA (2)",
+        "Ada (2) (2)",
+        "Ada (3)",
+    ]
 
 
 def test_names_and_reasons_are_harmless_where_they_are_shown():
@@ -309,6 +351,26 @@ def challenge(*known):
 
 
 @toolbox.needs_sandbox
+def test_short_processes_do_not_hide():
+    found = in_sandbox(
+        """\
+def challenge(*known):
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        if not os.fork():
+            until = time.monotonic() + 0.02
+            while time.monotonic() < until:
+                pass
+            os._exit(0)
+        time.sleep(0.02)
+""",
+        Admission(loads=1, count=40),
+    )
+    assert found.value is None
+    assert found.reason == "it started more than 100 processes and threads"
+
+
+@toolbox.needs_sandbox
 def test_a_class_is_ranked(tmp_path, capsys):
     serving = Assignment("13_serving")
     root = toolbox.new_course(tmp_path, serving, trim=_imports)
@@ -336,6 +398,7 @@ def test_a_class_is_ranked(tmp_path, capsys):
         ("bob", "", "anonymous 1"),
         ("eve", "", "Eve"),
     ]
+    assert rows[1]["reason"].startswith("one of its own cells was ended after 10 s; ")
     assert "not defined" in rows[1]["reason"] and "ended" in rows[2]["reason"]
     shown = place.with_suffix(".html").read_text(encoding="utf-8")
     assert "=Ada &amp; co" in shown and "Eve" not in shown
