@@ -3,7 +3,7 @@
 import html
 import textwrap
 
-WIDTH = 80
+from course_pkg.checking.report import WIDTH
 
 _predictions: dict[str, str] = {}  # by question
 _asked: str | None = None  # the latest question that no outcome has answered yet

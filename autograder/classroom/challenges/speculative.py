@@ -1,4 +1,4 @@
-"""Speculation: drafts from the text itself, for a target that only the grader has."""
+"""Speculation: drafts from the text itself, whose tokens have other numbers than the target's."""
 
 import functools
 from dataclasses import dataclass

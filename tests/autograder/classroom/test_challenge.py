@@ -318,7 +318,7 @@ def challenge(training):
         ("while True:\n        pass", "more than 1 s"),
         ("os._exit(0)", "ended its Python process"),
         ("raise SystemExit", "SystemExit"),
-        ("return open('/work/inputs').read()", "FileNotFoundError"),
+        (f"return open({command.__file__!r}).read()", "FileNotFoundError"),
         ("return __import__('autograder').ROOT", "ModuleNotFoundError"),
         ("return type('bool', (), {})()", "True or False"),
         ("return 10**5000", "cannot be used: ValueError"),
