@@ -65,9 +65,9 @@ def same(case: Case, given: list, expected: list, what: str) -> None:
     if len(given) != len(expected):
         ends = [*given, "missing"], [*expected, "no more"]
         place = next(n for n, (a, b) in enumerate(zip(*ends, strict=False)) if a != b)
-        text = f"{what}: number {place} should be {ends[1][place]}, yours is {ends[0][place]}"
-        text = f"{both if is_short else text}."
-        raise Failure(text, what=what, observed=torch.tensor(given))
+        first = f"{what}: number {place} should be {ends[1][place]}, yours is {ends[0][place]}"
+        text = both if is_short else first
+        raise Failure(f"{text}.", what=what, observed=torch.tensor(given))
     try:
         case.equal(torch.tensor(given), torch.tensor(expected), what)
     except Failure as failure:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -68,7 +69,8 @@ def _pictures(ax: Axes) -> Iterator[str]:
         if values.ndim == 3:
             yield f"A picture of {rows} by {columns} pixels"
             continue
-        finite = values[np.isfinite(values)]
+        finite = values.compressed()
+        finite = finite[np.isfinite(finite)]
         range_ = (
             f", values {_number(finite.min())} to {_number(finite.max())}" if finite.size else ""
         )
@@ -116,20 +118,13 @@ def _bars(ax: Axes) -> Iterator[str]:
 
 
 def _others(ax: Axes) -> Iterator[str]:
-    points = sum(
-        len(part.get_offsets())
-        for part in ax.collections
-        if type(part).__name__ == "PathCollection"
+    kinds = (
+        (PathCollection, PathCollection.get_offsets, "points"),
+        (LineCollection, LineCollection.get_segments, "lines from left to right"),
     )
-    if points:
-        yield f"{points} points"
-    lines = sum(
-        len(part.get_segments())
-        for part in ax.collections
-        if type(part).__name__ == "LineCollection"
-    )
-    if lines:
-        yield f"{lines} lines from left to right"
+    for kind, parts, name in kinds:
+        if count := sum(len(parts(part)) for part in ax.collections if type(part) is kind):
+            yield f"{count} {name}"
 
 
 def _names(axis: Axis) -> list[str]:

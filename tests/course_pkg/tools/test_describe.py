@@ -24,6 +24,9 @@ ax = plot.curves({"LSTM": [1, 0.5]}, title="It remembers", xlabel="step", ylabel
 data, metadata = shell.display_formatter.format(ax.figure)
 print(sorted(data), metadata["image/png"]["width"], metadata["image/png"]["alt"])
 print(shell.display_formatter.format(plt.figure())[1])
+plot.describe = lambda figure: 1 / 0  # a picture is worth more than its text
+data, metadata = shell.display_formatter.format(ax.figure)
+print(sorted(data), sorted(metadata["image/png"]))
 """
 
 
@@ -77,6 +80,17 @@ def test_bars_are_told_with_their_names_and_pictures_with_their_size():
     )
 
 
+def test_cells_without_a_value_are_left_out():
+    values = np.ma.masked_invalid([[1.0, np.nan], [3.0, 2.0]])
+    values[1, 1] = np.ma.masked
+    _, ax = plt.subplots()
+    ax.imshow(values)
+    assert "Heat map of 2 by 2 cells, values 1 to 3." in describe(ax.figure)
+    _, ax = plt.subplots()
+    ax.imshow(np.ma.masked_all((2, 2)))
+    assert describe(ax.figure).endswith("Heat map of 2 by 2 cells.")
+
+
 def test_many_panels_are_counted_and_not_told_one_by_one():
     figure, axes = plt.subplots(3, 4)
     for ax in axes.flat:
@@ -99,4 +113,5 @@ def test_a_notebook_stores_the_text_beside_the_picture():
         "['image/png', 'text/plain'] 731 It remembers. x axis: step, 0 to 1. "
         "y axis: loss, 0.47 to 1. LSTM: from 1 to 0.5.",
         "{}",
+        "['image/png', 'text/plain'] ['height', 'width']",
     ]
