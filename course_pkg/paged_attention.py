@@ -289,15 +289,16 @@ def paged_attention(
     rows = (Q / math.sqrt(D_h)).reshape(B, T, G, H // G, D_h).permute(2, 0, 1, 3, 4).flatten(2, 3)
     Y, s = torch.zeros_like(rows), rows.new_full(rows.shape[:3], -math.inf)
     for first in range(0, math.ceil(int(lengths.max()) / S), at_once):
-        blocks = tables[:, first : first + at_once].flatten()
-        keys, values = (X.index_select(1, blocks).reshape(G, B, -1, D_h) for X in (K, V))
+        long = (lengths > first * S).nonzero()[:, 0]  # the sequences that have such blocks
+        blocks = tables[long, first : first + at_once].flatten()
+        keys, values = (X.index_select(1, blocks).reshape(G, len(long), -1, D_h) for X in (K, V))
         at = first * S + torch.arange(keys.shape[2], device=Q.device)  # the keys' positions
-        E = (rows @ keys.mT).masked_fill(at > last, -math.inf)  # (G, B, T · H/G, n)
+        E = (rows[:, long] @ keys.mT).masked_fill(at > last[long], -math.inf)  # (G, B', ·, n)
         highest = E.amax(dim=-1).clamp(min=torch.finfo(E.dtype).min)  # finite, even without a key
         A = torch.exp(E - highest[..., None])
         total = A.sum(dim=-1)  # 0 without a key, else at least 1
-        Y_new = A @ values / total.clamp(min=1)[..., None]
-        Y, s = online_softmax_merge(Y, s, Y_new, highest + torch.log(total))
+        new = A @ values / total.clamp(min=1)[..., None], highest + torch.log(total)
+        Y[:, long], s[:, long] = online_softmax_merge(Y[:, long], s[:, long], *new)
     return Y.unflatten(2, (T, H // G)).permute(1, 2, 0, 3, 4).flatten(2, 3)
 
 

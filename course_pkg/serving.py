@@ -696,8 +696,10 @@ class EngineCore:
         scheduler, S = self.scheduler, self.scheduler.manager.block_size
         filled: dict[int, int] = {}  # the slots in use of every block in use, shared ones once
         for table in (self.sequences[number].block_table for number in scheduler.running):
-            for place, block in enumerate(table.blocks):
-                filled[block] = max(filled.get(block, 0), min(S, table.length - place * S))
+            full, used = divmod(table.length, S)
+            filled |= dict.fromkeys(table.blocks[:full], S)
+            for block in table.blocks[full:]:
+                filled[block], used = max(filled.get(block, 0), used), 0
         return {
             "in the batch": batch,
             "waiting": len(scheduler.waiting),

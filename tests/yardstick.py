@@ -4,7 +4,6 @@ A notebook's budget is in seconds of the machine on which it was set. Another ma
 or busy: then the same work takes longer, and that says nothing about the notebook.
 """
 
-import math
 import time
 
 import torch
@@ -15,9 +14,6 @@ from torch import nn
 # budgets were set. What `seconds` gives on such a processor would be better.
 REFERENCE = 1.2
 STEPS = 100
-FRESH = 1.0  # seconds for which a measurement holds
-
-_latest = -math.inf, 1.0  # when it was measured last, and what came out
 
 
 def seconds() -> float:
@@ -44,11 +40,5 @@ def _train(steps: int) -> None:
 
 
 def slowness() -> float:
-    """Return how many times as long as where the budgets were set computing takes here, now.
-
-    What was measured a moment ago is not measured again: two notebooks one after the other.
-    """
-    global _latest
-    if time.monotonic() - _latest[0] > FRESH:
-        _latest = time.monotonic(), seconds() / REFERENCE
-    return _latest[1]
+    """Return how many times as long as where the budgets were set computing takes here, now."""
+    return seconds() / REFERENCE

@@ -31,14 +31,15 @@ def wheel(assignment: Assignment, folder: Path) -> Path:
     Returns:
         The wheel's path in `folder`.
     Raises:
-        CourseError: pip cannot build it.
+        CourseError: setuptools cannot build it.
     """
     with tempfile.TemporaryDirectory() as staging:
         staging = Path(staging)
         _stage(assignment, staging)
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-        command += ["--no-build-isolation", "--wheel-dir", str(folder), str(staging)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        # What `pip wheel` would ask of pyproject's build-backend, without the time that pip takes.
+        program = "import setuptools.build_meta as backend; backend.build_wheel({!r})"
+        command = [sys.executable, "-P", "-c", program.format(str(folder.resolve()))]
+        done = subprocess.run(command, cwd=staging, capture_output=True, text=True)
         if done.returncode:
             raise CourseError(f"the wheel cannot be built\n{done.stdout}{done.stderr}")
     return folder / filename(assignment)

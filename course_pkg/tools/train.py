@@ -110,7 +110,7 @@ def fit(
     place = parameters[0].device
     history = History()
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(parameters, lr=rate(1))
+    optimizer = torch.optim.Adam(parameters, lr=rate(1), fused=True)
     with (
         one_thread(),
         progress(steps, label) as bar,
