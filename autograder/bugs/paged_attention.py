@@ -1009,3 +1009,19 @@ equivalent(
     "table.blocks, table.length = ((lambda same: same)(self.blocks), self.length)",
     "append makes a new list, so nobody changes the shared one",
 )
+equivalent(
+    paged_attention,
+    "Y, s = (torch.zeros_like(rows), rows.new_full(rows.shape[:3], -math.inf)) → "
+    "Y, s = (torch.ones_like(rows), rows.new_full(rows.shape[:3], -math.inf))",
+    "an output over no keys has no weight, whatever it is",
+)
+equivalent(
+    paged_attention,
+    "long = (lengths > first * S).nonzero()[:, 0] → long = (lengths >= first * S).nonzero()[:, 0]",
+    "whoever ends just before the next blocks has no key in them, and merging that changes nothing",
+)
+equivalent(
+    paged_attention,
+    "long = (lengths > first * S).nonzero()[:, 0] → long = (lengths > first / S).nonzero()[:, 0]",
+    "blocks beyond the end are read as well, and masked",
+)

@@ -90,7 +90,13 @@ def secrets(assignment: Assignment) -> dict[str, set[str]]:
     }
 
 
-@pytest.fixture(scope="module", params=assignments(), ids=lambda assignment: assignment.name)
+def alone(assignment: Assignment):
+    """Keep the tests of an assignment in one worker, which makes its wheel once."""
+    group = pytest.mark.xdist_group(f"secrets-{assignment.name}")
+    return pytest.param(assignment, id=assignment.name, marks=group)
+
+
+@pytest.fixture(scope="module", params=map(alone, assignments()))
 def assignment(request) -> Assignment:
     return request.param
 
