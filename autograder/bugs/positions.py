@@ -349,11 +349,6 @@ def mirrored_values(Q, K, V, R_K, R_V, mask=None):
     return shaw(Q, K, V, R_K, R_V.flip(0), mask)
 
 
-@bug(shaw_relative_attention, "both tables are read at i - j, not at j - i: left and right change")
-def mirrored(Q, K, V, R_K, R_V, mask=None):
-    return shaw(Q, K, V, R_K.flip(0), R_V.flip(0), mask)
-
-
 @bug(shaw_relative_attention, "only distances are told apart, not left from right")
 def no_sign(Q, K, V, R_K, R_V, mask=None):
     return shaw(Q, K, V, R_K, R_V, mask, r=lambda t, k: (t - t[:, None]).abs().clamp(max=k) + k)
