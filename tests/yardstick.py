@@ -9,10 +9,10 @@ import time
 import torch
 from torch import nn
 
-# An estimate: 2.0 s, the mean on a quiet processor with AVX2 alone, divided by 1.7. Notebooks took
-# 1.5 (13_serving) to 1.9 times (11_llama) as long there as on the processor with AVX-512 on which
-# budgets were set. What `seconds` gives on such a processor would be better.
-REFERENCE = 1.2
+# The mean of six measurements, 1.24 to 1.45, on a quiet processor with AVX-512, such as the budgets
+# were set on. One with AVX2 alone took 2.0, and 1.5 (13_serving) to 1.9 times (11_llama) as long for
+# notebooks.
+REFERENCE = 1.3
 STEPS = 100
 
 
