@@ -37,8 +37,8 @@ def wheel(assignment: Assignment, folder: Path) -> Path:
         staging = Path(staging)
         _stage(assignment, staging)
         # What `pip wheel` would ask of pyproject's build-backend, without the time that pip takes.
-        program = "import setuptools.build_meta as backend; backend.build_wheel({!r})"
-        command = [sys.executable, "-P", "-c", program.format(str(folder.resolve()))]
+        program = "import sys, setuptools.build_meta as backend; backend.build_wheel(sys.argv[1])"
+        command = [sys.executable, "-P", "-c", program, str(folder.resolve())]
         done = subprocess.run(command, cwd=staging, capture_output=True, text=True)
         if done.returncode:
             raise CourseError(f"the wheel cannot be built\n{done.stdout}{done.stderr}")
