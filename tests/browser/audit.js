@@ -53,11 +53,15 @@
 
   // Output can be read: contrast as WCAG 2 defines it.
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const known = new Map(); // reading a canvas is slow, and the colors are few
   const rgba = (color) => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = color;
-    canvas.fillRect(0, 0, 1, 1);
-    return canvas.getImageData(0, 0, 1, 1).data;
+    if (!known.has(color)) {
+      canvas.clearRect(0, 0, 1, 1);
+      canvas.fillStyle = color;
+      canvas.fillRect(0, 0, 1, 1);
+      known.set(color, canvas.getImageData(0, 0, 1, 1).data);
+    }
+    return known.get(color);
   };
   const luminance = (color) => {
     const [r, g, b] = [...rgba(color)].map((x) =>
