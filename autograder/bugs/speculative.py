@@ -655,7 +655,7 @@ class UniformLookup(SpeculativeWriter):
         return drafted, q
 
 
-@bug(SpeculativeWriter, "q is 1 for every token where the text drafts, not for the drafted one alone")
+@bug(SpeculativeWriter, "q is 1 for every token, not for the drafted one alone")
 class CertainOfAll(Drafting, SpeculativeWriter):
     def judge(self, p, q, drafted, u):
         return accept_or_resample(p, torch.ones_like(q) if self.draft is None else q, drafted, u)
