@@ -655,6 +655,21 @@ class UniformLookup(SpeculativeWriter):
         return drafted, q
 
 
+@bug(SpeculativeWriter, "the text is searched for a run of as many tokens as are drafted")
+class LooksUpAsManyAsItDrafts(SpeculativeWriter):
+    def propose(self, text, k, u):
+        if self.draft is not None or k == 0:
+            return super().propose(text, k, u)
+        return torch.tensor(prompt_lookup(text.tolist(), k, longest=k), dtype=torch.long), None
+
+
+@bug(SpeculativeWriter, "only the target's cache is emptied before a new text")
+class EmptiesTheTargets(SpeculativeWriter):
+    def rollback(self, length):
+        for cache in self.target_caches + (self.draft_caches if length else []):
+            cache.truncate(min(length, cache.length))
+
+
 @bug(SpeculativeWriter, "q is 1 for every token, not for the drafted one alone")
 class CertainOfAll(Drafting, SpeculativeWriter):
     def judge(self, p, q, drafted, u):

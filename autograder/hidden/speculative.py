@@ -236,6 +236,20 @@ def own_randomness(writers, case):
     compare_tokens(case, rows, expected, "texts from torch's own generator")
 
 
+@check(SpeculativeWriter, see="A whole text")
+def one_after_the_other(writers, case):
+    """draws each of several texts as if its caches were new, whatever the number of drafts"""
+    target, rows, expected = reader(case, V=4), [], []
+    for draft in (near(case, target), None):
+        one = writers(target, draft, 80, 0.8)
+        for length, k in ((10, 2), (35, 5), (60, 1)):
+            text = case.integers(0, 4, length).tolist()
+            rows.append(written(one, text, 20, k, torch.Generator().manual_seed(k)))
+            again = torch.Generator().manual_seed(k)
+            expected.append(by_hand(target, draft, text, 20, k, 0.8, again)[0])
+    compare_tokens(case, rows, expected, "three texts of one writer, then three without a draft")
+
+
 @check(expected_tokens, see="How many tokens a step adds")
 def refuses(expected, case):
     """raises ValueError for what is no probability, and for a negative k"""
