@@ -409,7 +409,7 @@ def draw_kl(
 class DRAW(nn.Module):
     """Draws pictures glimpse by glimpse: an autoencoder with two LSTMs and a canvas.
 
-    With σ the logistic function, c the canvas in logits and h the decoder's hidden state,
+    With σ the logistic function, c the canvas in logits, of any size, and h the decoder's state,
     a glimpse t of a picture x is (Gregor et al. 2015, §2.1):
 
     error = x - σ(c_{t-1})

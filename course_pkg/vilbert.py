@@ -320,7 +320,7 @@ def path_selection_loss(
     are there      (Majumdar et al. 2020, "Vision-and-Language Navigation as Path Selection")
 
     Args:
-        scores: how well each path fits its instruction.
+        scores: how well each path fits its instruction; they may be large.
         right: the number of the right path.
         paths: which candidates are there, where instructions have fewer than K; all when None.
     Returns:

@@ -748,6 +748,23 @@ class GoesOn(VariedWriter):
         return drawn, ended | (drawn == stop)
 
 
+@bug(CachedWriter, "a stop token of 0 counts as none")
+class NeverAtZero(VariedWriter):
+    def finish(self, drawn, ended, stop):
+        return super().finish(drawn, ended, stop) if stop else (drawn, ended)
+
+
+@bug(CachedWriter, "a stop token at the end of the prompt ends the text")
+class EndedBefore(VariedWriter):
+    def start(self, tokens, caches):
+        self.given = tokens[:, -1]
+        return super().start(tokens, caches)
+
+    def finish(self, drawn, ended, stop):
+        drawn, ended = super().finish(drawn, ended | (self.given == stop), stop)
+        return drawn, ended
+
+
 @bug(
     CachedWriter,
     "there is no room for the last token that is read",

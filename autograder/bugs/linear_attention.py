@@ -474,6 +474,13 @@ def loses_digits(delta, A, K, exact=True):
     return decay, (decay - 1) / A * K[:, :, None] if exact else write
 
 
+@bug(discretise, "K̄ is of first order where Δ A is small, but not small enough")
+def first_order_below(delta, A, K, exact=True):
+    decay, write = discretise(delta, A, K, exact)
+    rate, first = delta[..., None] * A, discretise(delta, A, K, exact=False)[1]
+    return decay, torch.where(rate.abs() < 1e-2, first, write)
+
+
 @bug(discretise, "Ā is of first order: 1 + Δ A")
 def linear_decay(delta, A, K, exact=True):
     return 1 + delta[..., None] * A, discretise(delta, A, K, exact)[1]
@@ -924,6 +931,18 @@ def overflows(R, K, V, w, u, state=None):
 @bug(rwkv_time_mixing, "the exponentials are summed as they are, and overflow", classic=True)
 def sum_overflows(R, K, V, w, u, state=None):
     return mix(R, K, V, w, u, state, add=lambda total, k: (total.exp() + k.exp()).log())
+
+
+@bug(
+    rwkv_time_mixing,
+    "the largest key of the whole sequence is subtracted: earlier steps become 0/0",
+    told_by="yours is nan",
+)
+def one_maximum(R, K, V, w, u, state=None):
+    most = K.amax(dim=1)
+    given = None if state is None else (state[0], state[1] - most)
+    Y, (mean, total) = naive(R, K - most[:, None], V, w, u, given)
+    return Y, (mean, total + most)
 
 
 @bug(rwkv_time_mixing, "the state is the two sums, not the mean and the logarithm of the weights")

@@ -227,6 +227,12 @@ def empty_row(memory, key, beta):
     return torch.softmax(beta[:, None] * product / lengths, dim=1)
 
 
+@bug(content_addressing, "lengths below 0.01 count as 0.01, so that short rows look unlike any key")
+def short_rows(memory, key, beta):
+    rows, key = (functional.normalize(part, dim=-1, eps=1e-2) for part in (memory, key))
+    return torch.softmax(beta[:, None] * (rows * key[:, None]).sum(dim=2), dim=1)
+
+
 @bug(
     content_addressing,
     "exp overflows when β is large: ∞/∞",
@@ -830,6 +836,12 @@ def hard(usage):
     return functional.one_hot(usage.argmin(dim=1), usage.shape[1]).to(usage)
 
 
+@bug(dnc_allocation, "rows that are used equally all get the weight of the first of them")
+def ties_alike(usage):
+    less = usage[:, None] < usage[:, :, None]
+    return (1 - usage) * torch.where(less, usage[:, None], 1).prod(dim=2)
+
+
 @bug(dnc_allocation, "usages are added up instead of multiplied")
 def summed(usage):
     ascending, order = usage.sort(dim=1)
@@ -1104,6 +1116,11 @@ def zero_by_zero(centre, stride, sigma, N, size):
 def empty_filters(centre, stride, sigma, N, size):
     heat = not_normalised(centre, stride, sigma, N, size)
     return heat / heat.sum(dim=2, keepdim=True).clamp(min=1e-8)
+
+
+@bug(gaussian_filterbank, "the centre is moved into the image")
+def moved_inside(centre, stride, sigma, N, size):
+    return gaussian_filterbank(centre.clamp(0, size - 1), stride, sigma, N, size)
 
 
 @bug(draw_read, "γ is left out")
@@ -1536,6 +1553,13 @@ class SameNoise(Drawer):
 class LastCode(Drawer):
     def cost(self, canvas, x, mu, log_sigma):
         return super().cost(canvas, x, mu[:, -1:], log_sigma[:, -1:])
+
+
+@bug(DRAW, "the loss is that of probabilities, which is cut off where a pixel is certain")
+class CutOff(Drawer):
+    def cost(self, canvas, x, mu, log_sigma):
+        pixels = functional.binary_cross_entropy(sigmoid(canvas), x, reduction="none")
+        return pixels.sum(dim=(1, 2)), draw_kl(mu, log_sigma)
 
 
 @bug(DRAW, "the loss is averaged over the batch", told_by="reconstruction should have shape")

@@ -321,6 +321,25 @@ class DraftOnly(Speculator):
             cache.truncate(min(length, cache.length))
 
 
+@bug(Speculator, "the first layer forgets rejected drafts, the others keep them")
+class FirstLayerOnly(Speculator):
+    def rollback(self, length):
+        for caches in (self.target_caches, self.draft_caches):
+            for cache in caches[:1] if length else caches:
+                cache.truncate(min(length, cache.length))
+
+
+@bug(
+    Speculator,
+    "q has no rows where nothing is drafted, and is not None",
+    told_by="q should be None for k = 0",
+)
+class EmptyRows(Speculator):
+    def propose(self, text, k, u):
+        drafted, q = super().propose(text, k, u)
+        return drafted, torch.zeros(0, 1) if q is None else q
+
+
 @bug(Speculator, "the caches forget one token too many")
 class OneTooMany(Speculator):
     def rollback(self, length):
@@ -670,6 +689,17 @@ class EmptiesTheTargets(SpeculativeWriter):
             cache.truncate(min(length, cache.length))
 
 
+@bug(
+    SpeculativeWriter,
+    "the history begins anew with every text",
+    told_by="drafted and accepted tokens of all steps of the three texts should be",
+)
+class ForgetsHistory(SpeculativeWriter):
+    def speculative_generate(self, text, count, k, generator=None):
+        self.history.clear()
+        return super().speculative_generate(text, count, k, generator)
+
+
 @bug(SpeculativeWriter, "q is 1 for every token, not for the drafted one alone")
 class CertainOfAll(Drafting, SpeculativeWriter):
     def judge(self, p, q, drafted, u):
@@ -863,6 +893,31 @@ class NamesFirst(Parts):
         self.scheduler.cut(number)
 
 
+@bug(SpeculativeCore, "the table is cut only if fewer tokens are added than were drafted")
+class CutsTooSeldom(Parts):
+    def keep(self, number, tokens, generator):
+        self.rejected = len(tokens) < self.k
+        return super().keep(number, tokens, generator)
+
+    def settle(self, number, length):
+        if self.rejected:
+            return super().settle(number, length)
+        self.sequences[number].computed = length
+        return self.scheduler.advance(number, length)
+
+
+@bug(
+    SpeculativeCore,
+    "the tokens before a draft are computed once more with each of them",
+    told_by="The pieces of positions 9 to 11 should be",
+)
+class WholePrefixes(SpeculativeCore):
+    def pieces(self, number, start, stop, drafted):
+        first, *others = super().pieces(number, start, stop, drafted)
+        tokens, _, blocks = first
+        return [first, *((tokens + drafted[: n + 1], start, blocks) for n in range(len(others)))]
+
+
 @bug(SpeculativeCore, "the blocks that the plan says are not copied")
 class NoCopies(SpeculativeCore):
     def step(self):
@@ -928,6 +983,12 @@ class OnePiece(SpeculativeCore):
 class PastTheStop(Parts):
     def until_stop(self, tokens, stop):
         return tokens
+
+
+@bug(SpeculativeCore, "a stop token of 0 counts as none")
+class NeverAtZero(Parts):
+    def until_stop(self, tokens, stop):
+        return super().until_stop(tokens, stop) if stop else tokens
 
 
 @bug(SpeculativeCore, "the numbers do not come from the sequence's generator")
@@ -1612,7 +1673,7 @@ class MixedUp(VariedQuantised):
 
 @bug(
     QuantisedKVCache,
-    "truncate only changes the length: the residual then holds keys of other positions",
+    "after a cut within a group the residual still holds keys of other positions",
     classic=True,
 )
 class LengthOnly(QuantisedKVCache):
@@ -2329,6 +2390,22 @@ class NewOnly(VariedLatent):
     def extend(self, cache, C):
         cache.append(C)
         return C
+
+
+@bug(LatentAttention, "the new latents are used as they are made, not as the cache keeps them")
+class NotRounded(VariedLatent):
+    def extend(self, cache, C):
+        past = cache.read().to(C.dtype)
+        cache.append(C)
+        return torch.cat([past, C], dim=1)
+
+
+@bug(LatentAttention, "queries are rounded to the cache's dtype as well")
+class RoundsQueries(VariedLatent):
+    def prepare(self, X, cache=None):
+        Q_C, Q_R, *kept = super().prepare(X, cache)
+        dtype = X.dtype if cache is None else cache.read().dtype
+        return Q_C.to(dtype).to(X.dtype), Q_R.to(dtype).to(X.dtype), *kept
 
 
 @bug(LatentAttention, "keys that are not turned yet are kept, and turned when they are read")

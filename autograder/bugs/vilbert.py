@@ -798,6 +798,17 @@ def any_k(scores, k):
     return share(scores, k, strict)
 
 
+@bug(
+    retrieve,
+    "k may be larger than N",
+    told_by="should raise ValueError when k is 8 and there are 7 pictures",
+)
+def any_large_k(scores, k):
+    if k < 1:
+        raise ValueError("k is less than 1")
+    return share(scores, k, strict)
+
+
 # Paths
 
 
@@ -899,6 +910,11 @@ def all_candidates(scores, right, paths=None):
 @bug(path_selection_loss, "candidates that are not there have a score of 0", classic=True)
 def zero_scores(scores, right, paths=None):
     return F.cross_entropy(scores * there_at_all(scores, right, paths), right)
+
+
+@bug(path_selection_loss, "candidates that are not there have a score of -10 000 in place of -∞")
+def low_scores(scores, right, paths=None):
+    return F.cross_entropy(scores.masked_fill(~there_at_all(scores, right, paths), -1e4), right)
 
 
 @bug(path_selection_loss, "the mask is inverted, but for the right path")

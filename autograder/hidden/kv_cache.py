@@ -141,23 +141,6 @@ def half(attention, case):
     demand_pieces(case, given, expected, lengths, what)
 
 
-@check(CachedAttention, see="What a cache must not keep")
-def gradient(attention, case):
-    """passes gradients back to all weights when there is no cache"""
-    ours, state, B, T, D, H = attention_pair(case, attention)
-    X, seen = case.randn(B, T, D), case.randn(B, T, D)
-    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
-    grouped(leaves, H, H, X).backward(seen)
-    Y = ours(X)
-    case.trains(Y, "Y")
-    Y.backward(seen)
-    parameters = dict(ours.named_parameters())
-    for name in ("W_Q", "W_K", "W_V", "W_O", "b_V"):
-        found = parameters[name].grad
-        case.that(found is not None, f"A gradient should reach {name}, none does.")
-        case.equal(found, leaves[name].grad, f"gradient of {name}")
-
-
 @check(CachedAttention, see="Attention that goes on")
 def two_texts(attention, case):
     """keeps apart two texts that are read alternately, each with its own cache"""
@@ -226,34 +209,6 @@ def gradient(model, case):
     case.equal(used, expected, "positions that get a gradient")
 
 
-def ends(written, stop: int) -> dict[int, int]:
-    """Tell after how many tokens each row has its first stop; rows without one are left out."""
-    return {
-        row: tokens.tolist().index(stop) + 1
-        for row, tokens in enumerate(written)
-        if stop in tokens.tolist()
-    }
-
-
-@check(CachedWriter, weight=2, see="Where it ends")
-def stops(writer, case):
-    """writes only stop after a text's end, and finishes when all texts have ended"""
-    ours, theirs, tokens = writer_pair(case, writer, B=60)
-    written = continued(theirs, tokens, 7, context=12)
-    found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
-    spread = {s: max(n.values()) - min(n.values()) for s, n in found.items() if n}
-    stop = max(spread, key=spread.get)
-    rows = sorted(found[stop], key=found[stop].get)
-    rows = [rows[0], rows[-1]]
-    lengths = [found[stop][row] for row in rows]
-    expected = written[rows, : 3 + lengths[1]]
-    expected[0, 3 + lengths[0] :] = stop
-    given = ours.generate_with_cache(tokens[rows], 8, 0.0, stop=stop)
-    case.equal(given, expected, "texts with a stop")
-    given = ours.generate_with_cache(tokens[rows[:1]], 8, 0.0, stop=stop)
-    case.equal(given, written[rows[:1], : 3 + lengths[0]], "a text with a stop")
-
-
 @check(CachedWriter, see="Write with a cache")
 def edges(writer, case):
     """writes one token after a full context, and none when count is 0"""
@@ -280,6 +235,32 @@ def by_default(writer, case):
     expected = drawn(theirs, tokens, 4)
     torch.random.set_rng_state(state)
     case.equal(ours.generate_with_cache(tokens, 4), expected, "texts drawn by default")
+
+
+@check(CachedWriter, see="Where it ends")
+def stop_given(writer, case):
+    """goes on after a prompt whose last token is the stop token"""
+    ours, theirs, tokens = writer_pair(case, writer, B=8)
+    for stop in (3, 7):
+        tokens[:, -1] = stop
+        expected = continued(theirs, tokens, 1, context=12)
+        what = f"texts of one more token, after stop token {stop},"
+        case.equal(ours.generate_with_cache(tokens, 1, 0.0, stop=stop), expected, what)
+
+
+@check(CachedWriter, see="Where it ends")
+def stops_at_token_0(writer, case):
+    """stops at token 0 as at any other"""
+    ours, theirs, tokens = writer_pair(case, writer, B=1)
+    written = continued(theirs, tokens, 7, context=12)
+    stop = int(written[0, 3 + 2])
+    order = torch.arange(11)
+    order[0], order[stop] = stop, 0  # the two tokens change places
+    state = dict(ours.state_dict())
+    ours.load_state_dict(state | {"token.weight": state["token.weight"][order]})
+    length = 3 + written[0, 3:].tolist().index(stop) + 1
+    given = ours.generate_with_cache(order[tokens], 7, 0.0, stop=0)
+    case.equal(given, order[written[:, :length]], "a text with stop token 0")
 
 
 @functools.cache

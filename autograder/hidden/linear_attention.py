@@ -1,5 +1,7 @@
 """Hidden checks of linear_attention: gradients, extremes, equal sizes, and what is kept."""
 
+import math
+
 import torch
 
 from course_pkg.checking.registry import check
@@ -235,6 +237,19 @@ def settles(step, case):
     demand_step(case, step(delta + 1e4, A, K), (torch.zeros_like(write), write.expand(B, T, D, N)))
 
 
+@check(discretise, see="From an equation to steps")
+def slow_or_fast(step, case):
+    """keeps its digits from Δ A near 1e-12 to Δ A near one"""
+    delta, A, K = equation(case, *case.sizes(4))
+    for power in range(-12, 1):
+        slow = A * 10.0**power
+        rate = delta[..., None] * slow
+        terms = torch.stack([rate**n / math.factorial(n + 1) for n in range(20)])
+        write = delta[..., None] * terms.sum(dim=0) * K[:, :, None]
+        found = case.unpack(step(delta, slow, K), *STEP)[1]
+        case.equal(found, write, f"K̄ where A is near 1e{power}")
+
+
 @check(selective_state_space, see="Select what to remember")
 def gradients(run, case):
     """passes gradients to all inputs, the weights and the state"""
@@ -358,6 +373,16 @@ def square(mix, case):
     (T,) = case.sizes(1, low=3)
     given, state = rwkv_inputs(case, T, T, T), (case.randn(T, T), case.randn(T, T))
     demand_mixed(case, mix(*given, state), faded(*given, state))
+
+
+@check(rwkv_time_mixing, see="One of the family")
+def keys_far_apart(mix, case):
+    """gives the last value alone where each key is 900 larger than the one before"""
+    B, T, D = case.sizes(3)
+    R, K, V, w, u = rwkv_inputs(case, B, T, D)
+    K = K + 900 * torch.arange(T)[:, None]
+    Y, _ = case.unpack(mix(R, K, V, w, u), "Y", "state")
+    case.equal(Y, torch.sigmoid(R) * V, "Y where each key is 900 larger than the one before")
 
 
 @check(short_convolution, see=BACK)

@@ -145,6 +145,16 @@ def nothing_to_find(find, case):
     case.equal(w, torch.full((B, N), 1 / N), "w")
 
 
+@check(content_addressing, see="Find a row by its content")
+def almost_empty(find, case):
+    """finds the same rows when all of them are 1000 times shorter"""
+    B, N, M = case.sizes(3, low=3)
+    memory, key, beta = case.randn(B, N, M), case.randn(B, M), 1 + case.rand(B)
+    short, whole = find(memory / 1000, key, beta), find(memory, key, beta)
+    case.shape(short, (B, N), "w of shorter rows")
+    case.equal(short, whole, "w of shorter rows", rtol=1e-3)
+
+
 @check(interpolate, see="By content or by place")
 def gradients(mix, case):
     """passes gradients to both weights and to the gate"""
@@ -645,3 +655,16 @@ def alone(student, case):
         for part, other, name in zip(given, whole, LOSSES, strict=True):
             case.shape(other, (3,), name)
             case.equal(part, other[rows], f"{name} of pictures {rows.start} to {rows.stop - 1}")
+
+
+@check(DRAW, see="A machine that draws")
+def sure_and_wrong(student, case):
+    """pays 200 nats for a black pixel where the canvas is 200, and less for a grey one"""
+    A, N = 5, 2
+    ours, weights = drawer(case, student, A, N, 2, 3)
+    weights = {name: 0 * tensor for name, tensor in weights.items()}
+    weights["blank"] = torch.tensor(200.0, dtype=torch.float64)
+    ours.load_state_dict(weights)
+    x = case.rand(4, A, A) ** 2
+    reconstruction, _ = case.unpack(ours(x, case.randn(4, 1, 2)), *LOSSES)
+    case.equal(reconstruction, 200 * (1 - x).sum(dim=(1, 2)), "reconstruction by a canvas of 200")

@@ -4,10 +4,11 @@ import math
 
 import torch
 
-from course_pkg.checking.models import SmallDraft, SmallReader
+from course_pkg.checking.failure import describe
+from course_pkg.checking.models import SmallDraft, SmallReader, SmallServed
 from course_pkg.checking.registry import check
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
-from course_pkg.checks.paged_attention import flat, number, record, same, tables
+from course_pkg.checks.paged_attention import flat, number, numbers, record, same, tables
 from course_pkg.checks.serving import (
     compare_tokens,
     free_blocks,
@@ -19,6 +20,7 @@ from course_pkg.checks.serving import (
 )
 from course_pkg.checks.speculative import (
     START,
+    as_list,
     by_hand,
     by_slices,
     chances,
@@ -43,7 +45,6 @@ from course_pkg.checks.speculative import (
     near,
     outcome,
     partly,
-    plain,
     read_back,
     reader,
     recorded,
@@ -57,6 +58,7 @@ from course_pkg.checks.speculative import (
     written,
     wrong_drafts,
 )
+from course_pkg.inference.models import generate_uncached
 from course_pkg.inference.requests import NeverFits, Sampling
 from course_pkg.speculative import (
     LatentAttention,
@@ -169,6 +171,16 @@ def keeps_what_is_there(speculators, case):
     same(case, found[2:], [7, 7, 5, 5, 5, 5, 0, 0], "lengths after rollback to 7, 5, 6 and 0")
 
 
+@check(Speculator, see="Where there is no choice")
+def nothing_drafted(speculators, case):
+    """steps without a draft model when nothing is drafted, and then gives no probabilities"""
+    compare_steps(case, speculators, reader(case), None, 0.8, [0] * 4)
+    one = speculators(reader(case), reader(case), 20)
+    drafted, q = case.unpack(one.propose(case.integers(0, 7, 5), 0, case.rand(0)), "drafted", "q")
+    same(case, as_list(drafted, "drafted"), [], "drafted tokens for k = 0")
+    case.that(q is None, f"q should be None for k = 0, yours is {describe(q)}.")
+
+
 @check(prompt_lookup, see="The text drafts for itself")
 def many(look_up, case):
     """guesses right for texts of all lengths, and for other limits"""
@@ -186,26 +198,6 @@ def refuses(look_up, case):
     for text in ([1, 2, 1], []):
         case.raises(ValueError, lambda t=text: look_up(t, -1), "k is -1")
         case.raises(ValueError, lambda t=text: look_up(t, 2, 0), "longest is 0")
-
-
-@check(SpeculativeWriter, see="A whole text")
-def refuses(writers, case):
-    """raises ValueError for what cannot be written, and changes nothing then"""
-    target = reader(case)
-    one, text = writers(target, near(case, target), 9, 0.0), case.integers(0, 7, 4).tolist()
-    rows = [written(one, text, 6, 3)]
-    lengths = list(case.unpack(one.lengths, "target", "draft"))
-    for tokens, count in ((text, 7), ([], 3)):
-        empty = torch.tensor(tokens, dtype=torch.long)
-        case.raises(
-            ValueError,
-            lambda t=empty, n=count: one.speculative_generate(t, n, 3),
-            f"{len(tokens)} tokens are given, {count} to be added, and there is room for 9",
-        )
-    same(case, list(one.lengths), lengths, "lengths of the caches after an error")
-    rows += [written(one, text, count, 3) for count in (0, 1)]
-    expected = [plain(target, text, count) for count in (6, 0, 1)]
-    compare_tokens(case, rows, expected, "texts of 6, 0 and 1 more tokens")
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -340,6 +332,58 @@ def limits(engines, case):
     case.raises(NeverFits, lambda: engine.add(prompt, Sampling(8)), "13 slots are needed")
     counts = [number(engine.drafted, "drafted"), number(engine.accepted, "accepted")]
     same(case, counts, [4, 4], "drafted and accepted tokens")
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def stops_at_token_0(engines, case):
+    """ends a sequence with its stop token, also if that is token 0"""
+    model, prompts = small_model(case), texts(case, 5, 3)
+    stop = known(model, prompts, 12)[0][5 + 3]
+    order = list(range(29))
+    order[0], order[stop] = stop, 0
+    exchanged = SmallServed((model[0][order], *model[1:]))
+    prompts = [[order[x] for x in text] for text in prompts]
+    engine = engines(exchanged, 40, 4, k=4, propose=SmallDraft(known(exchanged, prompts, 12)))
+    rows = serve(case, engine, prompts, Sampling(12, 0))
+    expected = [generate_uncached(exchanged, prompt, 12, 0) for prompt in prompts]
+    compare_tokens(case, rows, expected, "tokens with stop token 0")
+
+
+@check(SpeculativeCore, see="What rejected drafts leave behind")
+def only_the_last(engines, case):
+    """gives a block back if of all drafts only the last was rejected"""
+    model, prompts = small_model(case), texts(case, 5)
+    engine = engines(model, 40, 1, k=3, propose=wrong_drafts(prompts, known(model, prompts, 24), 4))
+    begun = number(engine.add(prompts[0], Sampling(24)), "add")
+    found, expected = [], []
+    for _ in range(6):
+        engine.step()
+        length = len(numbers(record(engine, begun).tokens, "tokens")) - 1
+        found += [len(tables(engine, begun)[0]) - 1, free_blocks(engine)]
+        expected += [length, 40 - length]
+    same(case, found, expected, "blocks of a sequence and free blocks, after each of six steps")
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def pieces(engines, case):
+    """makes one piece of a sequence's own tokens, and one of each draft"""
+    model, (prompt,) = small_model(case), texts(case, 9)
+    engine = engines(model, 40, 4)
+    one = number(engine.add(prompt, Sampling(5)), "add")
+    engine.step()
+    own = numbers(record(engine, one).tokens, "tokens")
+    _, *blocks = tables(engine, one)[0]
+    for start, drafted in ((9, [3, 4]), (6, [5, 6]), (2, [])):
+        stop = 10 + len(drafted)
+        rows = []
+        for row in engine.pieces(one, start, stop, drafted):
+            tokens, first, table = case.unpack(row, "tokens", "start", "blocks")
+            first = number(first, "start")
+            rows.append((numbers(tokens, "tokens"), first, numbers(table, "blocks")))
+        expected = [(own[start:], start, blocks)]
+        expected += [([x], 10 + n, blocks) for n, x in enumerate(drafted)]
+        text = f"The pieces of positions {start} to {stop - 1} should be {expected}"
+        case.that(rows == expected, f"{text}, yours are {rows}.")
 
 
 # Quantise
@@ -737,33 +781,6 @@ def impossible(rotate, case):
 # Latent attention
 
 
-@check(LatentAttention, see="One latent vector for all heads")
-def base(attention, case):
-    """turns queries and keys as slowly as base says"""
-    for slowness in (7.0, 900.0):
-        ours, state = latent_layer(case, attention, 4, 5, 3, base=slowness)
-        X = case.randn(2, 6, 12)
-        expected = from_latents(state, X, slowness)
-        case.equal(ours(X), expected, f"Y for base = {slowness:g}")
-        case.equal(ours.absorbed(X), expected, f"Y, absorbed, for base = {slowness:g}")
-
-
-@check(LatentAttention, see="One latent vector for all heads")
-def gradients(attention, case):
-    """passes the same gradients back to all weights, absorbed or not"""
-    for way in ("forward", "absorbed"):
-        ours, state = latent_layer(case, attention, 4, 5, 2)
-        X, seen = case.randn(2, 6, 12), case.randn(2, 6, 12)
-        leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
-        from_latents(leaves, X).backward(seen)
-        Y = ours(X) if way == "forward" else ours.absorbed(X)
-        case.trains(Y, f"what {way} gives")
-        Y.backward(seen)
-        parameters = dict(ours.named_parameters())
-        for name, leaf in leaves.items():
-            case.gradient(parameters[name], leaf.grad, f"{name} by {way}")
-
-
 @check(LatentAttention, see="What is kept")
 def half(attention, case):
     """computes in full precision with what it reads from a cache in half precision"""
@@ -802,3 +819,17 @@ def more_latents(attention, case):
         expected = from_latents(state, X)
         case.equal(ours(X), expected, f"Y for D_c = {D_c}")
         case.equal(ours.absorbed(X), expected, f"Y, absorbed, for D_c = {D_c}")
+
+
+@check(LatentAttention, see="What is kept")
+def rounded_once(attention, case):
+    """attends to just what a cache in half precision holds, with queries in full precision"""
+    ours, _ = latent_layer(case, attention, 4, 5, 2)
+    X, names = case.randn(2, 6, 12), ("q_C", "q_R", "c", "k_R")
+    cache = ours.new_cache(2, 6, torch.float16)
+    for piece in X.split([4, 2], dim=1):
+        q, _, c, k = case.unpack(ours.prepare(piece, cache), *names)
+        kept = cache.read().double()
+        case.equal(c, kept[..., :5], "c, half kept,")
+        case.equal(k, kept[..., 5:], "k_R, half kept,")
+        case.equal(q, case.unpack(ours.prepare(piece), *names)[0], "q_C, half kept,")

@@ -263,11 +263,11 @@ def gradients(loss, case):
 
 @check(retrieve, see="Find the picture")
 def edges(recall, case):
-    """is 1 for k = N, and raises ValueError for k = 0 and k = N + 1"""
+    """is 1 for k = N, and raises ValueError for all that are smaller than 1 or larger than N"""
     scores = table(case, 7)
     case.equal(recall(scores, 7), 1.0, "recall@7 of 7")
-    case.raises(ValueError, lambda: recall(scores, 0), "k is 0")
-    case.raises(ValueError, lambda: recall(scores, 8), "k is 8 and there are 7 pictures")
+    case.raises(ValueError, lambda: recall(scores, -1), "k is -1")
+    case.raises(ValueError, lambda: recall(scores, 14), "k is 14 and there are 7 pictures")
 
 
 @check(retrieve, see="Find the picture")
@@ -323,6 +323,15 @@ def alone(loss, case):
     scores, right, paths = choice_case(case, *case.sizes(2, low=4))
     paths = torch.zeros_like(paths).scatter(1, right[:, None], True)
     case.equal(loss(scores, right, paths), 0.0, "loss of one path")
+
+
+@check(path_selection_loss, see="Score, and choose")
+def far_below(loss, case):
+    """is the same when all scores are 65 536 lower, and candidates are missing"""
+    scores, right, paths = choice_case(case, *case.sizes(2, low=5))
+    scores = (16 * scores).round() / 16  # exact in float32, and 65 536 lower too
+    expected = chosen(scores, right, paths)
+    case.equal(loss(scores - 65536, right, paths), expected, "loss of scores far below 0")
 
 
 @check(agent_aware_attention, see="Whose past is it")

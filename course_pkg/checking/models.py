@@ -66,8 +66,8 @@ class SmallReader(tuple):
 
     logits_t = tanh(E[y_t] + Σ_{s≤t} F[y_s] / √(s+1)) O
 
-    It notes how many tokens it reads in each pass. It is a tuple, so that it crosses to a child as
-    data.
+    It has two caches, each for half of the vectors F. It notes how many tokens it reads in each
+    pass. It is a tuple, so that it crosses to a child as data.
 
     Args:
         weights: E and F (V, C), O (C, V), and a list to which every pass appends its number of
@@ -77,8 +77,8 @@ class SmallReader(tuple):
     LONGEST = 400  # passes: a writer that never ends fails soon
 
     def new_caches(self, B: int, capacity: int, dtype: torch.dtype | None = None) -> list:
-        """Make an empty cache for its one layer."""
-        return [SmallCache(capacity)]
+        """Make its empty caches."""
+        return [SmallCache(capacity), SmallCache(capacity)]
 
     def __call__(self, tokens: Tensor, caches: list | None = None) -> Tensor:
         """Return the logits (B, T, V) after each of the new tokens (B, T)."""
@@ -86,10 +86,12 @@ class SmallReader(tuple):
         passes.append(tokens.shape[1])
         if len(passes) > self.LONGEST:
             raise RuntimeError("the model was called too often: does the writer ever finish?")
-        cache = SmallCache(1 << 30) if caches is None else caches[0]
-        past, T = cache.length, tokens.shape[1]
+        caches = self.new_caches(1, 1 << 30) if caches is None else caches
+        past, T = caches[0].length, tokens.shape[1]
         root = torch.arange(past + 1, past + T + 1).to(earlier).sqrt()[:, None]
-        total = cache.append(earlier[tokens] / root).cumsum(dim=1)[:, past:]
+        halves = (earlier[tokens] / root).chunk(2, dim=2)
+        seen = [cache.append(half) for cache, half in zip(caches, halves, strict=True)]
+        total = torch.cat([each.cumsum(dim=1)[:, -T:] for each in seen], dim=2)
         return torch.tanh(last[tokens] + total) @ output
 
 

@@ -257,6 +257,23 @@ def counts(attention, case):
     demand_counts(case, [ours.counts], expected, "counted after a text without a cache")
 
 
+@check(CachedAttention, see="What a cache must not keep")
+def gradient(attention, case):
+    """passes gradients back to all weights when there is no cache"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, seen = case.randn(B, T, D), case.randn(B, T, D)
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    grouped(leaves, H, H, X).backward(seen)
+    Y = ours(X)
+    case.trains(Y, "Y")
+    Y.backward(seen)
+    parameters = dict(ours.named_parameters())
+    for name in ("W_Q", "W_K", "W_V", "W_O", "b_V"):
+        found = parameters[name].grad
+        case.that(found is not None, f"A gradient should reach {name}, none does.")
+        case.equal(found, leaves[name].grad, f"gradient of {name}")
+
+
 def model_pair(case: Case, model, L: int = 2, room: int = 1) -> tuple:
     """Make a student's model and a function with the logits of torch's layers; and texts."""
     B, T, H, D_h = case.sizes(4, low=3)
@@ -381,6 +398,34 @@ def empty(writer, case):
     case.raises(
         ValueError, lambda: ours.generate_with_cache(tokens[:, :0], 2), "the texts are empty"
     )
+
+
+def ends(written, stop: int) -> dict[int, int]:
+    """Tell after how many tokens each row has its first stop; rows without one are left out."""
+    return {
+        row: tokens.tolist().index(stop) + 1
+        for row, tokens in enumerate(written)
+        if stop in tokens.tolist()
+    }
+
+
+@check(CachedWriter, weight=2, see="Where it ends")
+def stops(writer, case):
+    """writes only stop after a text's end, and finishes when all texts have ended"""
+    ours, theirs, tokens = writer_pair(case, writer, B=60)
+    written = continued(theirs, tokens, 7, context=12)
+    found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
+    spread = {s: max(n.values()) - min(n.values()) for s, n in found.items() if n}
+    stop = max(spread, key=spread.get)
+    rows = sorted(found[stop], key=found[stop].get)
+    rows = [rows[0], rows[-1]]
+    lengths = [found[stop][row] for row in rows]
+    expected = written[rows, : 3 + lengths[1]]
+    expected[0, 3 + lengths[0] :] = stop
+    given = ours.generate_with_cache(tokens[rows], 8, 0.0, stop=stop)
+    case.equal(given, expected, "texts with a stop")
+    given = ours.generate_with_cache(tokens[rows[:1]], 8, 0.0, stop=stop)
+    case.equal(given, written[rows[:1], : 3 + lengths[0]], "a text with a stop")
 
 
 STEPS = [(1, 1), (1, 2), (1, 7), (5, 1), (4, 6), (11, 30)]  # prompts, and tokens to write

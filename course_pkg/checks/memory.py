@@ -465,6 +465,17 @@ def none_free(allocate, case):
     case.equal(allocate(torch.ones(B, N, dtype=torch.float64)), torch.zeros(B, N), "a")
 
 
+@check(dnc_allocation, see="The row used least")
+def equally_used(allocate, case):
+    """shares 1 - u^N among N rows that are all used by u"""
+    B, N = case.sizes(2, low=4)
+    for u in (0.0, 0.5):
+        a = allocate(torch.full((B, N), u, dtype=torch.float64))
+        case.shape(a, (B, N), "a")
+        what = f"sum of a where all rows are used by {u}"
+        case.equal(a.sum(dim=1), torch.full((B,), 1 - u**N), what)
+
+
 def linked(history: Tensor) -> tuple[Tensor, Tensor]:
     """Add up, over all pairs of writes, what is left of their links and of the precedence.
 
@@ -657,6 +668,16 @@ def far_away(make, case):
     F = make(centre, torch.ones(3).double(), torch.full((3,), 0.5, dtype=torch.float64), N, size)
     case.shape(F, (3, N, size), "F")
     case.equal(F.sum(dim=2), torch.ones(3, N), "sum of each filter")
+
+
+@check(gaussian_filterbank, see="A row of Gaussian filters")
+def outside(make, case):
+    """places filters where the equation says when the centre is outside the picture"""
+    B, size = case.sizes(2, low=6)
+    centre, stride, sigma = bank_inputs(case, B, size)
+    for moved in (centre - size, centre + size):
+        expected = bank(moved, stride, sigma, 5, size)
+        case.equal(make(moved, stride, sigma, 5, size), expected, "F")
 
 
 def glimpse_inputs(case: Case, B: int, N: int, Y: int, X: int) -> list[Tensor]:

@@ -141,21 +141,25 @@ def compare_outcomes(case: Case, accept, inputs: list[tuple], what: str) -> None
 
 
 def boxes(p: Tensor, q: Tensor, drafted: tuple) -> list[tuple[float, list[float]]]:
-    """Cut the cube of uniform numbers where something else happens: volumes, and points inside."""
-    k, found, left = len(drafted), [], 1.0
+    """Cut the cube of uniform numbers where something else happens: volumes, and points inside.
+
+    A point is a little below the middle: a wrong rule may have a border in the middle, such as that
+    of |p - q|, and rounding decide there.
+    """
+    k, found, left, inside = len(drafted), [], 1.0, 0.46
     passes = [min(1.0, float(p[n, x] / q[n, x])) for n, x in enumerate(drafted)]
     for end in range(k + 1):
         share = left * (1 - passes[end]) if end < k else left
-        point = [a / 2 for a in passes[:end]]
+        point = [inside * a for a in passes[:end]]
         if end < k:
             left *= passes[end]
-            point += [(1 + passes[end]) / 2] + [0.5] * (k - end - 1)
+            point += [passes[end] + inside * (1 - passes[end])] + [inside] * (k - end - 1)
         if share > 0:
             rest = p[k] if end == k else (p[end] - q[end]).clamp(min=0)
             border = [0.0, *(rest / rest.sum()).cumsum(0).tolist()]
             for low, high in itertools.pairwise(border):
                 if high > low:
-                    found.append((share * (high - low), [*point, (low + high) / 2]))
+                    found.append((share * (high - low), [*point, low + inside * (high - low)]))
     return found
 
 
@@ -530,14 +534,40 @@ def no_more_than_needed(writers, case):
 
 @check(SpeculativeWriter, see="A whole text")
 def again(writers, case):
-    """writes another text with the same caches as if they were new"""
+    """writes another text with the same caches as if they were new, and adds to the history"""
     target = reader(case)
-    one, rows, expected = writers(target, near(case, target), 60, 0.0), [], []
+    draft, rows, expected, noted = near(case, target), [], [], []
+    one = writers(target, draft, 60, 0.0)
     for length in (5, 20, 35):
         text = case.integers(0, 7, length).tolist()
         rows.append(written(one, text, 8, 3))
         expected.append(plain(target, text, 8))
+        new = writers(target, draft, 60, 0.0)
+        written(new, text, 8, 3)
+        noted += flat(pairs(new.history, "history"))
     compare_tokens(case, rows, expected, "three texts of one writer at temperature 0")
+    found = flat(pairs(one.history, "history"))
+    same(case, found, noted, "drafted and accepted tokens of all steps of the three texts")
+
+
+@check(SpeculativeWriter, see="A whole text")
+def refuses(writers, case):
+    """raises ValueError for what cannot be written, and changes nothing then"""
+    target = reader(case)
+    one, text = writers(target, near(case, target), 9, 0.0), case.integers(0, 7, 4).tolist()
+    rows = [written(one, text, 6, 3)]
+    lengths = list(case.unpack(one.lengths, "target", "draft"))
+    for tokens, count in ((text, 7), ([], 3)):
+        empty = torch.tensor(tokens, dtype=torch.long)
+        case.raises(
+            ValueError,
+            lambda t=empty, n=count: one.speculative_generate(t, n, 3),
+            f"{len(tokens)} tokens are given, {count} to be added, and there is room for 9",
+        )
+    same(case, list(one.lengths), lengths, "lengths of the caches after an error")
+    rows += [written(one, text, count, 3) for count in (0, 1)]
+    expected = [plain(target, text, count) for count in (6, 0, 1)]
+    compare_tokens(case, rows, expected, "texts of 6, 0 and 1 more tokens")
 
 
 ALPHAS = [0.0, 0.2, 0.5, 0.83, 0.97, 1.0]
@@ -1642,3 +1672,30 @@ def no_values(attention, case):
         "from the latents?",
     )
     case.equal(seen, expected[:, :-1], "Y, absorbed, but for the last position")
+
+
+@check(LatentAttention, see="One latent vector for all heads")
+def base(attention, case):
+    """turns queries and keys as slowly as base says"""
+    for slowness in (7.0, 900.0):
+        ours, state = latent_layer(case, attention, 4, 5, 3, base=slowness)
+        X = case.randn(2, 6, 12)
+        expected = from_latents(state, X, slowness)
+        case.equal(ours(X), expected, f"Y for base = {slowness:g}")
+        case.equal(ours.absorbed(X), expected, f"Y, absorbed, for base = {slowness:g}")
+
+
+@check(LatentAttention, see="One latent vector for all heads")
+def gradients(attention, case):
+    """passes the same gradients back to all weights, absorbed or not"""
+    for way in ("forward", "absorbed"):
+        ours, state = latent_layer(case, attention, 4, 5, 2)
+        X, seen = case.randn(2, 6, 12), case.randn(2, 6, 12)
+        leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+        from_latents(leaves, X).backward(seen)
+        Y = ours(X) if way == "forward" else ours.absorbed(X)
+        case.trains(Y, f"what {way} gives")
+        Y.backward(seen)
+        parameters = dict(ours.named_parameters())
+        for name, leaf in leaves.items():
+            case.gradient(parameters[name], leaf.grad, f"{name} by {way}")

@@ -474,6 +474,14 @@ def nothing_chosen(loss, case):
     case.equal(loss(*given), hidden_parts(*given), "loss without hidden regions")
 
 
+@check(masked_multimodal_loss, see="Hide words and regions")
+def no_hidden_word(loss, case):
+    """is the regions' loss alone when no word is hidden"""
+    given = masked_case(case, *masked_sizes(case))
+    given[1] = torch.full_like(given[1], -100)
+    case.equal(loss(*given), hidden_parts(*given), "loss without hidden words")
+
+
 # Retrieval
 
 
@@ -505,6 +513,14 @@ def ties(recall, case):
     scores = table(case, 23).round()
     case.equal(recall(scores, 5), torch.tensor(found(scores, 5)), "recall@5 with ties")
     case.equal(recall(torch.ones(9, 9, dtype=torch.float64), 4), 0.0, "recall@4 of equal scores")
+
+
+@check(retrieve, see="Find the picture")
+def impossible(recall, case):
+    """raises ValueError when k is 0, or more than there are pictures"""
+    scores = table(case, 7)
+    case.raises(ValueError, lambda: recall(scores, 0), "k is 0")
+    case.raises(ValueError, lambda: recall(scores, 8), "k is 8 and there are 7 pictures")
 
 
 # Paths
