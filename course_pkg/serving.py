@@ -927,7 +927,7 @@ class Engine(BeamCore):
             prompts: tokens, at least one each.
             sampling: how to continue all of them, or each.
         Returns:
-            What became of each prompt, in their order.
+            What became of each prompt, in their order. The engine keeps nothing of them.
         Raises:
             NeverFits, ValueError: one of the prompts is refused, see `add`; then none is begun.
         """

@@ -326,6 +326,20 @@ class Unlimited(BlockTable):
         return [self.blocks[t // S % len(self.blocks)] * S + t % S for t in range(start, stop)]
 
 
+@bug(
+    BlockTable,
+    "slots are looked up to the end of the last block, in use or not",
+    told_by="should raise IndexError when position 5 of 5 is not in use",
+)
+class ToTheEnd(BlockTable):
+    def slots(self, start, stop):
+        used, self.length = self.length, len(self.blocks) * self.block_size
+        try:
+            return super().slots(start, stop)
+        finally:
+            self.length = used
+
+
 @bug(PagedKVCache, "block and offset are mixed up: slot n is taken for block n % S")
 class OffsetFirst(PagedKVCache):
     def write(self, layer, slots, K, V):
@@ -804,6 +818,14 @@ class ByNumber(PrefixCache):
         return super().allocate()
 
 
+@bug(PrefixCache, "blocks are forgotten in the order in which they were named, not became idle")
+class ByName(PrefixCache):
+    def allocate(self):
+        if not self.unused and self.idle:
+            self.idle = OrderedDict.fromkeys(block for block in self.names if block in self.idle)
+        return super().allocate()
+
+
 @bug(PrefixCache, "blocks with a name are handed out before those without")
 class NamedFirst(PrefixCache):
     def allocate(self):
@@ -973,6 +995,17 @@ class KeepsTable(BlockManager):
         table = self.sequences[number].block_table
         super().close(number)
         self.sequences[number].block_table = table
+
+
+@bug(
+    BlockManager,
+    "a sequence that gets a new table begins anew, with the tokens given",
+    told_by="tokens of a sequence that gets a new table",
+)
+class BeginsAnew(BlockManager):
+    def open(self, number, tokens):
+        self.sequences.pop(number, None)
+        return super().open(number, tokens)
 
 
 equivalent(

@@ -5,7 +5,7 @@ import math
 import torch
 
 from autograder.bugs import bug, equivalent
-from course_pkg.inference.requests import OutOfBlocks, Plan, Sampling
+from course_pkg.inference.requests import NeverFits, OutOfBlocks, Plan, Sampling
 from course_pkg.serving import (
     BeamCore,
     ChunkedScheduler,
@@ -94,6 +94,17 @@ class FromTheStart(Scheduler):
     def hand_over(self):
         work, copies = super().hand_over()
         return Plan([(number, 0, stop) for number, _, stop in work], copies)
+
+
+@bug(
+    Scheduler,
+    "what is planned counts as computed before it is done",
+    told_by="computed of two whose work is planned, but not done",
+)
+class ComputedAtOnce(Scheduler):
+    def extend(self, number):
+        super().extend(number)
+        self.sequences[number].computed = len(self.sequences[number].tokens)
 
 
 @bug(Scheduler, "the blocks that must be copied are not part of the plan")
@@ -200,6 +211,27 @@ class NoHits(PreemptingScheduler):
 class NoPlaces(PreemptingScheduler):
     def places(self, numbers):
         return len(numbers)
+
+
+@bug(
+    PreemptingScheduler,
+    "blocks are set aside for tokens to come",
+    told_by="when two need two of four blocks now, and four later",
+)
+class SetsAside(PreemptingScheduler):
+    def enter(self, members):
+        longest = [self.sequences[number].longest for number in members]
+        self.demand(sum(math.ceil(count / self.manager.block_size) for count in longest))
+        super().enter(members)
+
+
+@bug(PreemptingScheduler, "a group enters when there are blocks for its first sequence")
+class RoomForOne(PreemptingScheduler):
+    def enter(self, members):
+        super().enter(members[:1])
+        for number in members[1:]:
+            self.hits += self.open(number)
+        self.start(members[1:])
 
 
 @bug(ChunkedScheduler, "every sequence has the whole budget for itself", classic=True)
@@ -361,6 +393,17 @@ class FirstLayer(ModelRunner):
             self.cache.write, self.attention = write, attention
 
 
+@bug(
+    ModelRunner,
+    "gradients are kept, and the cache with them",
+    told_by="The logits should have no gradient",
+)
+class KeepsGradients(Asking):
+    def change(self, batch, *asked):
+        torch.set_grad_enabled(True)  # until the reference leaves its no_grad
+        return asked
+
+
 @bug(ModelRunner, "sequences see only the tokens of this step, not what is in the cache")
 class ForgetsThePast(ModelRunner):
     def forward(self, batch):
@@ -496,6 +539,48 @@ class KeepsWhatWasPlanned(EngineCore):
         self.scheduler.undo = lambda work: None
 
 
+@bug(
+    EngineCore,
+    "only the first of a request's samples is asked whether it has ended",
+    told_by="three samples of one token each should all have ended",
+)
+class FirstEnds(EngineCore):
+    def write(self, number, draws):
+        finish = self.finish
+        self.finish = lambda each: finish(each) if each == number else None
+        try:
+            return super().write(number, draws)
+        finally:
+            del self.finish
+
+
+@bug(
+    EngineCore,
+    "abort stops at the first sample that has ended",
+    told_by="The reasons of two samples, one of which had ended",
+)
+class AbortsSome(EngineCore):
+    def abort(self, number):
+        for sample in self.requests.get(number, []):
+            if self.sequences[sample].reason is not None:
+                return
+            self.end(sample, "abort")
+
+
+@bug(
+    EngineCore,
+    "a request is refused that fits when others have ended",
+    told_by="raised NeverFits: not now",
+)
+class OnlyWhatIsFree(EngineCore):
+    def validate(self, prompt, sampling):
+        super().validate(prompt, sampling)
+        slots = len(prompt) + sampling.max_tokens - 1
+        allocator, S = self.scheduler.manager.allocator, self.scheduler.manager.block_size
+        if math.ceil(slots / S) > allocator.available:
+            raise NeverFits("not now")
+
+
 @bug(choose_beams, "a beam that has ended goes on")
 def goes_on(log_p, lengths, next_log_p, ended, width, alpha=1.0):
     return choose_beams(log_p, lengths, next_log_p, torch.zeros_like(ended), width, alpha)
@@ -509,6 +594,11 @@ def whatever_length(log_p, lengths, next_log_p, ended, width, alpha=1.0):
 @bug(choose_beams, "a continuation is judged by the length before it", classic=True)
 def length_before(log_p, lengths, next_log_p, ended, width, alpha=1.0):
     return choose_beams(log_p, lengths - (~ended).long(), next_log_p, ended, width, alpha)
+
+
+@bug(choose_beams, "a beam that has ended is judged by a length that is one too large")
+def ended_one_longer(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+    return choose_beams(log_p, lengths + ended, next_log_p, ended, width, alpha)
 
 
 @bug(choose_beams, "no place is reserved for what greedy decoding writes", classic=True)
@@ -554,6 +644,17 @@ class KeepsDropped(BeamCore):
         for block in self.scheduler.manager.blocks(number):
             self.scheduler.manager.allocator.share(block)
         super().drop(number)
+
+
+@bug(
+    BeamCore,
+    "beams that are not chosen stay among the sequences",
+    told_by="beams left in the engine",
+)
+class KeepsNumbers(BeamCore):
+    def drop(self, number):
+        if self.sequences[number].reason is None:
+            self.scheduler.remove(number)
 
 
 @bug(BeamCore, "the search is greedy: only the first beam branches")
@@ -681,6 +782,25 @@ class OwnSteps(Engine):
 
 @bug(
     Engine,
+    "a stream ends with the last step, and forgets what the steps of others have added",
+    told_by="tokens of a stream whose last steps others have made",
+)
+class EndsTooSoon(Engine):
+    def stream(self, prompts, sampling=None):
+        numbers = self.enlist(prompts, sampling)
+        try:
+            if any(self.sequences[number].sampling.beams > 1 for number in numbers):
+                raise ValueError("beams change")
+            while self.unfinished(numbers):
+                self.step()
+                for place, number in enumerate(numbers):
+                    yield from ((place, *pair) for pair in self.take(number))
+        finally:
+            self.withdraw(numbers)
+
+
+@bug(
+    Engine,
     "all tokens are computed before the stream hands out the first",
     told_by="two requests should run or wait, yours are 0",
 )
@@ -717,6 +837,33 @@ class LeavesRequests(Engine):
         return self.collect(numbers)
 
 
+@bug(
+    Engine,
+    "prompts are continued one after the other",
+    told_by="steps for 6 tokens of each prompt",
+)
+class OneByOne(Engine):
+    def generate(self, prompts, sampling=None):
+        each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
+        generate = super().generate
+        return [generate([prompt], [own])[0] for prompt, own in zip(prompts, each, strict=True)]
+
+
+@bug(
+    Engine,
+    "what has ended stays in the engine",
+    told_by="steps for 6 tokens of each prompt",
+)
+class KeepsAll(Engine):
+    def collect(self, numbers):
+        requests = {number: self.requests[number] for number in numbers}
+        samples = {each: self.sequences[each] for row in requests.values() for each in row}
+        found = super().collect(numbers)
+        self.requests |= requests
+        self.sequences |= samples
+        return found
+
+
 @bug(SwapSpace, "a block that several sequences use goes out once for each", classic=True)
 class OutForEach(SwapSpace):
     def out(self, tables):
@@ -724,6 +871,14 @@ class OutForEach(SwapSpace):
         for number, table in tables.items():
             copies += super().out({number: table})
         return copies
+
+
+@bug(SwapSpace, "every use of a block counts as a block", told_by="raised OutOfBlocks: too few")
+class CountsUses(SwapSpace):
+    def out(self, tables):
+        if sum(map(len, tables.values())) > self.available:
+            raise OutOfBlocks("too few")
+        return super().out(tables)
 
 
 @bug(SwapSpace, "blocks on the host are never free again")

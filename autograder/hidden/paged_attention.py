@@ -153,6 +153,7 @@ def copies_in_order(caches, case):
     cache, blocks, slots, K, V = cache_of(case, caches)
     cache.write(1, slots, K, V)
     one, two, *_ = (n for n in range(6) if n not in blocks)
+    cache.copy([])
     cache.copy([(blocks[0], one), (one, two)])
     for block in (blocks[0], one, two):
         keys, values = case.unpack(cache.gather(1, [block], 3), "K", "V")
@@ -167,6 +168,12 @@ def both_empty(merge, case):
     given = case.unpack(merge(Y, s, Y, s), "Y", "s")
     case.equal(given[0], Y, "Y")
     case.equal(given[1], s, "s")
+    s_a, s_b = torch.tensor([[-math.inf, -math.inf, 1.0], [-math.inf, 2.0, 3.0]]).double()
+    Y_a, Y_b = (case.randn(3, 4) * (s > -math.inf)[:, None] for s in (s_a, s_b))
+    w = torch.softmax(torch.stack([s_a, s_b]), dim=0).nan_to_num()[..., None]
+    given = case.unpack(merge(Y_a, s_a, Y_b, s_b), "Y", "s")
+    case.equal(given[0], w[0] * Y_a + w[1] * Y_b, "Y where both sets of one query are empty")
+    case.equal(given[1], torch.logaddexp(s_a, s_b), "s where both sets of one query are empty")
 
 
 @check(online_softmax_merge, see="Two softmaxes make one")
@@ -174,6 +181,7 @@ def small_scores(merge, case):
     """stays exact when all scores are far below zero"""
     E_a, V_a, E_b, V_b = merge_inputs(case)
     merged(case, merge, E_a - 900, V_a, E_b - 899, V_b)
+    merged(case, merge, E_a - 1e5, V_a, E_b - 1e5, V_b)
 
 
 @check(online_softmax_merge, see="Two softmaxes make one")
@@ -246,27 +254,15 @@ def alone(copy, case):
     compare_copies(case, copy, [(0, 15), (4, 8), (14, 20)], [1] * 7)
 
 
-@check(prefix_hash, weight=2, see="A name for a prefix")
-def goes_on(hashes, case):
-    """goes on from the name of the block before"""
-    text = [8, 1, 8, 1, 8, 1, 2, 3]
-    (whole, other) = named(case, hashes, [text, [0, 0, *text[2:]]], 2)
-    names = []
-    for chain in (whole, other):
-        names += [*chain[1:], *list(hashes(text[2:], 2, chain[0])), *hashes(text[4:], 2, chain[1])]
-    contents = []
-    for start in ((8, 1), (0, 0)):
-        ends = [start + tuple(text[2:end]) for end in (4, 6, 8)]
-        contents += [*ends, *ends, *ends[1:]]
-    compare_names(case, names, contents, "two texts, some named from the middle on")
-
-
 @check(prefix_hash, see="A name for a prefix")
 def many_texts(hashes, case):
     """gives no two different prefixes the same name"""
     rows = case.integers(0, 50_000, 120, 4).tolist()
     names = [row[-1] for row in named(case, hashes, rows, 1)]
     compare_names(case, names, [tuple(row) for row in rows], "120 texts of four tokens")
+    texts = [[0, 1], [2**61 - 1, 1], [256, 1], [257, 1], [1, 1]]
+    names = [row[0] for row in named(case, hashes, texts, 2)]
+    compare_names(case, names, [tuple(text) for text in texts], str(texts)[1:-1])
 
 
 @check(PrefixCache, weight=2, see="Blocks that are remembered")
@@ -327,6 +323,16 @@ def one_name_one_block(caches, case):
     what += "available when the second a is freed; users of three blocks"
     same(case, seen, [*owned, -1, 2, 2, 2, 0], what)
     case.raises(ValueError, lambda: cache.free(other), "a block is freed that nobody uses")
+    for _ in range(2):
+        cache.free(owned[0])  # now idle
+    case.raises(ValueError, lambda: cache.free(owned[0]), "an idle block is freed")
+    case.raises(ValueError, lambda: cache.share(owned[0]), "an idle block is shared")
+    same(case, [cache.available], [3], "available after the errors")
+    cache.share(owned[1])
+    another = number(cache.allocate(), "block")
+    cache.share(another)
+    cache.register(another, "y")
+    same(case, [look_up(cache, "y")], [another], "y, the name of a block with two users")
 
 
 @check(BlockManager, weight=2, see="Fork, and copy only what is written")

@@ -63,6 +63,17 @@ def at_most(schedulers, case):
     same(case, seen, [0, 1, -1, 2, 3, 1, 3, -1, 36], what)
 
 
+@check(Scheduler, see="Room is set aside")
+def forks_have_places(schedulers, case):
+    """admits one with forks to come only when all of them have a place"""
+    driver = Driver(schedulers, 40, 2, 3)
+    driver.add(0, 3)
+    driver.add(1, 3, forks=2)
+    driver.step()
+    what = "running, -1, waiting with two places for one that is to be forked twice"
+    same(case, queues(driver.scheduler), [0, -1, 1], what)
+
+
 @check(Scheduler, see="Decide anew in every step")
 def finds_prompts(schedulers, case):
     """starts after what is cached already, and counts it as a hit once"""
@@ -98,7 +109,10 @@ def nothing_new(schedulers, case):
     driver = Driver(schedulers, 9, 2)
     for sequence in (0, 1):
         driver.add(sequence, 3, longest=5)
-    for sequence, _, stop in driver.scheduler.schedule()[0]:
+    work = driver.scheduler.schedule()[0]
+    computed = [number(record(driver.scheduler, each).computed, "computed") for each in (0, 1)]
+    same(case, computed, [0, 0], "computed of two whose work is planned, but not done")
+    for sequence, _, stop in work:
         driver.scheduler.advance(sequence, stop)
     driver.scheduler.append(1, 7)
     driver.lengths[1] = 4
@@ -134,6 +148,21 @@ def copies_stay(schedulers, case):
     same(case, seen, [0, 3, 4, 7, 3, 4, 0, 7, -1, 1, 1], what)
 
 
+@check(PreemptingScheduler, see="Several that belong together")
+def copies_of_a_group(schedulers, case):
+    """keeps the copies of a group that loses its blocks after some of them were planned"""
+    driver = Driver(schedulers, 4, 2, 9)
+    driver.add(0, 1)
+    driver.add(1, 3, forks=2, together=True)
+    driver.step()
+    for child in (11, 12):
+        driver.fork(1, child)
+    driver.step()
+    seen = [*queues(driver.scheduler), len(driver.copies)]
+    what = "running, -1, waiting and copies when the second of three finds no block for its copy"
+    same(case, seen, [0, -1, 1, 12, 11, 1], what)
+
+
 @check(PreemptingScheduler, see="A watermark")
 def cannot_enter(schedulers, case):
     """raises OutOfBlocks, and changes nothing, for a sequence that cannot enter"""
@@ -147,6 +176,8 @@ def cannot_enter(schedulers, case):
     found = [*queues(scheduler), driver.available, number(scheduler.hits, "hits")]
     same(case, found, [0, -1, 1, 2, 0], "running, -1, waiting; free blocks, hits")
     demand_no_table(case, scheduler, 1, "could not enter")
+    computed = number(record(scheduler, 1).computed, "computed")
+    same(case, [computed], [0], "computed of one that could not enter")
 
 
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
@@ -389,6 +420,9 @@ def few_candidates(choose, case):
     rows[0] = (*rows[0][:2], inputs[2][0].tolist(), False)
     compare_choice(case, choose, rows, inputs, 9, 1.0)
     compare_choice(case, choose, *beam_rows(case, 2, 3, [True, False]), 9, 0.5)
+    rows, inputs = beam_rows(case, 3, 4, [False, True, False])
+    inputs[2][1] = math.nan  # it does not count
+    compare_choice(case, choose, rows, inputs, 4, 1.0)
 
 
 @check(choose_beams, see="Which beams go on")
@@ -439,6 +473,12 @@ def refused_as_a_whole(engines, case):
     beams = Sampling(4, beams=2)
     case.raises(ValueError, lambda: engine.stream([[1]], beams), "beams are to be streamed")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after three errors")
+    each = [Sampling(4), beams]
+    case.raises(ValueError, lambda: engine.stream([[1], [2]], each), "beams are among those")
+    case.raises(NeverFits, lambda: engine.stream(prompts, Sampling(4)), "the second never fits")
+    own = pairs(engine.stream([prompts[0]] * 2, [Sampling(1), Sampling(2)]), "the stream", 3)
+    same(case, [place for place, _, _ in own], [0, 1, 1], "prompts of a stream of 1 and 2 tokens")
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
     rows, _ = added(case, engine.generate(prompts[:1], Sampling(4)))
     compare_tokens(case, rows, [generate_uncached(model, prompts[0], 4)], "tokens afterwards")
 
@@ -515,7 +555,10 @@ def used_again(spaces, case):
         same(case, [len(copies)], [count], "blocks that go out")
         inside[step] = count
         same(case, [number(space.available, "available")], [3 - sum(inside.values())], "available")
+    before = number(space.available, "available"), dict(space.tables)
     case.raises(ValueError, lambda: space.back([min(inside)], [1] * 9), "there are too many blocks")
+    after = number(space.available, "available"), dict(space.tables)
+    case.that(after == before, f"The error should change nothing: {before} became {after}.")
 
 
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")
@@ -534,6 +577,27 @@ def leaves_the_host(schedulers, case):
     seen += [number(driver.scheduler.space.available, "available"), driver.available]
     what = "free host blocks and free blocks of the cache, before and after three have ended"
     same(case, seen, [3, 2, 3, 2, 6, 2, 6, 5], what)
+
+
+@check(SwappingScheduler, see="Swap instead of computing again")
+def after_its_copies(schedulers, case):
+    """copies a block to the host after the copy that fills it, each shared one once"""
+    driver = Driver(schedulers, 4, 2, 9, 0, None, 3)
+    driver.add(0, 1)
+    driver.add(1, 3, forks=2, together=True)
+    driver.step()
+    _, first, second = tables(driver.scheduler, 1)[0]
+    for child in (11, 12):
+        driver.fork(1, child)
+    driver.step()
+    held = {first: "a", second: "b"}
+    for source, target in driver.copies:
+        held[target] = held.get(source, "old")
+    kept = "".join(sorted(content for block, content in held.items() if block >= 4))
+    message = "The host should hold the first block once and the second and its copy, 'abb'; "
+    case.that(kept == "abb", message + f"yours holds {kept!r} (old: what was there before).")
+    counts = [driver.scheduler.swaps, driver.scheduler.preemptions]
+    same(case, numbers(counts, "counts"), [3, 3], "swaps and preemptions")
 
 
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")

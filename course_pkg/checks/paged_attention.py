@@ -195,6 +195,7 @@ def refuses(allocators, case):
     block = allocator.allocate()
     allocator.free(block)
     case.raises(ValueError, lambda: allocator.free(block), "a block is freed twice")
+    case.raises(ValueError, lambda: allocator.share(block), "a block without users is shared")
 
 
 def table_of(case: Case, tables, S: int, counts: list[int]) -> tuple:
@@ -236,6 +237,13 @@ def waste(tables, case):
     """wastes only what is free in the last block"""
     given = [number(table_of(case, tables, 4, [n])[0].waste, "waste") for n in range(10)]
     same(case, given, [0, 3, 2, 1, 0, 3, 2, 1, 0, 3], "waste of lengths 0 to 9")
+
+
+@check(BlockTable, see="A sequence that ends on a border")
+def in_use(tables, case):
+    """has no slots for positions that are not in use, even where its last block has room"""
+    table, *_ = table_of(case, tables, 4, [5])
+    case.raises(IndexError, lambda: table.slots(4, 6), "position 5 of 5 is not in use")
 
 
 @check(BlockTable, see="The page table of a sequence")
@@ -506,6 +514,21 @@ def no_names_twice(hashes, case):
     compare_names(case, names, contents, "20 texts of 16 equal tokens")
 
 
+@check(prefix_hash, weight=2, see="A name for a prefix")
+def goes_on(hashes, case):
+    """goes on from the name of the block before"""
+    text = [8, 1, 8, 1, 8, 1, 2, 3]
+    (whole, other) = named(case, hashes, [text, [0, 0, *text[2:]]], 2)
+    names = []
+    for chain in (whole, other):
+        names += [*chain[1:], *list(hashes(text[2:], 2, chain[0])), *hashes(text[4:], 2, chain[1])]
+    contents = []
+    for start in ((8, 1), (0, 0)):
+        ends = [start + tuple(text[2:end]) for end in (4, 6, 8)]
+        contents += [*ends, *ends, *ends[1:]]
+    compare_names(case, names, contents, "two texts, some named from the middle on")
+
+
 def look_up(cache, name: str) -> int:
     """Look a name up: the block, or -1."""
     block = cache.find(name)
@@ -527,7 +550,7 @@ def filled(caches, names: str, blocks: int) -> tuple:
     """Make a cache whose first blocks have names; all are still in use."""
     cache = caches(blocks)
     owned = [number(cache.allocate(), "block") for _ in names]
-    for block, name in zip(owned, names, strict=True):
+    for block, name in [*zip(owned, names, strict=True)][::-1]:  # not in the blocks' order
         cache.register(block, name)
     return cache, owned
 
@@ -675,6 +698,9 @@ def one_object(managers, case):
     same(case, seen, [5, 10, *second], "free blocks, and the table of the other sequence")
     manager.close(1)
     demand_no_table(case, manager, 1, "is closed too")
+    manager.open(1, [4, 4])
+    tokens = numbers(record(manager, 1).tokens, "tokens")
+    same(case, tokens, list(range(8)), "tokens of a sequence that gets a new table")
 
 
 @check(BlockManager, weight=2, see="Blocks for every sequence")
@@ -710,7 +736,9 @@ def leaves_one_token(managers, case):
 @check(BlockManager, weight=2, see="Fork, and copy only what is written")
 def forks(managers, case):
     """shares all blocks in a fork and copies the last one when either of the two writes"""
-    manager = managers(8, 4)
+    manager = managers(10, 4)
+    manager.open(7, [6] * 5)  # so that places and blocks differ
+    grown(manager, 7, 5)
     manager.open(0, [5] * 6)
     grown(manager, 0, 6)
     manager.fork(0, 1)

@@ -202,6 +202,17 @@ def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[int]:
     return before + queues(driver.scheduler)
 
 
+@check(Scheduler, see="Room is set aside")
+def whole_blocks(schedulers, case):
+    """rounds up what each sequence needs, and each fork, to whole blocks"""
+    driver = Driver(schedulers, 6, 2)
+    driver.add(0, 3, longest=3, forks=2)
+    driver.add(1, 1)
+    driver.step()
+    what = "running, -1, waiting with 6 blocks of 2: one and two forks of it need 3 slots each"
+    same(case, queues(driver.scheduler), [0, -1, 1], what)
+
+
 ANNOUNCED = [0, 1, -1, 2, 0, 7, 1, -1, 2]
 
 
@@ -283,6 +294,8 @@ def not_at_once(schedulers, case):
         seen += queues(driver.scheduler)
     same(case, seen, [0, 1, 11, -1, 0, -1, 1, 11], "running, -1, waiting after each of two steps")
     demand_no_table(case, driver.scheduler, 1, "has lost its blocks")
+    computed = number(record(driver.scheduler, 1).computed, "computed")
+    same(case, [computed], [0], "computed of one that has lost its blocks")
 
 
 @check(PreemptingScheduler, see="A watermark")
@@ -324,6 +337,35 @@ def as_a_group(schedulers, case):
     same(case, seen, expected, what)
 
 
+@check(PreemptingScheduler, see="Several that belong together")
+def enters_as_a_group(schedulers, case):
+    """admits a group only when there are blocks for all of it"""
+    driver = Driver(schedulers, 4, 2, 9)
+    driver.add(5, 5, token=4)
+    driver.add(0, 3, token=4, forks=1, together=True)
+    driver.fork(0, 7)
+    driver.step()
+    seen = queues(driver.scheduler)
+    driver.step()
+    seen += queues(driver.scheduler)
+    driver.remove(5)
+    driver.step()
+    seen += [*queues(driver.scheduler), number(driver.scheduler.hits, "hits")]
+    what = "running, -1, waiting with blocks for one of two, again, and for both; hits"
+    same(case, seen, [5, -1, 0, 7, 5, -1, 0, 7, 0, 7, -1, 4], what)
+
+
+@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
+def nothing_aside(schedulers, case):
+    """sets nothing aside for tokens to come"""
+    driver = Driver(schedulers, 4, 2, 9)
+    for sequence in (0, 1):
+        driver.add(sequence, 3, longest=8)
+    driver.step()
+    what = "running, -1, waiting when two need two of four blocks now, and four later"
+    same(case, queues(driver.scheduler), [0, 1, -1], what)
+
+
 @check(ChunkedScheduler, weight=2, see="Chunked prefill")
 def chunks(schedulers, case):
     """computes a long prompt in chunks, while others go on"""
@@ -339,9 +381,19 @@ def chunks(schedulers, case):
 
 
 @check(ChunkedScheduler, see="Chunked prefill")
+def enters_with_a_chunk(schedulers, case):
+    """admits a long prompt when there are blocks for the chunk of this step"""
+    driver = Driver(schedulers, 4, 2, 3, 0, 4)
+    driver.add(0, 3)
+    driver.add(1, 9)
+    driver.step()
+    driver.compare(case, [(0, 0, 0, 3), (0, 1, 0, 1)])
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
 def refuses(schedulers, case):
     """raises ValueError for a budget that would starve some who run"""
-    for most, budget in ((3, 2), (64, 63)):
+    for most, budget in ((3, 2), (64, 63), (3, 0)):
         case.raises(
             ValueError,
             lambda m=most, b=budget: schedulers(8, 2, m, 0, b),
@@ -424,6 +476,19 @@ def single_tokens(runners, case):
 def mixed(runners, case):
     """computes prompts, chunks and single tokens in one batch"""
     compare_runs(case, runners, [7, 12, 4, 9, 6], [6, 5, 0, 8, 2], 3)
+    compare_runs(case, runners, [7, 7, 5, 7], [6, 3, 2, 5], 3)
+
+
+@check(ModelRunner, see="All tokens in one row")
+def no_gradients(runners, case):
+    """keeps no gradients, also of a model that is being trained"""
+    model, prompts = small_model(case), texts(case, 5, 3)
+    learning = SmallServed((model[0].clone().requires_grad_(), *model[1:]))
+    batch = [(prompt, 0, [2 * place, 2 * place + 1]) for place, prompt in enumerate(prompts)]
+    logits = runners(learning, 4, 4).forward(batch)
+    case.shape(logits, (2, len(model[0])), "logits")
+    what = "The logits should have no gradient: what the model computes for it would be kept."
+    case.that(not logits.requires_grad, what)
 
 
 def run(engine, rows: dict[int, list[int]]) -> dict[int, list[int]]:
@@ -512,12 +577,26 @@ def samples(engines, case):
             text.append(int(torch.multinomial(p, 1, generator=generator)))
         expected.append(text[len(prompt) :])
     compare_tokens(case, rows, expected, "tokens of four samples")
+    outputs = [record(engine, each).output for each in engine.requests[first]]
+    compare_tokens(case, outputs, expected, "outputs of the samples in the request's order")
+    short = number(engine.add(prompt, Sampling(1, None, 3)), "add")
+    engine.step()
+    reasons = [record(engine, each).reason for each in engine.requests[short]]
+    case.that(
+        reasons == ["length"] * 3,
+        "After a step, three samples of one token each should all have ended by 'length'; the "
+        f"reasons are {reasons}.",
+    )
+    last = number(engine.add(prompt[1:], Sampling(3, None, 2)), "add")
+    engine.step()
+    computed = [number(record(engine, each).computed, "computed") for each in (last, last + 1)]
+    same(case, computed, [5, 5], "computed of two samples after the step that read the prompt")
     case.that(len(set(map(tuple, rows))) > 1, "Samples should differ, yours are all the same.")
 
 
 @check(EngineCore, see="Limits and errors")
 def refuses(engines, case):
-    """raises NeverFits for what no amount of waiting makes fit"""
+    """raises NeverFits for what no amount of waiting makes fit, ValueError for no request at all"""
     model, (prompt,) = small_model(case), texts(case, 6)
     engine = engines(model, 3, 4, 2)
     rows = serve(case, engine, [prompt], Sampling(7))
@@ -531,8 +610,14 @@ def refuses(engines, case):
         (engines(model, 99, 4, 2), Sampling(2, beams=3), "three beams are more than may run"),
     ):
         case.raises(NeverFits, lambda e=one, s=sampling: e.add(prompt, s), why)
+    case.raises(ValueError, lambda: large.add([], Sampling(2)), "the prompt is empty")
+    drawn = Sampling(2, beams=2, temperature=1.0)
+    case.raises(ValueError, lambda: large.add(prompt, drawn), "beams come with a temperature")
     fit = [engine.add(prompt, Sampling(2, samples=2)), large.add(prompt, Sampling(4, beams=5))]
     same(case, [number(each, "add") for each in fit], [1, 0], "numbers of two that just fit")
+    engine.step()
+    why = "number of one that fits when the others have ended"
+    same(case, [number(engine.add(prompt, Sampling(7)), "add")], [3], why)
 
 
 @check(EngineCore, see="A client that leaves")
@@ -554,6 +639,14 @@ def aborts(engines, case):
     wanted = ["length", "abort"]
     case.that(reasons == wanted, f"The reasons should be {wanted}, yours are {reasons}.")
     same(case, [free_blocks(engine)], [20], "free blocks at the end")
+    pair = engine.add(prompts[0], Sampling(9, samples=2))
+    engine.step()
+    engine.end(pair, "stop")
+    engine.abort(pair)
+    reasons = [record(engine, each).reason for each in engine.requests[pair]]
+    wanted = ["stop", "abort"]
+    message = f"The reasons of two samples, one of which had ended, should be {wanted}, yours are "
+    case.that(reasons == wanted, message + f"{reasons}.")
 
 
 @check(EngineCore, weight=2, see="An error inside the model")
@@ -614,6 +707,10 @@ def chooses(choose, case):
     """keeps the best continuations of all beams together"""
     for alpha in (0.0, 1.0, 3.0):
         compare_choice(case, choose, *beam_rows(case, 4, 7, [False] * 4), 6, alpha)
+    log_p, lengths = -torch.tensor([3.0, 1.9, 7.1]).double(), torch.tensor([3, 1, 5])
+    following = -0.1 - 9 * (torch.arange(4) > 0) - 0.1 * case.rand(3, 4)
+    rows = list(zip(log_p.tolist(), lengths.tolist(), following.tolist(), [False] * 3, strict=True))
+    compare_choice(case, choose, rows, (log_p, lengths, following, lengths < 0), 2, 1.0)
 
 
 @check(choose_beams, weight=2, see="Which beams go on")
@@ -715,6 +812,17 @@ def gives_back(engines, case):
     same(case, [*free, free_blocks(engine)], [*expected, 40], what)
 
 
+@check(BeamCore, see="Branches share blocks")
+def nothing_left(engines, case):
+    """drops every beam that is not chosen, also one that has ended"""
+    model, (prompt,) = small_model(case, V=7), texts(case, 5, V=7)
+    engine = engines(model, 40, 2)
+    search(case, engine, prompt, Sampling(7, 2, beams=4))
+    known = engine.sequences.get
+    left = [number for number in range(40) if known(number) is not None]
+    same(case, left, [], "beams left in the engine when the search is collected")
+
+
 def added(case: Case, outputs: object, samples: int = 1) -> tuple[list, list]:
     """Take tokens and reasons out of what `generate` returns, one row for each sample."""
     if not isinstance(outputs, (list, tuple)):
@@ -734,9 +842,12 @@ def generates(engines, case):
     """continues all prompts to their ends, and says why each has ended"""
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
     expected = [generate_uncached(model, prompt, 6) for prompt in prompts]
-    rows, reasons = added(case, engines(model, 80, 4).generate(prompts, Sampling(6)))
+    engine = engines(model, 80, 4)
+    rows, reasons = added(case, engine.generate(prompts, Sampling(6)))
     compare_tokens(case, rows, expected, "tokens")
     case.that(reasons == ["length"] * 5, f"The reasons should be 'length', yours are {reasons}.")
+    seen = [len(engine.history), len(engine.requests)]
+    same(case, seen, [6, 0], "steps for 6 tokens of each prompt, and requests left in the engine")
 
 
 @check(Engine, weight=2, see="When memory runs out in the middle of a batch")
@@ -793,6 +904,13 @@ def take_turns(engines, case):
             case.that(left == 2, message)
     tokens = [[token for _, _, token in row] for row in rows]
     compare_tokens(case, tokens, expected, "tokens of two streams that are asked in turns")
+    kept = steps(engine.stream, prompts[:1], Sampling(5))
+    seen = [next(kept, (0, 0, -1))]
+    for _ in range(4):  # somebody else makes all its other steps
+        engine.step()
+    seen = pairs([*seen, *itertools.islice(kept, 9)], "the stream", 3)
+    what = "tokens of a stream whose last steps others have made"
+    compare_tokens(case, [[token for _, _, token in seen]], expected[:1], what)
 
 
 @check(SwapSpace, weight=2, see="A second cache on the host")
@@ -807,6 +925,7 @@ def stay_shared(spaces, case):
         f"out should lead to 6 different blocks from 100 to 108, yours is {out!r:.80}.",
     )
     result = case.unpack(space.back([2, 4], [20, 21, 22, 23]), "tables", "copies")
+    same(case, [len(pairs(result[1], "copies"))], [4], "copies of what comes back")
     places, content = {to: source for source, to in out}, {}
     for source, target in pairs(result[1], "copies"):
         content[target] = places.get(source, -1)
@@ -833,6 +952,19 @@ def all_or_nothing(spaces, case):
         seen.append(number(space.available, "available"))
     what = "free blocks after an error, and as sequences go out, are dropped and come back"
     same(case, seen, [4, 2, 4, 6, 4, 5, 6], what)
+
+
+@check(SwapSpace, see="A second cache on the host")
+def just_fits(spaces, case):
+    """has room for a group that fits since it shares blocks, and has it again when that is back"""
+    space, seen = spaces(3, 10), []
+    for _ in range(2):
+        space.out({6: [7, 3], 7: [7, 5]})
+        seen.append(number(space.available, "available"))
+        space.back([6, 7], [1, 2, 4])
+        seen.append(number(space.available, "available"))
+    what = "free blocks when a group is out, with three blocks for three different ones, and back"
+    same(case, seen, [0, 3, 0, 3], what)
 
 
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")

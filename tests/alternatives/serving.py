@@ -374,14 +374,19 @@ class InQueues(Engine):
 
         def events():
             try:
-                while self.unfinished(numbers):
-                    self.step()
+                while self.unfinished(numbers) or any(map(self.untaken, numbers)):
+                    if self.unfinished(numbers):
+                        self.step()
                     for place, number in enumerate(numbers):
                         yield from ((place, *pair) for pair in self.take(number))
             finally:
                 self.withdraw(numbers)
 
         return events()
+
+    def untaken(self, number):
+        told = [self.sequences[sample] for sample in self.requests[number]]
+        return any(len(each.output) > each.taken for each in told)
 
 
 @alternative(SwapSpace)
