@@ -804,6 +804,17 @@ def no_state(Q, K, V, log_decay, S=None, chunk=16):
 
 @bug(
     chunked_scan,
+    "every step is taken by itself, as `gated_recurrence` does",
+    told_by="Is a matrix product taken inside each chunk?",
+)
+def step_by_step(Q, K, V, log_decay, S=None, chunk=16):
+    if chunk < 1:
+        raise ValueError("no steps in a chunk")
+    return gated_recurrence(Q, K, V, log_decay.exp()[..., None], S)
+
+
+@bug(
+    chunked_scan,
     "the state before a chunk does not decay inside it, where it is read",
     classic=True,
 )

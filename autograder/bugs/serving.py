@@ -419,6 +419,17 @@ class ForgetsThePast(ModelRunner):
             self.attention = attention
 
 
+@bug(
+    ModelRunner,
+    "the model is called for each sequence by itself",
+    told_by="should be called once for the five sequences",
+)
+class OneAtATime(ModelRunner):
+    def forward(self, batch):
+        forward = super().forward
+        return torch.cat([forward([row]) for row in batch]) if batch else forward(batch)
+
+
 @bug(EngineCore, "blocks are not copied before they are written: the plan's copies are ignored")
 class IgnoresCopies(EngineCore):
     def __init__(self, *settings, **named):

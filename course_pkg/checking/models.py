@@ -151,8 +151,8 @@ class SmallServed(tuple):
             raise RuntimeError("the model was called too often: does the engine ever finish?")
         X = embedding[tokens] + places[positions]
         for layer in range(len(W_Q)):
-            heads = [torch.einsum("nd,dhe->nhe", X, W[layer]) for W in (W_Q, W_K, W_V)]
-            X = X + torch.einsum("nhe,hed->nd", attend(layer, *heads), W_O[layer])
+            heads = [torch.tensordot(X, W[layer], 1) for W in (W_Q, W_K, W_V)]
+            X = X + torch.tensordot(attend(layer, *heads), W_O[layer], 2)
         X = X[rows]
         return 4 * (X / X.norm(dim=1, keepdim=True)) @ embedding.T
 

@@ -550,6 +550,21 @@ def impossible(scan, case):
     case.raises(ValueError, lambda: scan(*given, chunk=0), "chunk is 0")
 
 
+@check(chunked_scan, see=SCAN)
+def few_steps(scan, case):
+    """takes steps from chunk to chunk only, and so loses nothing of 512 ones in bfloat16"""
+    ones = torch.ones(2, 1, 512, 1, dtype=torch.bfloat16)
+    _, S = case.unpack(scan(ones, ones, ones, 0 * ones[..., 0], chunk=64), *RUN)
+    case.shape(S, (2, 1, 1, 1), RUN[1])
+    found = sorted(set(S.flatten().tolist()))
+    case.that(
+        found == [512],
+        f"{RUN[1]} should be 512, the sum of 512 products of ones, yours is {found[0]:g}. A "
+        "bfloat16 has no 257: one by one, ones are lost from 256 on. Is a matrix product "
+        "taken inside each chunk?",
+    )
+
+
 def faded(
     R: Tensor,
     K: Tensor,

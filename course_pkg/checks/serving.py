@@ -491,6 +491,19 @@ def no_gradients(runners, case):
     case.that(not logits.requires_grad, what)
 
 
+@check(ModelRunner, see="All tokens in one row")
+def one_call(runners, case):
+    """calls the model once, whatever is in the batch"""
+    runner = runners(small_model(case), 60, 3)
+    before, batch = batch_of(case, [7, 12, 4, 9, 6], [6, 5, 0, 8, 2], 3)
+    runner.forward(before)
+    left = number(runner.model[-1][0], "calls")
+    runner.forward(batch)
+    calls = left - number(runner.model[-1][0], "calls")
+    text = "The model should be called once for the five sequences of a batch"
+    case.that(calls == 1, f"{text}, yours calls it {calls} times.")
+
+
 def run(engine, rows: dict[int, list[int]]) -> dict[int, list[int]]:
     """Take steps until all requests have ended; add what is added to the rows."""
     requests = list(rows)

@@ -249,13 +249,6 @@ def with_padding(a, b):
 
 
 @alternative(chunked_scan)
-def by_recurrence(Q, K, V, log_decay, S=None, chunk=16):
-    if not chunk >= 1:
-        raise ValueError(f"chunk = {chunk}")
-    return gated_recurrence(Q, K, V, torch.exp(log_decay).unsqueeze(-1), S)
-
-
-@alternative(chunked_scan)
 def by_segments(Q, K, V, log_decay, S=None, chunk=16):
     """The sums between steps by a masked cumulative sum, as Mamba-2's program does."""
     if chunk <= 0:

@@ -1,7 +1,7 @@
 """Correct solutions of paged_attention by other ways: sets, stacks, loops, one by one."""
 
+import hashlib
 import math
-import zlib
 
 import torch
 from torch.nn import functional
@@ -294,11 +294,11 @@ def nested_tuples(tokens, block_size, parent=()):
 
 
 @alternative(prefix_hash)
-def checksums(tokens, block_size, parent=""):
+def keyed_digests(tokens, block_size, parent=""):
     names = []
     for n in range(len(tokens) // block_size):
         text = f"{parent}:{tokens[n * block_size : (n + 1) * block_size]}".encode()
-        parent = zlib.crc32(text) << 32 | zlib.adler32(text)
+        parent = int.from_bytes(hashlib.blake2b(text, key=b"course", digest_size=16).digest())
         names.append(parent)
     return names
 

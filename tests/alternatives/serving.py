@@ -158,28 +158,34 @@ class LargeNumber(ChunkedScheduler):
 
 
 @alternative(ModelRunner)
-class OneAtATime(ModelRunner):
-    """Runs the model on each sequence by itself, on what it gathers from the cache."""
+class PadsAll(ModelRunner):
+    """Runs the model once, and attends with the keys of all sequences in one padded batch."""
 
     def forward(self, batch):
-        rows, S = [], self.cache.K.shape[3]
-        for new, start, blocks in batch:
-            stop = start + len(new)
-            slots = torch.tensor([blocks[t // S] * S + t % S for t in range(start, stop)])
+        if not batch:
+            return torch.empty(0, 1)
+        S, stops = self.cache.K.shape[3], [start + len(new) for new, start, _ in batch]
+        counts = torch.tensor([len(new) for new, _, _ in batch])
+        owners = torch.arange(len(batch)).repeat_interleave(counts)
+        tokens = torch.tensor([token for new, _, _ in batch for token in new])
+        spans = [torch.arange(start, start + len(new)) for new, start, _ in batch]
+        positions, tables = torch.cat(spans), [blocks for _, _, blocks in batch]
+        where = zip(owners.tolist(), positions.tolist(), strict=True)
+        slots = torch.tensor([tables[n][t // S] * S + t % S for n, t in where])
+        mask = torch.arange(max(stops)) <= positions[:, None]
 
-            def attend(layer, Q, K, V, blocks=blocks, slots=slots, start=start, stop=stop):
-                self.cache.write(layer, slots, K, V)
-                keys, values = self.cache.gather(layer, blocks, stop)
-                heads = (X.transpose(0, 1)[None] for X in (Q, keys, values))
-                mask = torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
-                Y = functional.scaled_dot_product_attention(*heads, mask, enable_gqa=True)
-                return Y[0].transpose(0, 1)
+        def attend(layer, Q, K, V):
+            self.cache.write(layer, slots, K, V)
+            keys, values = (Q.new_zeros(len(batch), max(stops), *K.shape[1:]) for _ in "KV")
+            for n, (blocks, stop) in enumerate(zip(tables, stops, strict=True)):
+                keys[n, :stop], values[n, :stop] = self.cache.gather(layer, blocks, stop)
+            heads = Q[:, :, None], keys[owners].transpose(1, 2), values[owners].transpose(1, 2)
+            mine = mask[:, None, None]
+            Y = functional.scaled_dot_product_attention(*heads, mine, enable_gqa=True)
+            return Y[:, :, 0]
 
-            last = torch.tensor([stop - start - 1])
-            with torch.no_grad():
-                positions = torch.arange(start, stop)
-                rows.append(self.model(torch.tensor(new), positions, attend, last)[0])
-        return torch.stack(rows) if rows else torch.empty(0, 1)
+        with torch.no_grad():
+            return self.model(tokens, positions, attend, counts.cumsum(0) - 1)
 
 
 @alternative(ModelRunner)
