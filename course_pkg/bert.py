@@ -485,7 +485,12 @@ def load_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:
     ours = {}
     for name, value in state.items():
         place, _, kind = name.removeprefix("bert.").rpartition(".")
-        kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+        if (place, kind) == ("embeddings", "position_ids"):
+            continue
+        if place.endswith("LayerNorm"):
+            kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+        if kind not in ("weight", "bias"):
+            raise ValueError(f"our BERT has no place for {name}")
         if place.startswith("encoder.layer."):
             _, _, number, place = place.split(".", 3)
             prefix, part = f"bert.layers.{number}.", place.removeprefix("attention.")
@@ -500,8 +505,7 @@ def load_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:
         elif place in outside:
             ours[f"{outside[place]}.{kind}".removeprefix(".")] = value
             continue
-        if kind != "position_ids":
-            raise ValueError(f"our BERT has no place for {name}")
+        raise ValueError(f"our BERT has no place for {name}")
     for kind, twin in {"weight": "bert.embeddings.token.weight", "bias": "bias"}.items():
         repeated = ours.pop(f"decoder.{kind}", None)
         if repeated is not None and not torch.equal(repeated, ours[twin]):

@@ -234,7 +234,8 @@ def triton_paged_decode(
 
     Args:
         Q: where the queries (B, H, D_h) begin.
-        K, V: where the keys and values (G, N, S, D_h) begin: one layer of a `PagedKVCache`.
+        K, V: where the keys and values (G, N, S, D_h) begin: one layer of a `PagedKVCache`. Slots
+            that no sequence has filled may hold anything, NaN too.
         tables: where the block tables (B, M) begin.
         lengths: where the lengths (B,) begin: how many positions each sequence has.
         Y, s: where to store the outputs (parts, B, H, D_h) and log-sums (parts, B, H): 0 and -∞

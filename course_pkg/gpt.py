@@ -434,7 +434,11 @@ def load_gpt2(state: dict[str, Tensor]) -> dict[str, Tensor]:
         if place.startswith("h."):
             _, number, place = place.split(".", 2)
             prefix = f"blocks.{number}."
+        if place == "attn" and kind in ("bias", "masked_bias"):  # the masks of old files
+            continue
         letter = {"weight": "W", "bias": "b"}.get(kind)
+        if letter is None:
+            raise ValueError(f"our GPT has no place for {name}")
         if place == "attn.c_attn":
             for x, part in zip("QKV", value.chunk(3, dim=-1), strict=True):
                 ours[f"{prefix}attention.{letter}_{x}"] = part
@@ -443,6 +447,6 @@ def load_gpt2(state: dict[str, Tensor]) -> dict[str, Tensor]:
         elif place in renamed:
             is_linear = place.startswith("mlp") and kind == "weight"  # torch's are W x: turned
             ours[f"{prefix}{renamed[place]}.{kind}"] = value.T if is_linear else value
-        elif place != "attn":  # the masks of old files
+        else:
             raise ValueError(f"our GPT has no place for {name}")
     return ours

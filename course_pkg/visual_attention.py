@@ -35,7 +35,8 @@ def soft_attention(
         e: the scores.
         a: the features.
     Returns:
-        z, the context, and p, the weights, which sum to one over the locations.
+        z, the context, and p, the weights, which sum to one over the locations; gradients reach e
+        through both.
     """
     p = torch.softmax(e, dim=1)
     return (p[:, :, None] * a).sum(dim=1), p
@@ -143,7 +144,7 @@ class CaptionDecoder(nn.Module):
             captions: y_0 … y_T, where y_0 is <start>.
         Returns:
             For t = 1 … T, after y_{t-1} was read: the scores of y_t, the attention weights p_t,
-            and log p of the location looked at.
+            and log p of the location looked at, all with their gradients.
         """
         ### BEGIN SOLUTION
         state = self.start(a)

@@ -97,7 +97,7 @@ class PatchEmbedding(nn.Module):
         conv2d(images, kernel, b, stride=P)[b, d, i, j] is number d of patch i · S_w/P + j.
 
         Returns:
-            The kernel, in torch's layout.
+            The kernel, in torch's layout; its gradient goes back to W.
         """
         ### BEGIN SOLUTION
         P, D = self.P, self.W.shape[1]

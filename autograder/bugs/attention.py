@@ -75,6 +75,11 @@ def standard_deviation(q, X, temperature=1.0):
     return blend(-distances(q, X) / (2 * temperature**2), X)
 
 
+@bug(soft_lookup, "the temperature is ½ where none is given, and not 1")
+def another_default(q, X, temperature=0.5):
+    return soft_lookup(q, X, temperature)
+
+
 @bug(soft_lookup, "the squares are averaged over the features instead of summed")
 def averaged(q, X, temperature=1.0):
     refuse(temperature)
@@ -379,6 +384,36 @@ def layer(Q, K, V, scale=None, dim=-1):
     scale = Q.shape[-1] ** -0.5 if scale is None else scale
     weights = torch.softmax(Q @ K.mT * scale, dim=dim)
     return weights @ V, weights
+
+
+def by_hand(Q, K, V, scale):
+    """Attend with exponentials that nothing keeps from overflowing."""
+    weights = torch.exp(Q @ K.mT * scale)
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    return weights @ V, weights
+
+
+@bug(AttentionLayer, "exponentials overflow, and ∞/∞ is NaN", told_by="yours is nan")
+class OverflowingLayer(AttentionLayer):
+    def forward(self, Q, X):
+        return by_hand(Q, X @ self.W_K, X @ self.W_V, Q.shape[-1] ** -0.5)
+
+
+@bug(basic_self_attention, "exponentials overflow, and ∞/∞ is NaN", told_by="yours is nan")
+def overflowing(X):
+    return by_hand(X, X, X, 1)
+
+
+@bug(SelfAttention, "exponentials overflow, and ∞/∞ is NaN", told_by="yours is nan")
+class OverflowingSelf(SelfAttention):
+    def forward(self, X):
+        Q, K = X @ self.W_Q, X @ self.W_K
+        return by_hand(Q, K, X @ self.W_V, Q.shape[-1] ** -0.5)
+
+
+@bug(attention_matrix, "exponentials overflow, and ∞/∞ is NaN", told_by="yours is nan")
+def overflowing_matrix(Q, X):
+    return by_hand(Q, X, X, Q.shape[-1] ** -0.5)
 
 
 @bug(AttentionLayer, "the values are the inputs themselves: W_V is not used")
@@ -733,6 +768,21 @@ def after_the_softmax(E, mask=None):
     return fill(torch.softmax(E, dim=-1), mask, 0)
 
 
+@bug(
+    masked_softmax,
+    "the mask picks entries of E by indexing, which does not broadcast",
+    told_by="masked_softmax raised IndexError",
+)
+def indexed(E, mask=None):
+    if mask is None:
+        return torch.softmax(E, dim=-1)
+    E = E.clone()
+    E[~mask] = torch.finfo(E.dtype).min
+    weights = torch.softmax(E, dim=-1).clone()
+    weights[~mask] = 0
+    return weights
+
+
 @bug(masked_softmax, "a row without an allowed key is NaN: 0/0 from a softmax over -∞ alone")
 def nan_rows(E, mask=None):
     return torch.softmax(fill(E, mask, -torch.inf), dim=-1)
@@ -975,10 +1025,18 @@ class OwnValues(Pieces):
         return Q, K, super().project(X, X)[2] if X.shape == memory.shape else V
 
 
-@bug(MultiHeadAttention, "b_Q and b_V are not added")
-class NoBiases(Pieces):
+@bug(MultiHeadAttention, "b_Q is not added")
+class NoQueryBias(Pieces):
     def project(self, X, memory):
-        return X @ self.W_Q, memory @ self.W_K, memory @ self.W_V
+        _, K, V = super().project(X, memory)
+        return X @ self.W_Q, K, V
+
+
+@bug(MultiHeadAttention, "b_V is not added")
+class NoValueBias(Pieces):
+    def project(self, X, memory):
+        Q, K, _ = super().project(X, memory)
+        return Q, K, memory @ self.W_V
 
 
 @bug(MultiHeadAttention, "the mask is ignored")

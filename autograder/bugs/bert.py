@@ -361,6 +361,92 @@ def too_far(documents, B, generator=None):
     return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
 
+@bug(
+    mask_tokens,
+    "the last word of the vocabulary is never drawn at random",
+    told_by="Word 49 should be among the random words",
+)
+def below_the_last(tokens, special, mask, V, generator=None):
+    inputs, targets = mask_tokens(tokens, special, mask, V, generator)
+    last = (targets != -100) & (inputs != tokens) & (inputs == V - 1)
+    other = torch.randint(V - 1, tokens.shape, generator=generator)
+    return torch.where(last, other, inputs), targets
+
+
+@bug(
+    mask_tokens,
+    "at least one word is always chosen",
+    told_by="of one word 12 should have a target",
+)
+def always_one(tokens, special, mask, V, generator=None):
+    while True:
+        inputs, targets = mask_tokens(tokens, special, mask, V, generator)
+        if (targets != -100).any():
+            return inputs, targets
+
+
+@bug(
+    mask_tokens,
+    "without a generator, each call makes one of its own, always with the same seed",
+    told_by="should choose other words each time",
+)
+def same_seed(tokens, special, mask, V, generator=None):
+    return mask_tokens(tokens, special, mask, V, generator or torch.Generator())
+
+
+@bug(
+    next_sentence_pairs,
+    "without a generator, each call makes one of its own, always with the same seed",
+    told_by="should draw other pairs each time",
+)
+def same_pairs(documents, B, generator=None):
+    return next_sentence_pairs(documents, B, generator or torch.Generator())
+
+
+@bug(
+    next_sentence_pairs,
+    "right and wrong pairs take turns",
+    told_by="that equal the one before should be 0.5",
+)
+def in_turn(documents, B, generator=None):
+    pairs, targets = [], []
+    while len(pairs) < B:
+        (pair,), (target,) = next_sentence_pairs(documents, 1, generator)
+        if target == len(pairs) % 2:
+            pairs.append(pair)
+            targets.append(target)
+    return pairs, targets
+
+
+@bug(
+    next_sentence_pairs,
+    "exactly half of the pairs are wrong, in random order",
+    told_by="Of 6 pairs not always 3 should be wrong",
+)
+def exactly_half(documents, B, generator=None):
+    pairs, targets = [], []
+    kinds = torch.arange(B)[torch.randperm(B, generator=generator)] % 2
+    for kind in kinds.tolist():
+        target = None
+        while target != kind:
+            (pair,), (target,) = next_sentence_pairs(documents, 1, generator)
+        pairs.append(pair)
+        targets.append(target)
+    return pairs, targets
+
+
+@bug(
+    next_sentence_pairs,
+    "a sentence whose follower is the last one begins no pair",
+    told_by="should begin some pairs, in yours it begins none",
+)
+def stops_early(documents, B, generator=None):
+    begin = [(d, s) for d, text in enumerate(documents) for s in range(len(text) - 2)]
+    begin += [(d, 0) for d, text in enumerate(documents) if len(text) == 2]
+    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
+
+
 @bug(next_sentence_pairs, "the generator is not used", told_by="generator should give the same")
 def own_pairs(documents, B, generator=None):
     return next_sentence_pairs(documents, B)
@@ -735,6 +821,29 @@ def last_vector(*parts):
     return pooled_by(lambda X: X[:, -1])(*parts)
 
 
+@bug(
+    BertModel,
+    "the mask is as wide as the longest text, not as the batch",
+    told_by="raised RuntimeError: ",
+)
+class NarrowMask(BertModel):
+    def forward(self, tokens, segments=None, lengths=None, return_weights=False):
+        mask = None if lengths is None else padding_mask(lengths, int(lengths.max()))
+        X, weights = self.embeddings(tokens, segments), []
+        for layer in self.layers:
+            X, A = layer(X, mask)
+            weights.append(A)
+        return (X, torch.stack(weights)) if return_weights else X
+
+
+@bug(BertModel, "the vectors of what is padding in all texts are cut off", told_by="have shape")
+class CutOff(BertModel):
+    def forward(self, tokens, segments=None, lengths=None, return_weights=False):
+        T = tokens.shape[1] if lengths is None else int(lengths.max())
+        segments = None if segments is None else segments[:, :T]
+        return super().forward(tokens[:, :T], segments, lengths, return_weights)
+
+
 @bug(nsp_head, "the mean of all vectors is taken", classic=True)
 def mean_vector(*parts):
     return pooled_by(lambda X: X.mean(dim=1))(*parts)
@@ -1099,6 +1208,55 @@ def with_tanh_first(X, S, E, allowed=None):
     return span_head(torch.tanh(X), S, E, allowed)
 
 
+@bug(
+    BertPretraining,
+    "no gradient goes from the head for pairs to the encoder",
+    told_by="A gradient should go from nsp_logits to bert.",
+)
+class PairsDetached(BertPretraining):
+    def forward(self, tokens, segments=None, lengths=None):
+        words, _ = super().forward(tokens, segments, lengths)
+        X = self.bert(tokens, segments, lengths).detach()
+        parts = [*self.pooler.parameters(), *self.next_sentence.parameters()]
+        return words, nsp_head(X, *parts)
+
+
+@bug(pretraining_loss, "the softmax becomes 0 and its logarithm -∞", told_by="yours is inf")
+def log_of_zero(words, goals, follows, kinds):
+    chosen = goals != -100
+    loss = F.nll_loss(follows.softmax(dim=1).log(), kinds)
+    if chosen.any():
+        loss = loss + F.nll_loss(words[chosen].softmax(dim=1).log(), goals[chosen])
+    return loss
+
+
+@bug(
+    SentenceClassifier,
+    "the encoder is frozen when it starts from pretrained weights",
+    told_by="A gradient should go from the logits to bert.",
+)
+class Frozen(SentenceClassifier):
+    def start_from(self, state):
+        super().start_from(state)
+        self.bert.requires_grad_(False)
+
+
+@bug(
+    SentenceClassifier,
+    "no gradient goes back into the encoder",
+    told_by="A gradient should go from the logits to bert.",
+)
+class EncoderCut(SentenceClassifier):
+    def forward(self, tokens, segments=None, lengths=None):
+        X = self.bert(tokens, segments, lengths).detach()
+        return nsp_head(X, *self.pooler.parameters(), *self.classifier.parameters())
+
+
+@bug(nsp_head, "no gradient reaches the pooler", told_by="No gradient reaches W_P")
+def pooler_detached(X, W_P, b_P, W, b):
+    return nsp_head(X, W_P.detach(), b_P, W, b)
+
+
 @bug(span_head, "no gradient reaches the encoder", told_by="No gradient reaches X")
 def encoder_detached(X, S, E, allowed=None):
     return span_head(X.detach(), S, E, allowed)
@@ -1366,6 +1524,32 @@ def nothing_refused(state):
 )
 def decoder_dropped(state):
     return load_bert({n: v for n, v in state.items() if ".decoder." not in n})
+
+
+@bug(best_span, "it fails for a text of [CLS] alone", told_by="best_span raised IndexError")
+def more_than_cls(start, end, longest, margin=0.0):
+    start[:, 1:].argmax(dim=1)
+    return best_span(start, end, longest, margin)
+
+
+@bug(
+    load_bert,
+    "position_ids are left out only where names begin with bert.",
+    told_by="raised ValueError: no place for embeddings.position_ids",
+)
+def ids_of_one_kind(state):
+    if "embeddings.position_ids" in state:
+        raise ValueError("no place for embeddings.position_ids")
+    return load_bert(state)
+
+
+@bug(
+    load_bert,
+    "whatever is unknown in the embeddings is dropped like position_ids",
+    told_by="should raise ValueError when the state has bert.embeddings.extra.weight",
+)
+def embeddings_dropped(state):
+    return load_bert({n: v for n, v in state.items() if ".extra." not in n})
 
 
 @bug(load_bert, "a model without a pooler is refused", told_by="load_bert raised KeyError")

@@ -113,6 +113,31 @@ changed(
     ("torch.exp(m - safe)", "torch.where(m.isinf(), 0.0, torch.exp(safe - m))"),
 )
 
+changed(
+    online_softmax,
+    "floor_above_scores",
+    "the largest score counts as at least -10000, below which all exponentials are 0",
+    ("highest.clamp(min=torch.finfo(e.dtype).min)", "highest.clamp(min=-1e4)"),
+    told_by="far_below_zero",
+)
+
+for reference in (flash_attention_forward, flash_attention_backward):
+    changed(
+        reference,
+        "masked_from_the_diagonal_on",
+        "tiles whose first key comes before the tile's first query are not masked",
+        ("            if causal:\n", "            if causal and left >= top:\n"),
+    )
+for reference in (flash_attention_forward, triton_flash_forward, triton_paged_decode):
+    changed(
+        reference,
+        "maximum_from_zero",
+        "the running maximum begins at 0, and scores far below it are lost",
+        ("q.new_full(q.shape[:3], -math.inf)", "q.new_zeros(q.shape[:3])")
+        if reference is flash_attention_forward
+        else ("-1e30, tl.float32)", "0.0, tl.float32)"),
+        told_by="small_scores",
+    )
 for reference in (flash_attention_forward, triton_flash_forward):
     in_torch = reference is flash_attention_forward
     changed(
@@ -152,6 +177,13 @@ for reference in (flash_attention_forward, triton_flash_forward):
         "the causal mask is never applied",
         ("if causal:", "if False:") if in_torch else ("if CAUSAL:", "if CAUSAL and T < 0:"),
         *([(" if causal else N", " if False else N")] if in_torch else []),
+    )
+for reference in (flash_attention_forward, flash_attention_backward):
+    changed(
+        reference,
+        "causal_by_default",
+        "causal is True unless told otherwise",
+        ("causal: bool = False", "causal: bool = True"),
     )
 changed(
     flash_attention_forward,
@@ -260,6 +292,34 @@ changed(
     ("return dQ, dK, dV", "return dQ, dV, dK"),
 )
 
+changed(
+    triton_flash_forward,
+    "log_sums_with_heads_innermost",
+    "the log-sums of all heads of a query are stored side by side",
+    ("s + head * T + t", "s + t * tl.num_programs(1) + head"),
+)
+changed(
+    triton_flash_forward,
+    "every_tile_touched",
+    "tiles that nobody may see are computed and masked, not left out",
+    ("end = tl.minimum(N, N - T + (tl.program_id(0) + 1) * ROWS)", "end = N"),
+    told_by="yours is nan",
+)
+changed(
+    triton_flash_forward,
+    "masked_with_minus_fifty",
+    "what may not be seen gets the score -50 in place of -∞",
+    ('float("-inf")', "-50.0"),
+    told_by="small_scores",
+)
+changed(
+    flash_attention_backward,
+    "every_tile_touched",
+    "tiles that nobody may see are computed and masked, not left out",
+    ("if causal and left > at[-1]:", "if False:"),
+    told_by="yours is nan",
+)
+
 _OUTSIDE = "outside its tensors"
 changed(
     triton_flash_forward,
@@ -357,6 +417,26 @@ changed(
     "parts_overlap",
     "every part reads on to the sequence's end",
     ("tl.minimum(tl.load(lengths + b), (part + 1) * span)", "tl.load(lengths + b)"),
+)
+changed(
+    triton_paged_decode,
+    "parts_apart_by_their_number",
+    "a part stores its results behind as many others as there are parts, not sequences",
+    ("part * tl.num_programs(0) * H", "part * tl.num_programs(2) * H"),
+    told_by="parts: gives the same",  # places that nothing is stored in hold any numbers
+)
+changed(
+    triton_paged_decode,
+    "slots_unmasked",
+    "slots beyond the sequence's end are read, and NaN there makes the sums NaN",
+    ("there = (t[:, None] < end) & (d", "there = (t[:, None] >= 0) & (d"),
+    told_by="yours is nan",
+)
+changed(
+    triton_paged_decode,
+    "parts_from_whole_blocks",
+    "a part begins with its first block, also where the part before has read some of it",
+    ("range(part * span,", "range(part * span // S * S,"),
 )
 changed(
     triton_paged_decode,

@@ -213,6 +213,16 @@ def never_out(counts, merges):
     return learned
 
 
+@bug(
+    byte_pair_merges,
+    "words are decoded to text, which not all bytes are",
+    told_by="raised UnicodeDecodeError",
+)
+def of_text(counts, merges):
+    text = {bytes(map(ord, word.decode())): count for word, count in counts.items()}
+    return byte_pair_merges(text, merges)
+
+
 class Varied(BPETokenizer):
     """A tokenizer whose parts the bugs below vary."""
 
@@ -335,6 +345,22 @@ class SpecialFirst(BPETokenizer):
             names = [name.encode() for name in special]
             self.tokens = self.tokens[:256] + names + self.tokens[256 : -len(names)]
             self.special = {name: 256 + n for n, name in enumerate(special)}
+
+
+@bug(BPETokenizer, "words are cut at spaces alone, which stay with the word behind them")
+class SpacesAlone(Varied):
+    def cut(self, text):
+        first, *rest = text.split(b" ")
+        return [first, *(b" " + word for word in rest)]
+
+
+@bug(BPETokenizer, "a new token is looked up by its bytes, which an earlier one may have, too")
+class ByBytes(Varied):
+    def spell(self, tokens):
+        while known := [p for p in pairwise(tokens) if p in self.new]:
+            first = min(known, key=self.new.get)
+            tokens = merge_pair(tokens, first, self.tokens.index(self.tokens[self.new[first]]))
+        return tokens
 
 
 @bug(BPETokenizer, "the tokens kept for a text's first word grow by those of the whole text")
@@ -544,6 +570,33 @@ class NotStacked(VariedGPT):
     def through(self, X, mask):
         results = [block(X, mask) for block in self.blocks]
         return results[-1][0], torch.stack([A for _, A in results])
+
+
+@bug(GPT, "the attention's weights of the last layer come first")
+class LastFirst(VariedGPT):
+    def through(self, X, mask):
+        X, A = super().through(X, mask)
+        return X, A.flip(0)
+
+
+@bug(GPT, "no gradient reaches the positions", told_by="should reach position.weight, none does")
+class PositionsDetached(VariedGPT):
+    def embed(self, tokens):
+        return self.token(tokens) + self.position.weight[: tokens.shape[1]].detach()
+
+
+@bug(
+    GPT,
+    "the weights of earlier calls are kept and returned again",
+    told_by="A of the second call should have shape",
+)
+class WeightsKept(GPT):
+    def forward(self, tokens, return_weights=False):
+        logits, A = super().forward(tokens, return_weights=True)
+        if not return_weights:
+            return logits
+        self.kept = [*getattr(self, "kept", []), *A]
+        return logits, torch.stack(self.kept)
 
 
 @bug(GPT, "probabilities are returned in place of logits")
@@ -768,6 +821,16 @@ def over_positions(logits, tokens, lengths=None):
     return loss[real(tokens, lengths)].mean()
 
 
+@bug(
+    language_model_loss,
+    "without lengths, the loss is a plain number, which cannot be trained",
+    told_by="loss should be",
+)
+def plain_number(logits, tokens, lengths=None):
+    loss = language_model_loss(logits, tokens, lengths)
+    return loss.item() if lengths is None else loss
+
+
 @bug(perplexity, "every batch counts equally, whatever its number of tokens")
 def unweighted(losses, counts):
     return losses.mean().exp().item()
@@ -904,6 +967,28 @@ def zero_divides(logits, temperature=1.0, top_k=None, top_p=None):
     if temperature == 0:
         return torch.softmax(logits / temperature, dim=-1)
     return sifted(logits, temperature, top_k, top_p)
+
+
+@bug(
+    token_probabilities,
+    "at temperature 0, top_k and top_p are not looked at",
+    told_by="should raise ValueError when top_k is 0 at temperature 0",
+)
+def unseen_at_zero(logits, temperature=1.0, top_k=None, top_p=None):
+    if temperature == 0:
+        return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).to(logits)
+    return token_probabilities(logits, temperature, top_k, top_p)
+
+
+@bug(
+    token_probabilities,
+    "a top_k above V raises an error",
+    told_by="raised RuntimeError: selected index k out of range",
+)
+def topk_too_large(logits, temperature=1.0, top_k=None, top_p=None):
+    if top_k is not None:
+        logits.topk(top_k, dim=1)
+    return token_probabilities(logits, temperature, top_k, top_p)
 
 
 @bug(token_probabilities, "top_k is ignored")
@@ -1108,6 +1193,28 @@ class NeverStops(VariedWriter):
         return drawn, ended
 
 
+@bug(Writer, "token 0 as stop is taken for none")
+class NoZero(Writer):
+    def sample(self, *args, stop=None, **options):
+        return super().sample(*args, stop=stop or None, **options)
+
+
+@bug(
+    Writer,
+    "without a generator, each call makes one of its own, always with the same seed",
+    told_by="A second call should give other texts",
+)
+class SameSeed(Writer):
+    def sample(self, *args, generator=None, **options):
+        return super().sample(*args, generator=generator or torch.Generator(), **options)
+
+
+@bug(Writer, "top_p is ignored", told_by="which tokens are drawn with top_k None and top_p 0.5")
+class NoTopP(VariedWriter):
+    def sift(self, logits, temperature, top_k, top_p):
+        return token_probabilities(logits, temperature, top_k)
+
+
 @bug(Writer, "all texts end as soon as one of them does")
 class AllEnd(VariedWriter):
     def over(self, ended):
@@ -1264,6 +1371,16 @@ def nothing_refused(state):
 )
 def head_dropped(state):
     return load_gpt2({n: v for n, v in state.items() if n != "lm_head.weight"})
+
+
+@bug(
+    load_gpt2,
+    "whatever is unknown in attention is dropped like a mask",
+    told_by="should raise ValueError when the state has h.0.attn.q_norm.weight",
+)
+def attention_dropped(state):
+    known = {n: v for n, v in state.items() if ".attn." not in n or ".c_" in n}
+    return load_gpt2(known)
 
 
 @bug(load_gpt2, "old files' masks are refused", told_by="raised ValueError: ")

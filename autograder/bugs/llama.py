@@ -170,6 +170,16 @@ class StaysWide(VariedNorm):
         return self.weigh(wide / self.root(wide))
 
 
+@bug(
+    RMSNorm,
+    "a weight of float32 makes float32 of float16",
+    told_by="weight in float32, should be torch.float16 as X is",
+)
+class WeighedWide(VariedNorm):
+    def weigh(self, Y):
+        return Y * self.weight
+
+
 # A gated network
 
 
@@ -231,6 +241,16 @@ def softmax_gate(X, W_gate, W_up, W_down):
 def overflowing_silu(X, W_gate, W_up, W_down):
     logits = X @ W_gate
     return (logits * logits.exp() / (1 + logits.exp()) * (X @ W_up)) @ W_down
+
+
+@bug(
+    swiglu,
+    "silu is computed as x / (1 + e⁻ˣ), whose gradient is NaN far below zero",
+    told_by="gradient of very large vectors",
+)
+def silu_by_quotient(X, W_gate, W_up, W_down):
+    logits = X @ W_gate
+    return (logits / (1 + (-logits).exp()) * (X @ W_up)) @ W_down
 
 
 # The width of the network
@@ -1572,6 +1592,23 @@ def head_from_embedding(state):
     return {"W_head": ours["token.weight"].mT, **ours}
 
 
+@bug(
+    load_llama,
+    "layers of other models, whose names only end alike, are taken for ours",
+    told_by="should raise ValueError when the state has vision_model",
+)
+def layers_of_others(state):
+    names = {name: name.removeprefix("vision_") for name in state}
+    return load_llama({name: state[other] for other, name in names.items()})
+
+
+@bug(load_llama, "only layers 0 to 9 are known", told_by="raised ValueError: layer of two digits")
+def layers_of_one_digit(state):
+    if any(name.startswith("model.layers.10.") for name in state):
+        raise ValueError("layer of two digits")
+    return load_llama(state)
+
+
 @bug(load_llama, "a model without lm_head is refused", told_by="raised KeyError: 'lm_head.weight'")
 def head_needed(state):
     head = state["lm_head.weight"]
@@ -2103,6 +2140,14 @@ class MergesToItself(LoRA):
         return super().merge() if self.B.any() else self.W
 
 
+@bug(LoRA, "merge returns what it has computed the first time, though A and B have changed")
+class MergesOnce(LoRA):
+    def merge(self):
+        if not hasattr(self, "merged"):
+            self.merged = super().merge()
+        return self.merged
+
+
 @bug(LoRA, "A and B are multiplied first", told_by="should be finite where (X A) B is finite")
 class MergesFirst(Varied):
     def forward(self, X):
@@ -2129,6 +2174,14 @@ class WideA(Varied):
     def __init__(self, W, r, alpha):
         super().__init__(W, r, alpha)
         nn.init.normal_(self.A)
+
+
+@bug(LoRA, "A is drawn from a uniform distribution", told_by="share of A within one standard")
+class UniformA(LoRA):
+    def __init__(self, W, r, alpha):
+        super().__init__(W, r, alpha)
+        with torch.no_grad():
+            self.A.uniform_(-1, 1).mul_(math.sqrt(3 / len(W)))
 
 
 @bug(LoRA, "A is drawn from N(0, 1/r)")

@@ -421,6 +421,15 @@ def mask_ignored(Q, K, V, R_K, R_V, mask=None):
     return shaw(Q, K, V, R_K, R_V)
 
 
+@bug(
+    shaw_relative_attention,
+    "the mask gets an axis for the heads, though it comes in a shape that broadcasts",
+    told_by="A should have shape",
+)
+def mask_unsqueezed(Q, K, V, R_K, R_V, mask=None):
+    return shaw(Q, K, V, R_K, R_V, None if mask is None else mask.unsqueeze(-3))
+
+
 @bug(shaw_relative_attention, "the mask is inverted")
 def mask_inverted(Q, K, V, R_K, R_V, mask=None):
     return shaw(Q, K, V, R_K, R_V, None if mask is None else ~mask)
@@ -464,6 +473,17 @@ def interleaved(X, positions=None, base=10000.0):
     cos, sin = turn(X, positions, base)
     x, y = pairs_turned(X[..., ::2], X[..., 1::2], cos, sin)
     return torch.stack([x, y], dim=-1).flatten(-2).to(X.dtype)
+
+
+@bug(
+    rope_rotate,
+    "the angles of a shape are kept for its later calls, whatever the base then",
+    told_by="X turned with base",
+)
+def kept_angles(X, positions=None, base=10000.0, kept={}):  # noqa: B006
+    if positions is not None:
+        return rope_rotate(X, positions, base)
+    return rope_rotate(X, None, kept.setdefault(X.shape[-2:], base))
 
 
 @bug(rope_rotate, "the pairs turn the other way round")

@@ -327,6 +327,16 @@ def a_number(decoder, h, mask, Y):
     return teacher_forcing_loss(decoder, h, mask, Y).item()
 
 
+@bug(
+    teacher_forcing_loss,
+    "the logarithm is taken of a softmax, which may be 0",
+    told_by="loss should be",
+)
+def log_of_softmax(decoder, h, mask, Y):
+    log_p = torch.softmax(all_logits(decoder, h, mask, Y)[:, :-1], dim=2).log()
+    return functional.nll_loss(log_p.flatten(0, 1), Y[:, 1:].flatten(), ignore_index=PAD)
+
+
 def decode(decoder, h, mask, max_length, first=BOS, choose=None, fed=None, keep=True):
     """A greedy search whose parts the bugs below vary."""
     s, memory = decoder.start(h, mask)
@@ -394,6 +404,18 @@ def stops_at_the_first(decoder, h, mask, max_length):
 def never_stops(decoder, h, mask, max_length):
     words = greedy_decode(decoder, h, mask, max_length)
     return functional.pad(words, (0, max_length - words.shape[1]), value=PAD)
+
+
+@bug(
+    greedy_decode,
+    "max_length steps are taken, and the columns without a word removed afterwards",
+    told_by="was taken, after all sentences had ended",
+)
+def trimmed(decoder, h, mask, max_length):
+    s, memory = decoder.start(h, mask)
+    for _ in range(max_length):
+        _, s, _ = decoder.step(torch.full((len(h),), BOS), s, memory)
+    return greedy_decode(decoder, h, mask, max_length)
 
 
 @bug(greedy_decode, "BOS is part of the result", told_by="words should have shape")
@@ -543,6 +565,54 @@ def logarithm_of_zero(hypotheses, references):
 def dropped(hypotheses, references):
     count = min(len(hypotheses), len(references))
     return score(hypotheses[:count], references[:count])
+
+
+@bug(
+    bleu,
+    "references without a translation are dropped",
+    told_by="should raise ValueError when a translation is missing",
+)
+def references_dropped(hypotheses, references):
+    if len(hypotheses) > len(references):
+        raise ValueError("a reference is missing")
+    return score(hypotheses, references[: len(hypotheses)])
+
+
+@bug(
+    bleu,
+    "0 is returned for no translations, before anybody asks how many there should be",
+    told_by="should raise ValueError when there are references alone",
+)
+def silent(hypotheses, references):
+    return score(hypotheses, references) if hypotheses else 0.0
+
+
+@bug(bleu, "an n-gram of the translations counts if any of the references has it")
+def pooled(hypotheses, references):
+    check_counts(hypotheses, references)
+    precisions = []
+    for n in range(1, 5):
+        a, b = (
+            sum((grams(one, n) for one in all_), Counter()) for all_ in (hypotheses, references)
+        )
+        precisions.append((a & b).total() / max(1, a.total()))
+    c, r = sum(map(len, hypotheses)), max(1, sum(map(len, references)))
+    return 100 * math.exp(min(0, 1 - r / max(1, c))) * math.prod(precisions) ** 0.25
+
+
+@bug(bleu, "n-grams are joined to one string each, so that ab, c counts as a, bc")
+def joined(hypotheses, references):
+    def found(a, b):
+        a, b = ({"".join(gram): 0 for gram in side} | count(side) for side in (a, b))
+        return sum(min(n, b.get(gram, 0)) for gram, n in a.items())
+
+    def count(side):
+        total = Counter()
+        for gram, n in side.items():
+            total["".join(gram)] += n
+        return total
+
+    return score(hypotheses, references, matches=found)
 
 
 equivalent(
@@ -821,6 +891,25 @@ class DetachedScores(Varied):
         return self.output(torch.cat([s, c], dim=1)), s, a
 
 
+@bug(AttentionDecoder, "`step` looks at the sentences started last, not at its memory")
+class OwnMemory(Varied):
+    def start(self, h, mask):
+        s, self.last = super().start(h, mask)
+        return s, ()
+
+    def step(self, y, s, memory):
+        return super().step(y, s, self.last)
+
+
+@bug(AttentionDecoder, "U h is computed for the first sentences, and kept for all others")
+class KeptKeys(Varied):
+    def start(self, h, mask):
+        s, (h, keys, mask) = super().start(h, mask)
+        if not hasattr(self, "keys") or self.keys.shape != keys.shape:
+            self.keys = keys
+        return s, (h, self.keys, mask)
+
+
 def search(
     decoder,
     h,
@@ -914,6 +1003,27 @@ def goes_on(decoder, h, mask, width, max_length, alpha=1.0):
 @bug(beam_search, "scores are not divided by the length, whatever α is")
 def not_normalised(decoder, h, mask, width, max_length, alpha=1.0):
     return search(decoder, h, mask, width, max_length, 0.0)
+
+
+@bug(beam_search, "the search goes by log p, and only what it returns is sorted by log p / T^α")
+def divided_at_the_end(decoder, h, mask, width, max_length, alpha=1.0):
+    found = search(decoder, h, mask, width, max_length, 0.0)
+    return sorted(found, key=lambda pair: -pair[1] / len(pair[0]) ** alpha)
+
+
+@bug(beam_search, "EOS is left out of the length T")
+def eos_not_counted(decoder, h, mask, width, max_length, alpha=1.0):
+    found = search(decoder, h, mask, width, max_length, alpha)
+    return sorted(
+        found, key=lambda pair: -pair[1] / max(1, len(pair[0]) - (EOS in pair[0])) ** alpha
+    )
+
+
+@bug(beam_search, "the logarithm is taken of a softmax, which may be 0")
+def log_of_softmax_searched(decoder, h, mask, width, max_length, alpha=1.0):
+    return search(
+        decoder, h, mask, width, max_length, alpha, scores=lambda logits: logits.softmax(1).log()
+    )
 
 
 @bug(beam_search, "the search divides by the length, but what it returns is sorted by log p")

@@ -251,6 +251,13 @@ for sentence, change in BOTH.items():
         bug(reference, sentence, classic=is_classic)(type(change.__name__, (change, base), {}))
 
 
+@bug(FeedForward, "X must have three axes", told_by="not enough values to unpack")
+class ThreeAxes(FeedForward):
+    def forward(self, X):
+        B, T, D = X.shape
+        return super().forward(X.reshape(B * T, D)).reshape(B, T, D)
+
+
 @bug(EncoderLayer, "the mask is not used")
 class Unmasked(EncoderLayer):
     def forward(self, X, mask=None):
@@ -360,6 +367,13 @@ class MemoryDetached(DecoderLayer):
 class MasksSwapped(DecoderLayer):
     def forward(self, Y, memory, mask=None, memory_mask=None):
         return super().forward(Y, memory, memory_mask, mask)
+
+
+@bug(DecoderLayer, "a mask is made causal, whatever it allows")
+class AlwaysCausal(DecoderLayer):
+    def forward(self, Y, memory, mask=None, memory_mask=None):
+        mask = None if mask is None else mask & causal_mask(Y.shape[1])
+        return super().forward(Y, memory, mask, memory_mask)
 
 
 @bug(Transformer, "the embeddings are not multiplied by √D")
@@ -561,6 +575,22 @@ def two_tables(V_s, V_t, D, layers, D_ff=None, pre_norm=False, shared=False):
 @bug(count_parameters, "a shared table is counted three times")
 def not_shared(V_s, V_t, D, layers, D_ff=None, pre_norm=False, shared=False):
     return count_parameters(V_s, V_t, D, layers, D_ff, pre_norm)
+
+
+@bug(Transformer, "the positions stay float32", told_by="as the table is, yours torch.float32")
+class PositionsFloat(Transformer):
+    def embed(self, words, table):
+        return math.sqrt(self.D) * table[words] + sinusoidal_positions(words.shape[1], self.D)
+
+
+@bug(
+    Transformer,
+    "the memory is as wide as the longest sentence, not as the batch",
+    told_by="mask of a batch wider than its sentences should have shape",
+)
+class Trimmed(Transformer):
+    def encode(self, X, lengths):
+        return super().encode(X[:, : int(lengths.max())], lengths)
 
 
 @bug(count_parameters, "only the encoder's feed-forward networks are counted")
@@ -793,3 +823,15 @@ equivalent(
     "return D ** (-0.5) * min(step * warmup ** (-1.5), step ** (-0.5))",
     "the lesser of two numbers is the same in either order",
 )
+
+
+@bug(greedy_translate, "the source is encoded again at every step")
+def encodes_every_step(model, X, lengths, max_length):
+    Y, ended = X.new_full((len(X), 1), BOS), X.new_zeros(len(X), dtype=torch.bool)
+    for _ in range(max_length):
+        y = model.decode(Y, *model.encode(X, lengths))[:, -1].argmax(dim=1)
+        y = torch.where(ended, PAD, y)
+        Y, ended = torch.cat([Y, y[:, None]], dim=1), ended | (y == EOS)
+        if ended.all():
+            break
+    return Y[:, 1:]

@@ -138,6 +138,23 @@ def detached(e, a):
     return blend(p.detach(), a), p
 
 
+@bug(
+    soft_attention,
+    "the weights that are returned are detached, so that no penalty can train them",
+    told_by="No gradient goes back from p:",
+)
+def detached_weights(e, a):
+    z, p = soft_attention(e, a)
+    return z, p.detach()
+
+
+@bug(soft_attention, "the largest score of all pictures is subtracted, not each picture's own")
+def one_maximum(e, a):
+    p = torch.exp(e - e.max())
+    p = p / p.sum(dim=1, keepdim=True)
+    return blend(p, a), p
+
+
 @bug(soft_attention, "the logarithms of the weights are returned instead of the weights")
 def logarithms(e, a):
     p = torch.softmax(e, dim=1)
@@ -557,6 +574,61 @@ class Detached(Decoder):
     def step(self, word, state, a):
         scores, (h, c), p, log_p = super().step(word, state, a)
         return scores, (h.detach(), c.detach()), p, log_p
+
+
+@bug(
+    CaptionDecoder,
+    "the weights that are returned are detached, so that no penalty can train them",
+    told_by="No gradient goes back from p:",
+)
+class DetachedWeights(Decoder):
+    def step(self, word, state, a):
+        scores, state, p, log_p = super().step(word, state, a)
+        return scores, state, p.detach(), log_p
+
+
+@bug(
+    CaptionDecoder,
+    "`forward` gives zeros for log p even with hard attention",
+    told_by="yours is 0 (30 of 30 entries differ)",
+)
+class NoLogP(Decoder):
+    def forward(self, a, captions):
+        scores, p, log_p = super().forward(a, captions)
+        return scores, p, torch.zeros_like(log_p)
+
+
+@bug(
+    CaptionDecoder,
+    "`forward` detaches log p, so that no choice can be learnt",
+    told_by="No gradient goes back from log_p:",
+)
+class DetachedLogP(Decoder):
+    def forward(self, a, captions):
+        scores, p, log_p = super().forward(a, captions)
+        return scores, p, log_p.detach()
+
+
+@bug(CaptionDecoder, "`forward` adds log p up from step to step")
+class LogPSoFar(Decoder):
+    def forward(self, a, captions):
+        scores, p, log_p = super().forward(a, captions)
+        return scores, p, log_p.cumsum(dim=1)
+
+
+@bug(CaptionDecoder, "`forward` gives log p of the best locations even with soft attention")
+class LogPOfSoft(Decoder):
+    def forward(self, a, captions):
+        scores, p, _ = super().forward(a, captions)
+        return scores, p, p.amax(dim=2).log()
+
+
+@bug(CaptionDecoder, "W_a a is computed for the first pictures, and kept for all others")
+class KeptPictures(Decoder):
+    def scores_of_locations(self, a, h):
+        if not hasattr(self, "kept") or self.kept.shape != a.shape:
+            self.kept = a
+        return super().scores_of_locations(self.kept, h)
 
 
 def parts_of_loss(log_y, log_p, mask):

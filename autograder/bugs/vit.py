@@ -196,6 +196,35 @@ def unchecked(patches, P, size):
     return grid.reshape(B, -1, h * P, w * P)
 
 
+def joined(patches, P, size):
+    """Put patches together without refusing any."""
+    h, w = size[0] // P, size[1] // P
+    grid = patches.reshape(len(patches), h, w, P, P, -1)
+    return torch.einsum("bijpqc->bcipjq", grid).reshape(len(patches), -1, h * P, w * P)
+
+
+@bug(
+    unpatchify,
+    "only the numbers are counted: they must be a multiple of the pixels",
+    told_by="should raise ValueError when",
+)
+def multiples_fit(patches, P, size):
+    if size[0] % P or size[1] % P or patches.shape[1] * patches.shape[2] % (size[0] * size[1]):
+        raise ValueError(f"{tuple(patches.shape)}, {P} and {size}")
+    return joined(patches, P, size)
+
+
+@bug(
+    unpatchify,
+    "only the number of patches is compared",
+    told_by="should raise ValueError when",
+)
+def patches_counted(patches, P, size):
+    if patches.shape[1] * P * P != size[0] * size[1]:
+        raise ValueError(f"{patches.shape[1]} patches of {P} and {size}")
+    return joined(patches, P, size)
+
+
 @bug(unpatchify, "the axes are permuted as in patchify, not the inverse way", classic=True)
 def same_way(patches, P, size):
     demand_fit(patches, P, size)
@@ -311,6 +340,16 @@ class Detached(PatchEmbedding):
 class KernelReshaped(Varied):
     def kernel(self):
         return self.W.reshape(self.W.shape[1], -1, self.P, self.P)
+
+
+@bug(
+    PatchEmbedding,
+    "the kernel is cut off from W",
+    told_by="No gradient goes back from the kernel",
+)
+class CutKernel(PatchEmbedding):
+    def kernel(self):
+        return super().kernel().detach()
 
 
 # ViTLayer
@@ -623,6 +662,31 @@ class SizeUnchecked(VariedViT):
         return self.place(self.with_cls(X) if self.pool == "cls" else X)
 
 
+@bug(ViT, "only the height of the images is compared", told_by="raise ValueError when images are")
+class HeightOnly(VariedViT):
+    def embed(self, images):
+        if images.shape[2] != self.size[0]:
+            raise ValueError(f"{images.shape[2]} rows of pixels, not {self.size[0]}")
+        X = self.patches(images)
+        return self.place(self.with_cls(X) if self.pool == "cls" else X)
+
+
+@bug(
+    ViT,
+    "positions are stretched for larger images",
+    told_by="raise ValueError when images are twice",
+)
+class StretchesByItself(VariedViT):
+    def embed(self, images):
+        size, P = images.shape[2:], self.patches.P
+        if size[0] <= self.size[0] or size[1] <= self.size[1]:
+            return super().embed(images)
+        X = self.patches(images)
+        X = self.with_cls(X) if self.pool == "cls" else X
+        old, new = ((side[0] // P, side[1] // P) for side in (self.size, size))
+        return X + resize_positions(self.positions, old, new)
+
+
 @bug(ViT, "a small image gets the first positions", told_by="raise ValueError when", classic=True)
 class PositionsCut(VariedViT):
     def embed(self, images):
@@ -781,6 +845,27 @@ def corners(positions, old, new):
 @bug(resize_positions, "the grid is smoothed before it is made smaller: antialias=True")
 def smoothed(positions, old, new):
     return stretch(positions, old, new, antialias=True)
+
+
+@bug(
+    resize_positions,
+    "the new grid is given as quotients of the sides, which rounding makes too small",
+    told_by="positions from (13,",
+)
+def by_quotients(positions, old, new):
+    extra = len(positions) - old[0] * old[1]
+    if extra < 0:
+        raise ValueError("too few")
+    image = positions[extra:].T.reshape(1, -1, *old)
+    factors = new[0] / old[0], new[1] / old[1]
+    image = F.interpolate(image, scale_factor=factors, mode="bicubic")
+    return torch.cat([positions[:extra], image[0].flatten(1).T])
+
+
+@bug(resize_positions, "nothing changes when the new grid has as many patches as the old one")
+def as_many_patches(positions, old, new):
+    same = old[0] * old[1] == new[0] * new[1]
+    return positions.clone() if same else stretch(positions, old, new)
 
 
 @bug(resize_positions, "height and width of the old grid are exchanged", classic=True)

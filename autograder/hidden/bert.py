@@ -65,16 +65,6 @@ from course_pkg.checks.bert import (
 
 
 @check(tf_idf, see="Count, weigh, normalise")
-def empty(tf, case):
-    """gives zeros for a text without words, and accepts a text of one common word"""
-    N, M, V = case.sizes(3, low=5)
-    counts, before = draw_counts(case, N, V), draw_counts(case, M, V)
-    counts[1:3] = 0
-    counts[2, 1] = 1
-    case.equal(tf(counts, before), looped(counts, before), "x")
-
-
-@check(tf_idf, see="Count, weigh, normalise")
 def new_words(tf, case):
     """gives a weight to a word that no training text has"""
     N, M, V = case.sizes(3, low=5)
@@ -123,13 +113,16 @@ def random_words(mask, case):
     outside = int((changed & ((inputs < 0) | (inputs >= WORDS))).sum())
     case.that(outside == 0, f"Random words should be below V, yours include {outside} others.")
     counts = torch.bincount(inputs[changed].long(), minlength=WORDS).tolist()
-    del counts[MASK]
     case.that(sum(counts) > 0, "There should be random words among the inputs, yours include none.")
+    ends = {word: counts[word] for word in (0, WORDS - 1)}
+    del counts[MASK]
     rare, common = counts[:MASK], counts[MASK:]  # a word is seldom replaced by itself
     weight = 44 / 45
     unit = sum(counts) / (len(rare) + weight * len(common))
     expected = [unit] * len(rare) + [unit * weight] * len(common)
     chi_square(case, rare + common, expected, "The random words")
+    for word, count in ends.items():
+        case.that(count > 0, f"Word {word} should be among the random words, yours lack it.")
 
 
 @check(mask_tokens, see="15 percent, then 80, 10 and 10")
@@ -146,6 +139,34 @@ def each_on_its_own(mask, case):
             f"The number chosen for each {name} should have the variance {expected:.1f}, yours has "
             f"{spread:.1f}.",
         )
+
+
+@check(mask_tokens, see="15 percent, then 80, 10 and 10")
+def short(mask, case):
+    """leaves a text of one word as it is most of the time"""
+    tokens, chosen = torch.tensor([[2, 9, 3]]), 0
+    for _ in range(80):
+        _, goals = masked(case, mask, tokens)
+        chosen += int((goals != -100).sum())
+    case.that(
+        chosen < 35,
+        f"Of 80 texts of one word 12 should have a target (at most 34 by chance), yours {chosen}.",
+    )
+
+
+@check(mask_tokens, see="15 percent, then 80, 10 and 10")
+def own_randomness(mask, case):
+    """draws from torch's own generator when none is given: anew in every call"""
+    tokens = texts_to_mask(case, 30, 40)
+    torch.manual_seed(3)
+    first, second = (masked(case, mask, tokens, generator=None)[1] for _ in range(2))
+    case.that(
+        not torch.equal(first, second),
+        "A call without a generator should choose other words each time, yours chooses the same.",
+    )
+    torch.manual_seed(3)
+    again = masked(case, mask, tokens, generator=None)[1]
+    case.equal(again, first, "targets after the same torch.manual_seed")
 
 
 @check(mask_tokens, see="15 percent, then 80, 10 and 10")
@@ -202,8 +223,27 @@ def all_others(draw, case):
 
 
 @check(next_sentence_pairs, see="Does the second sentence follow")
+def coins(draw, case):
+    """decides for each pair on its own whether the second sentence follows"""
+    documents, places = library(case, [4, 2, 5])
+    _, goals = drawn_pairs(case, draw, documents, places, 2000)
+    goals = torch.tensor([int(goal) for goal in goals])
+    same = int((goals[1:] == goals[:-1]).sum()) / 1999
+    case.that(
+        abs(same - 0.5) < 0.056,
+        f"The share of targets that equal the one before should be 0.5 (± 0.056 by chance), yours "
+        f"is {same:.3f}.",
+    )
+    counts = [sum(drawn_pairs(case, draw, documents, places, 6)[1]) for _ in range(30)]
+    case.that(
+        len(set(counts)) > 2,
+        f"Of 6 pairs not always {counts[0]} should be wrong, yours gives {sorted(set(counts))}.",
+    )
+
+
+@check(next_sentence_pairs, see="Does the second sentence follow")
 def generator(draw, case):
-    """draws from the given generator"""
+    """draws from the given generator, and anew in every call, also without one"""
     documents, places = library(case, [4, 2, 5])
     runs = []
     for seed in (1, 2):
@@ -213,6 +253,12 @@ def generator(draw, case):
     case.that(runs[0] == runs[1], "The same generator should give the same pairs, yours differ.")
     other = drawn_pairs(case, draw, documents, places, 40, generator=source)
     case.that(other != runs[0], "A second call should draw other pairs, yours draws the same.")
+    torch.manual_seed(3)
+    one, two = (drawn_pairs(case, draw, documents, places, 40, generator=None) for _ in range(2))
+    case.that(
+        one != two,
+        "A call without a generator should draw other pairs each time, yours draws the same.",
+    )
 
 
 @check(BertEmbeddings, see="What stands where, in which sentence")
@@ -292,16 +338,20 @@ def layers_in_order(model, case):
 
 @check(mlm_head, see="Fill the gap")
 def gradients(head, case):
-    """sends the same gradients back as torch's functions"""
+    """sends the same gradients back as torch's functions, to all weights"""
     B, T, V, D = case.sizes(4, low=3)
-    X, weights = case.randn(B, T, D).requires_grad_(), mlm_weights(case, V, D)
+    X, *weights = leaves = [case.randn(B, T, D), *mlm_weights(case, V, D)]
+    for leaf in leaves:
+        leaf.requires_grad_()
     seen = case.randn(B, T, V)
-    (expected,) = torch.autograd.grad(scored(X, weights), X, seen)
+    expected = torch.autograd.grad(scored(X, weights), leaves, seen)
     logits = head(X, *weights)
     case.shape(logits, (B, T, V), "logits")
     case.trains(logits, "logits")
     logits.backward(seen)
-    case.gradient(X, expected, "X")
+    names = ("X", "W", "b", "gain", "shift", "token", "bias")
+    for name, leaf, wanted in zip(names, leaves, expected, strict=True):
+        case.gradient(leaf, wanted, name)
 
 
 @check(mlm_head, see="Fill the gap")
@@ -323,16 +373,19 @@ def classes(head, case):
 
 @check(nsp_head, see="One vector for the whole text")
 def gradients(head, case):
-    """sends a gradient to the first vector alone"""
+    """sends a gradient to the first vector alone, and to all weights"""
     B, T, D = case.sizes(3, low=3)
-    X, weights = case.randn(B, T, D).requires_grad_(), nsp_weights(case, 2, D)
+    X, *weights = leaves = [case.randn(B, T, D), *nsp_weights(case, 2, D)]
+    for leaf in leaves:
+        leaf.requires_grad_()
     seen = case.randn(B, 2)
-    (expected,) = torch.autograd.grad(classified(X, weights), X, seen)
+    expected = torch.autograd.grad(classified(X, weights), leaves, seen)
     logits = head(X, *weights)
     case.shape(logits, (B, 2), "logits")
     case.trains(logits, "logits")
     logits.backward(seen)
-    case.gradient(X, expected, "X")
+    for name, leaf, wanted in zip(("X", "W_P", "b_P", "W", "b"), leaves, expected, strict=True):
+        case.gradient(leaf, wanted, name)
 
 
 @check(BertPretraining, see="Both heads on one encoder")
@@ -344,6 +397,27 @@ def one_text(model, case):
     X = encoded(below(state, "bert."), sizes[3], tokens)
     case.equal(words, word_scores(state, X), "mlm_logits")
     case.equal(follows, class_scores(state, X, "next_sentence"), "nsp_logits")
+
+
+def demand_gradients(case, module, output, prefix: str, of: str) -> None:
+    """Demand that a backward pass from `output` reaches all parameters below a prefix."""
+    case.trains(output, of)
+    output.square().sum().backward()
+    for name, parameter in module.named_parameters():
+        case.that(
+            not name.startswith(prefix) or parameter.grad is not None,
+            f"A gradient should go from {of} to {name}, in yours none does.",
+        )
+
+
+@check(BertPretraining, see="Both heads on one encoder")
+def trains_encoder(model, case):
+    """sends gradients from either head through the whole encoder"""
+    sizes = case.sizes(5, low=3)
+    for number, name in enumerate(("mlm_logits", "nsp_logits")):
+        ours, _, given = pretraining_pair(case, model, sizes)
+        output = two_logits(case, ours(*given), *sizes[:3])[number]
+        demand_gradients(case, ours, output, "bert.", name)
 
 
 @check(pretraining_loss, see="One loss for both")
@@ -359,6 +433,33 @@ def gradients(loss, case):
     value.backward()
     for name, place, wanted in zip(("mlm_logits", "nsp_logits"), places, expected, strict=True):
         case.gradient(place, wanted, name)
+
+
+@check(pretraining_loss, see="One loss for both")
+def gradients_alone(loss, case):
+    """trains the pairs when no word was chosen, and the words then get no gradient, and no NaN"""
+    B, T, V = case.sizes(3, low=4)
+    words, goals, follows, kinds = losses(case, B, T, V)
+    words, follows = words.requires_grad_(), follows.requires_grad_()
+    (expected,) = torch.autograd.grad(F.cross_entropy(follows, kinds), follows)
+    value = loss(words, torch.full_like(goals, -100), follows, kinds)
+    case.shape(value, (), "loss")
+    case.trains(value, "loss")
+    value.backward()
+    case.gradient(follows, expected, "nsp_logits")
+    if words.grad is not None:
+        case.gradient(words, torch.zeros_like(words), "mlm_logits")
+
+
+@check(pretraining_loss, see="One loss for both")
+def confident(loss, case):
+    """stays finite where a wrong word, or a wrong class, is certain"""
+    B, T, V = case.sizes(3, low=4)
+    words, goals, follows, kinds = losses(case, B, T, V)
+    given = [1e4 * words, goals, follows, kinds]
+    case.equal(loss(*given), summed(*given), "loss with words that are certain")
+    given = [words, goals, 1e4 * follows, kinds]
+    case.equal(loss(*given), summed(*given), "loss with classes that are certain")
 
 
 @check(pretraining_loss, see="One loss for both")
@@ -397,6 +498,17 @@ def called_again(classifier, case):
 
 
 @check(SentenceClassifier, see="A new head on an old encoder")
+def trains_all(classifier, case):
+    """trains encoder, pooler and classifier, also after start_from"""
+    B, T, V, H, D_h, C = case.sizes(6, low=2)
+    ours = classifier(V, T, H * D_h, H, 1, C).double()
+    ours.start_from(drawn_state(case, pretraining_shapes(V, T, H * D_h, 1)))
+    logits = ours(*batch(case, B, T, V))
+    case.shape(logits, (B, C), "logits")
+    demand_gradients(case, ours, logits, "", "the logits")
+
+
+@check(SentenceClassifier, see="A new head on an old encoder")
 def fresh_head(classifier, case):
     """leaves its own output layer as it is, even where the sizes would fit"""
     V, T, H, D_h = case.sizes(4, low=2)
@@ -431,22 +543,13 @@ def gradients(head, case):
 
 @check(span_head, see="Point at the answer")
 def one_token(head, case):
-    """scores texts of a single token"""
+    """scores texts of a single token, which may be forbidden even if it is [CLS]"""
     B, D = case.sizes(2, low=3)
     (X, S, E), _ = span_inputs(case, B, 1, D)
-    places = torch.ones(B, 1, dtype=torch.bool)
+    places = torch.arange(B)[:, None] % 2 == 0
     start, end = case.unpack(head(X, S, E, places), "start", "end")
-    case.equal(start, pointed(X, S), "start")
-    case.equal(end, pointed(X, E), "end")
-
-
-@check(best_span, weight=2, see="The best span")
-def margin(best, case):
-    """demands that an answer beats no answer by more than the margin, which may be negative"""
-    start, end = span_scores(case, 40, 8)
-    for margin in (-1.5, 0.8, 2.5):
-        given = best(start, end, 3, margin)
-        demand_spans(case, given, searched(start, end, 3, margin))
+    case.equal(start, pointed(X, S, places), "start")
+    case.equal(end, pointed(X, E, places), "end")
 
 
 @check(best_span, see="The best span")
@@ -485,6 +588,15 @@ def not_allowed(best, case):
     places = case.rand(40, 9) < 0.6
     places[:, 0], places[::7, 1:] = True, False
     start, end = (scores.masked_fill(~places, -math.inf) for scores in (start, end))
+    for margin in (0.0, -1e6):
+        given = best(start, end, 3, margin)
+        demand_spans(case, given, searched(start, end, 3, margin))
+
+
+@check(best_span, see="The best span")
+def cls_alone(best, case):
+    """finds no answer in texts of a single token, [CLS]"""
+    start, end = span_scores(case, 5, 1)
     demand_spans(case, best(start, end, 3), searched(start, end, 3))
 
 
@@ -507,26 +619,17 @@ def many_layers(load, case):
 
 
 @check(load_bert, see="The published weights")
-def old_files(load, case):
-    """accepts gamma and beta for a norm's weight and bias, and leaves out position_ids"""
-    theirs = published(case, 7, 5, 4, 1)
-    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    state = {}
-    for name, value in theirs.items():
-        for new, before in old.items():
-            name = name.replace(new, before)
-        state[name] = value
-    state["bert.embeddings.position_ids"] = torch.arange(5)[None]
-    demand_state(case, load(state), theirs, list(pretraining_shapes(7, 5, 4, 1)))
-
-
-@check(load_bert, see="The published weights")
 def refuses(load, case):
     """raises ValueError for an unknown name, and for a decoder that is not the embedding"""
     theirs = published(case, 7, 5, 4, 1)
-    for name in ("bert.encoder.layer.0.crossattention.self.query.weight", "classifier.weight"):
+    names = ("bert.encoder.layer.0.crossattention.self.query.weight", "classifier.weight")
+    for name in (*names, "bert.embeddings.extra.weight", "cls.predictions.extra.weight"):
         other = {**theirs, name: case.randn(4, 4)}
         case.raises(ValueError, lambda other=other: load(other), f"the state has {name}")
     for kind, shape in (("weight", (7, 4)), ("bias", (7,))):
         own = {**theirs, f"cls.predictions.decoder.{kind}": case.randn(*shape)}
         case.raises(ValueError, lambda own=own: load(own), f"the decoder's {kind} is its own")
+    table = theirs["bert.embeddings.word_embeddings.weight"].clone()
+    table[-1, -1] += 1e-3
+    near = {**theirs, "cls.predictions.decoder.weight": table}
+    case.raises(ValueError, lambda: load(near), "one number of the decoder is not the embedding's")

@@ -1,4 +1,4 @@
-"""Hidden checks of flash_kernels: empty rows, borders, gradients in parts, stale blocks."""
+"""Hidden checks of flash_kernels: extremes, borders, gradients in parts, stale blocks."""
 
 import math
 
@@ -12,8 +12,8 @@ from course_pkg.checks.flash_kernels import (
     compare_forward,
     compare_paged,
     compare_tiles,
+    far_below,
     inputs,
-    narrow,
     paged_inputs,
     scores,
     torchs,
@@ -25,29 +25,15 @@ from course_pkg.flash_kernels import (
     triton_flash_forward,
     triton_paged_decode,
 )
-from course_pkg.tools.launch import SIDE
 
 
-@check(online_softmax, weight=2, see="A tile that nobody sees")
-def masked(online, case):
-    """copes with tiles in which a query may look nowhere; gives 0 and -∞ if all are such"""
-    E = 2 * case.randn(5, 8)
+@check(online_softmax, see="A tile that nobody sees")
+def far_below_zero(online, case):
+    """tells scores that are far below zero from those of keys that may not be seen"""
+    E = 2 * case.randn(4, 8) - 30000
     E[0, :3] = -math.inf
     E[1, 3:] = -math.inf
-    E[2, 2:7] = -math.inf
-    E[3] = -math.inf
     compare_tiles(case, online, E, case.randn(8, 3), [3, 2, 3])
-
-
-@check(flash_attention_forward, weight=2, see="Tiles that nobody sees")
-def skips(forward, case):
-    """never touches a tile of keys that none of the tile's queries may see"""
-    Q, K, V = inputs(case, 2, 1, 12, 12, 3)
-    V[:, :, 8:] = math.nan  # the queries 0 to 5, in tiles of 3, see the keys 0 to 5
-    Y, _ = case.unpack(forward(Q, K, V, True, 3, 4), "Y", "s")
-    right = torchs(Q[:, :, :6], K[:, :, :6], V[:, :, :6], True)
-    case.shape(Y, tuple(Q.shape), "Y")
-    case.equal(Y[:, :, :6], right, "Y of the first tiles")
 
 
 @check(flash_attention_forward, see="When a larger score arrives")
@@ -55,6 +41,13 @@ def large_scores(forward, case):
     """neither overflows nor loses digits when scores are large"""
     compare_forward(case, forward, inputs(case, 2, 1, 5, 8, 3, scale=40), False, 2, 3)
     compare_forward(case, forward, inputs(case, 1, 2, 5, 8, 3, scale=40), True, 2, 3)
+
+
+@check(flash_attention_forward, see="When a larger score arrives")
+def small_scores(forward, case):
+    """stays right when all scores are far below zero"""
+    for causal in (False, True):
+        compare_forward(case, forward, far_below(case, 1, 2, 5, 8, 200), causal, 2, 3)
 
 
 @check(flash_attention_backward, weight=2, see="Back without the weights")
@@ -81,35 +74,16 @@ def large_scores(backward, case):
     compare_backward(case, backward, inputs(case, 2, 1, 5, 8, 3, scale=12), False, 2, 3)
 
 
-@check(flash_attention_backward, weight=2, see="Tiles that nobody sees")
-def skips(backward, case):
-    """never touches a tile of keys that none of the tile's queries may see"""
-    Q, K, V = inputs(case, 2, 1, 12, 12, 3)
-    Y, s = torchs(Q, K, V, True), torch.logsumexp(scores(Q, K, True)[0], dim=-1)
-    dY = case.randn(*Y.shape)
-    leaf = Q.clone().requires_grad_()
-    torchs(leaf, K, V, True).backward(dY)
-    V[:, :, 8:] = math.nan  # the queries 0 to 5, in tiles of 3, see the keys 0 to 5
-    dQ, _, _ = case.unpack(backward(Q, K, V, Y, s, dY, True, 3, 4), "dQ", "dK", "dV")
-    case.shape(dQ, tuple(Q.shape), "dQ")
-    case.equal(dQ[:, :, :6], leaf.grad[:, :, :6], "dQ of the first tiles")
-
-
-@check_kernel(triton_flash_forward, weight=2, see="Tiles that nobody sees")
-def skips(flash, case):
-    """never touches a tile of keys that none of the tile's queries may see"""
-    Q, K, V = inputs(case, 1, 1, 2 * SIDE, 2 * SIDE, 2)
-    right = torchs(*(X[:, :, :SIDE].float().double() for X in (Q, K, V)), True)
-    V[:, :, SIDE:] = math.nan
-    Y, _ = case.unpack(flash(*narrow(Q, K, V), True), "Y", "s")
-    case.shape(Y, tuple(Q.shape), "Y")
-    case.equal(Y[:, :, :SIDE], right, "Y of the first tile", atol=1e-5)
-
-
 @check_kernel(triton_flash_forward, see="When a larger score arrives")
 def large_scores(flash, case):
     """neither overflows nor loses digits when scores are large"""
     compare_flash(case, flash, inputs(case, 1, 1, 2, 19, 2, scale=12), False)
+
+
+@check_kernel(triton_flash_forward, see="When a larger score arrives")
+def small_scores(flash, case):
+    """stays right when all scores are far below zero"""
+    compare_flash(case, flash, far_below(case, 1, 1, 2, 19, 20), False)
 
 
 @check_kernel(triton_flash_forward, weight=2, see="Edges need masks")
@@ -120,8 +94,10 @@ def edges(flash, case):
 
 @check_kernel(triton_paged_decode, weight=2, see="Decode from a paged cache")
 def stale(decode, case):
-    """follows a table no further than the sequence goes, whatever comes after that"""
+    """reads no table and no slot beyond the sequence's end, whatever is there"""
     given = paged_inputs(case, 2, 1, 3, 5, [6, 2], spare=1)
+    for X in given[1:3]:
+        X[X > 25] = math.nan  # what no length reaches
     given[3][0, 2:], given[3][1, 1:] = 1 << 40, -(1 << 40)
     compare_paged(case, decode, given, 1)
 
@@ -132,3 +108,11 @@ def large_scores(decode, case):
     Q, K, V, *rest = paged_inputs(case, 3, 1, 4, 18, [19])
     Q = Q * torch.tensor([40.0, 1.0, 20.0])[:, None]
     compare_paged(case, decode, [Q, 3 * K, V, *rest], 1)
+
+
+@check_kernel(triton_paged_decode, see="When a larger score arrives")
+def small_scores(decode, case):
+    """stays right when all scores are far below zero"""
+    Q, K, V = far_below(case, 1, 2, 1, 6, 20)
+    K, V = (X.reshape(2, 3, 2, 4) for X in (K, V))
+    compare_paged(case, decode, [Q[:, :, 0], K, V, torch.tensor([[2, 0, 1]]), torch.tensor([5])], 1)

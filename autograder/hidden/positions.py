@@ -1,13 +1,11 @@
-"""Hidden checks of positions: gradients, single positions, other bases, masks, errors."""
+"""Hidden checks of positions: gradients, single positions, masks, errors."""
 
 import torch
 from torch.nn import functional
 
 from course_pkg.checking.registry import check
 from course_pkg.checks.positions import (
-    ANGLES,
     attended,
-    clocks,
     learned_pair,
     rotary_oracle,
     rotary_pair,
@@ -33,13 +31,6 @@ def many(linear, case):
     expected = torch.arange(300.0)[:, None].repeat(1, D)
     case.equal(linear(300, D), expected, "P")
     case.equal(linear(300, D, True), expected / 299, "P, normalised,")
-
-
-@check(sinusoidal_positions, see="Clocks that run at different speeds")
-def other_bases(sinusoidal, case):
-    """accepts another base"""
-    T, half = case.sizes(2, low=3)
-    case.equal(sinusoidal(T, 2 * half, base=50.0), clocks(T, 2 * half, 50.0), "P", **ANGLES)
 
 
 @check(sinusoidal_positions, see="Clocks that run at different speeds")
@@ -106,15 +97,6 @@ def nothing_allowed(attend, case):
 
 
 @check(rope_rotate, see="Turn the queries and the keys")
-def other_bases(rotate, case):
-    """accepts another base, and positions that are not whole numbers"""
-    T, half = case.sizes(2, low=3)
-    X, positions = case.randn(T, 2 * half), 5 * case.rand(T)
-    turned = rotate(X, positions, base=50.0)
-    case.equal(turned, rotated(X, positions, 50.0), "turned X", **ANGLES)
-
-
-@check(rope_rotate, see="Turn the queries and the keys")
 def gradients(rotate, case):
     """turns gradients back"""
     T, half = case.sizes(2, low=3)
@@ -151,27 +133,6 @@ def gradients(rotary, case):
     ours = {**dict(module.named_parameters()), "X": X}
     for name, gradient in zip(inputs, expected, strict=True):
         case.equal(ours[name].grad, gradient, f"gradient of {name}", rtol=1e-3, atol=1e-4)
-
-
-@check(RotaryAttention, see="Attention that turns")
-def other_bases(rotary, case):
-    """hands its base on to the rotation"""
-    B, T, H, half = case.sizes(4)
-    D = 2 * H * half
-    module, weights = rotary_pair(case, rotary, D, H, base=30.0)
-    X = case.randn(B, T, D)
-    case.equal(module(X), rotary_oracle(X, weights, H, base=30.0), "Y", **ANGLES)
-
-
-@check(interpolate_positions, see="Stretch a table")
-def shrinks(interpolate, case):
-    """shrinks a grid along one axis while the other grows"""
-    rows, columns, D, more, fewer = case.sizes(5)
-    rows = rows + fewer
-    P = case.randn(rows, columns, D)
-    size = (rows - fewer, columns + more)
-    expected = functional.interpolate(P.permute(2, 0, 1)[None], size=size, mode="bilinear")
-    case.equal(interpolate(P, size), expected[0].permute(1, 2, 0), "P")
 
 
 @check(interpolate_positions, see="Stretch a table")

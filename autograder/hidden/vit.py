@@ -87,25 +87,6 @@ def other_layouts(join, case):
     case.equal(join(patches, P, [h * P, w * P]), images, "images")
 
 
-@check(unpatchify, see="And back")
-def refuses_rests(join, case):
-    """raises ValueError if P does not divide the sides, or P² the numbers of a patch"""
-    B, C = case.sizes(2)
-    for size in ((3, 4), (4, 3)):
-        patches = case.randn(B, 3, 4 * C)
-        case.raises(
-            ValueError,
-            lambda patches=patches, size=size: join(patches, 2, size),
-            f"patches of 2 × 2 are given for {size[0]} × {size[1]} pixels",
-        )
-    odd = case.randn(B, 4, 4 * C + 1)
-    case.raises(
-        ValueError,
-        lambda: join(odd, 2, (4, 4)),
-        f"a patch of 2 × 2 pixels has {4 * C + 1} numbers",
-    )
-
-
 @check(PatchEmbedding, see="One linear map for all patches")
 def gradients(embedding, case):
     """passes the same gradients to W and b as a convolution"""
@@ -122,6 +103,19 @@ def gradients(embedding, case):
     parameters = dict(ours.named_parameters())
     case.gradient(parameters["W"], weights.grad.permute(2, 3, 1, 0).flatten(0, 2), "W")
     case.gradient(parameters["b"], shift.grad, "b")
+
+
+@check(PatchEmbedding, see="The same as a convolution")
+def kernel_gradient(embedding, case):
+    """sends a gradient from the kernel back to W"""
+    _, C, P, D, _ = image_sizes(case)
+    ours, weights, _ = embedding_pair(case, embedding, C, P, D)
+    kernel, seen = ours.kernel(), case.randn(*weights.shape)
+    case.shape(kernel, tuple(weights.shape), "kernel")
+    case.trains(kernel, "the kernel")
+    kernel.backward(seen)
+    W = dict(ours.named_parameters())["W"]
+    case.gradient(W, seen.permute(2, 3, 1, 0).flatten(0, 2), "W")
 
 
 @check(PatchEmbedding, see="One linear map for all patches")
@@ -231,6 +225,14 @@ def fewer_patches(resize, case):
     """interpolates without smoothing when the new grid is smaller"""
     h, w = case.sizes(2, low=4)
     stretched(case, resize, 1, (2 * h, 2 * w), (h, w))
+
+
+@check(resize_positions, see="Positions for another grid")
+def rounded_quotients(resize, case):
+    """gives 15 rows for 13, although 13 · (15 / 13) is less than 15 in floating point"""
+    h, w = case.sizes(2, low=3)
+    stretched(case, resize, 1, (13, w), (15, h))
+    stretched(case, resize, 0, (h, 13), (w, 15))
 
 
 @check(resize_positions, see="Positions for another grid")

@@ -14,20 +14,25 @@ class SmallDecoder(tuple):
     with m the mean of the source words' h. It is a tuple, so that it crosses to a child as data.
 
     Args:
-        weights: P (C, S), R (S, S), E (V, S), O (S, V) and b (V).
+        weights: P (C, S), R (S, S), E (V, S), O (S, V) and b (V); after them, if wanted, how many
+            steps may follow one another. Its states then count them, in one more column.
     """
 
     def start(self, h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return s_0 and m P."""
         share = mask / mask.sum(dim=1, keepdim=True)
         source = torch.einsum("bn,bnc->bc", share.to(h), h) @ self[0]
-        return torch.tanh(source), source
+        s = torch.tanh(source)
+        return (torch.cat([s, s.new_zeros(len(s), 1)], dim=1) if self[5:] else s), source
 
     def step(self, y: Tensor, s: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, None]:
         """Return the logits of the next word, the new state, and no weights."""
-        _, recurrent, embedding, output, bias = self
+        _, recurrent, embedding, output, bias, *most = self
+        s, count = s.split([len(recurrent), s.shape[1] - len(recurrent)], dim=1)
+        if most and (count >= most[0]).any():
+            raise RuntimeError(f"step {most[0] + 1} was taken, after all sentences had ended")
         s = torch.tanh(s @ recurrent + embedding[y] + memory)
-        return s @ output + bias, s, None
+        return s @ output + bias, torch.cat([s, count + 1], dim=1), None
 
 
 class SmallCache:
@@ -166,16 +171,19 @@ class SmallTranslator(tuple):
     tuple, so that it crosses to a child as data.
 
     Args:
-        weights: S (V_source, C), E and F (V, C), O (C, V) and b (V).
+        weights: S (V_source, C), E and F (V, C), O (C, V) and b (V); and, for a memory that is
+            moved at random by each call of `encode`, by how much.
     """
 
     def encode(self, X: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the memory and a mask (B, 1, N)."""
-        return self[0][X], (torch.arange(X.shape[1], device=X.device) < lengths[:, None])[:, None]
+        moved = self[5] * torch.randn(()).to(X.device) if len(self) > 5 else 0
+        mask = torch.arange(X.shape[1], device=X.device) < lengths[:, None]
+        return self[0][X] + moved, mask[:, None]
 
     def decode(self, Y: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
         """Return the logits of the word after each word of Y."""
-        _, last, earlier, output, bias = self
+        _, last, earlier, output, bias = self[:5]
         share = memory_mask / memory_mask.sum(dim=2, keepdim=True)  # (B, 1, N)
         root = torch.arange(1, Y.shape[1] + 1).to(memory).sqrt()[:, None]
         s = share.to(memory) @ memory + last[Y] + (earlier[Y] / root).cumsum(dim=1)

@@ -95,7 +95,7 @@ def weights(lookup, case):
 def nearest(lookup, case):
     """returns the row nearest to the query when the temperature is low"""
     q, X, N, D = query_and_table(case, low=5)
-    y, a = both(case, lookup(q, X, 1e-3), (D,), (N,))
+    y, a = both(case, lookup(q, X, 1e-6), (D,), (N,))
     row = torch.cdist(q[None], X)[0].argmin()
     case.equal(a, F.one_hot(row, N).double(), "a")
     case.equal(y, X[row], "y")
@@ -111,11 +111,15 @@ def permuted(lookup, case):
 def values(lookup, case):
     """weighs each row by a Gaussian of variance τ around it, taken at the query"""
     q, X, N, D = query_and_table(case, low=4)
-    densities = torch.distributions.Normal(X, 3**0.5).log_prob(q).sum(dim=1)
-    expected = densities.softmax(dim=0)
-    y, a = both(case, lookup(q, X, 3.0), (D,), (N,))
-    case.equal(a, expected, "a")
-    case.equal(y, (expected[:, None] * X).sum(dim=0), "y")
+    for options, variance, name in (
+        ([3.0], 3.0, "at τ = 3"),
+        ([], 1.0, "at the default τ"),
+    ):
+        densities = torch.distributions.Normal(X, variance**0.5).log_prob(q).sum(dim=1)
+        expected = densities.softmax(dim=0)
+        y, a = both(case, lookup(q, X, *options), (D,), (N,))
+        case.equal(a, expected, f"a {name}")
+        case.equal(y, (expected[:, None] * X).sum(dim=0), f"y {name}")
 
 
 @check(dot_attention, see="From distances to dot products", single={"N": 0, "D": 1})
@@ -223,6 +227,18 @@ def values(attend, case):
     Y, A = both(case, attend(Q, X), (B, N_Q, D), (B, N_Q, N_X), "YA")
     case.equal(A, expected_A, "A")
     case.equal(Y, expected_Y, "Y")
+
+
+@check(attention_matrix, see="From one query to many")
+def single(attend, case):
+    """agrees with torch for one query and no batch, and for a batch of two axes"""
+    B, H, N_Q, N_X, D = case.sizes(5)
+    for shape, N in [((), 1), ((B, H), N_Q)]:
+        Q, X = case.randn(*shape, N, D), case.randn(*shape, N_X, D)
+        expected, expected_A = torchs(Q[None], X[None], X[None])
+        Y, A = both(case, attend(Q, X), (*shape, N, D), (*shape, N, N_X), "YA")
+        case.equal(A, expected_A[0], "A")
+        case.equal(Y, expected[0], "Y")
 
 
 def with_weights(case: Case, student, *sizes: int, **weights: Tensor):
@@ -390,6 +406,15 @@ def values(mask, case):
     case.equal(mask(lengths, T), expected, "mask")
 
 
+@check(padding_mask, see="Padding is not there")
+def longer(mask, case):
+    """has T positions even when no sequence is that long, and may be empty"""
+    B, T = case.sizes(2, low=4)
+    lengths = case.lengths(B, T) - 1
+    expected = torch.tensor([[[s < length for s in range(T + 2)]] for length in lengths.tolist()])
+    case.equal(mask(lengths, T + 2), expected, "mask")
+
+
 def scores(case: Case) -> tuple[Tensor, Tensor]:
     """Draw similarities of shape (B, N_Q, N_X) and a mask that allows each query some keys."""
     B, N_Q, N_X = case.sizes(3, low=3)
@@ -447,6 +472,22 @@ def values(softmax, case):
         b, n = row.tolist()
         expected[b, n, mask[b, n]] = E[b, n, mask[b, n]].softmax(dim=0)
     case.equal(softmax(E, mask), expected, "A")
+
+
+def some_mask(case: Case, B: int, N_Q: int, N_X: int) -> Tensor:
+    """Draw a mask (B, N_Q, N_X) that allows each query at least one key."""
+    mask = case.rand(B, N_Q, N_X) < 0.5
+    return mask.scatter(-1, case.integers(0, N_X, B, N_Q, 1), True)
+
+
+@check(masked_softmax, see="A mask comes before the softmax")
+def broadcasts(softmax, case):
+    """accepts masks of shapes (N_Q, N_X) and (B, 1, N_X) for the scores of all heads"""
+    B, H, N_Q, N_X = case.sizes(4, low=3)
+    E = case.randn(B, H, N_Q, N_X)
+    for mask in (some_mask(case, 1, N_Q, N_X)[0], some_mask(case, B, 1, N_X)[:, None]):
+        expected = torch.where(mask, E, -torch.inf).softmax(dim=-1)
+        case.equal(softmax(E, mask), expected, "A")
 
 
 @check(split_heads, see="One vector, several heads")
@@ -517,12 +558,6 @@ def torchs_heads(theirs: nn.Module, X: Tensor, memory: Tensor, mask: Tensor | No
     return theirs(X, memory, memory, attn_mask=mask, average_attn_weights=False)
 
 
-def some_mask(case: Case, B: int, N_Q: int, N_X: int) -> Tensor:
-    """Draw a mask (B, N_Q, N_X) that allows each query at least one key."""
-    mask = case.rand(B, N_Q, N_X) < 0.5
-    return mask.scatter(-1, case.integers(0, N_X, B, N_Q, 1), True)
-
-
 @check(MultiHeadAttention, see="Several heads at once")
 def rows(attention, case):
     """gives every query, in every head, weights that sum to one"""
@@ -589,6 +624,20 @@ def masks(attention, case):
     for name, shape in shapes:
         expected, _ = torchs_heads(theirs, X, memory, shape)
         case.equal(ours(X, memory, shape), expected, f"Y under a mask {name}")
+
+
+@check(MultiHeadAttention, weight=2, see="Several heads at once")
+def biases(attention, case):
+    """agrees with torch.nn.MultiheadAttention with biases and several masks"""
+    B, N_Q, N_X, D_X, H, D_h = case.sizes(6)
+    ours, theirs = multi_head(case, attention, H * D_h, H, D_X, bias=True)
+    X, memory = case.randn(B, N_Q, H * D_h), case.randn(B, N_X, D_X)
+    mask = some_mask(case, B, N_Q, N_X)
+    expected_Y, expected_A = torchs_heads(theirs, X, memory, mask)
+    result = ours(X, memory, mask=mask, return_weights=True)
+    Y, A = both(case, result, tuple(X.shape), tuple(expected_A.shape), "YA")
+    case.equal(A, expected_A, "A")
+    case.equal(Y, expected_Y, "Y")
 
 
 SIZES = [(5, 3, 3), (12, 4, 5), (9, 10, 7), (30, 2, 3), (17, 6, 9), (2, 5, 3), (8, 7, 5)]  # T, D, k

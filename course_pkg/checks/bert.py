@@ -76,6 +76,16 @@ def unit_length(tf, case):
     case.equal(x.square().sum(dim=1), torch.ones(N), "squared lengths")
 
 
+@check(tf_idf, see="Count, weigh, normalise")
+def empty(tf, case):
+    """gives zeros for a text without words, and accepts a text of one common word"""
+    N, M, V = case.sizes(3, low=5)
+    counts, before = draw_counts(case, N, V), draw_counts(case, M, V)
+    counts[1:3] = 0
+    counts[2, 1] = 1
+    case.equal(tf(counts, before), looped(counts, before), "x")
+
+
 # mask_tokens
 
 PADDING, MASK, SPECIAL, WORDS = 0, 4, [0, 1, 2, 3, 4], 50
@@ -115,7 +125,7 @@ def share(case: Case, part: Tensor, of: Tensor, expected: float, what: str) -> N
 def targets(mask, case):
     """gives the true word where one is chosen, and -100 everywhere else"""
     (B,) = case.narrowed([40])
-    tokens = texts_to_mask(case, B, 60)
+    tokens = texts_to_mask(case, B, 160)
     inputs, goals = masked(case, mask, tokens)
     chosen = goals != -100
     case.that(chosen.any(), "targets should name some words, yours are all -100.")
@@ -241,6 +251,28 @@ def half(draw, case):
         abs(given - 0.5) < 0.056,
         f"The share of pairs that follow should be 0.5 (± 0.056 by chance), yours is {given:.3f}.",
     )
+
+
+@check(next_sentence_pairs, see="Does the second sentence follow")
+def reaches(draw, case):
+    """begins with every sentence that has a follower, and takes every sentence of the others"""
+    documents, places = library(case, [4, 1, 3])
+    found, goals = drawn_pairs(case, draw, documents, places, 1500)
+    begin = [(d, s) for d, s in places.values() if (d, s + 1) in places.values()]
+    for d, s in begin:
+        case.that(
+            (d, s) in {a for a, _ in found},
+            f"Sentence {s} of document {d}, of {len(documents[d])}, should begin some pairs, in "
+            f"yours it begins none.",
+        )
+    for first in (0, 2):
+        seconds = {b for (a, b), goal in zip(found, goals, strict=True) if goal and a[0] == first}
+        for d, s in places.values():
+            case.that(
+                d == first or (d, s) in seconds,
+                f"Sentence {s} of document {d} should sometimes come, as a wrong second sentence, "
+                f"after document {first}, yours never does.",
+            )
 
 
 # The model
@@ -394,9 +426,11 @@ def one_sentence(embeddings, case):
     """puts every word into segment 0 when no segments are given"""
     B, T, V, D = case.sizes(4, low=3)
     state = drawn_state(case, embedding_shapes(V, T + 1, D))
-    tokens, _, _ = batch(case, B, T, V)
-    given = made(embeddings, state, V, T + 1, D)(tokens)
-    case.equal(given, embedded(state, tokens, None), "X")
+    tokens, segments, _ = batch(case, B, T, V)
+    ours = made(embeddings, state, V, T + 1, D)
+    case.equal(ours(tokens), embedded(state, tokens, None), "X")
+    ours(tokens, segments)
+    case.equal(ours(tokens), embedded(state, tokens, None), "X after a call with segments")
 
 
 @check(BertEmbeddings, see="What stands where, in which sentence")
@@ -480,6 +514,9 @@ def padding(model, case):
     ours, state, (tokens, segments, lengths) = bert_pair(case, model, B, T, V, H, D_h, 2)
     expected = encoded(state, H, tokens, segments, lengths)
     case.equal(ours(tokens, segments, lengths), expected, "X with padding")
+    short = torch.full((B,), T - 1)
+    expected = encoded(state, H, tokens, segments, short)
+    case.equal(ours(tokens, segments, short), expected, "X with padding after every text")
 
 
 @check(BertModel, see="The encoder")
@@ -787,6 +824,15 @@ def no_answer(best, case):
     demand_spans(case, best(start, end, 7), searched(start, end, 7))
 
 
+@check(best_span, weight=2, see="The best span")
+def margin(best, case):
+    """demands that an answer beats no answer by more than the margin, which may be negative"""
+    start, end = span_scores(case, 40, 8)
+    for margin in (-1.5, 0.8, 2.5):
+        given = best(start, end, 3, margin)
+        demand_spans(case, given, searched(start, end, 3, margin))
+
+
 @check(best_span, see="The best span")
 def refuses(best, case):
     """raises ValueError when no word may be taken"""
@@ -899,3 +945,19 @@ def repeated(load, case):
     table = theirs["bert.embeddings.word_embeddings.weight"]
     state["cls.predictions.decoder.weight"] = table.clone()
     demand_state(case, load(state), theirs, list(pretraining_shapes(7, 5, 4, 1)))
+
+
+@check(load_bert, see="The published weights")
+def old_files(load, case):
+    """accepts gamma and beta for a norm's weight and bias, and leaves out position_ids"""
+    theirs = published(case, 7, 5, 4, 1)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    state = {}
+    for name, value in theirs.items():
+        for new, before in old.items():
+            name = name.replace(new, before)
+        state[name] = value
+    state["bert.embeddings.position_ids"] = torch.arange(5)[None]
+    demand_state(case, load(state), theirs, list(pretraining_shapes(7, 5, 4, 1)))
+    names = [n for n in pretraining_shapes(7, 5, 4, 1) if n.startswith(("bert.", "pooler."))]
+    demand_state(case, load(below(state, "bert.")), theirs, names)

@@ -21,7 +21,7 @@ from course_pkg.flash_kernels import (
     triton_flash_forward,
     triton_paged_decode,
 )
-from course_pkg.tools.launch import why_not
+from course_pkg.tools.launch import SIDE, why_not
 
 for _exercise in (
     flash_attention_forward,
@@ -66,7 +66,25 @@ def large_scores(online, case):
     compare_tiles(case, online, E, case.randn(8, 4), [3, 1, 4])
 
 
+@check(online_softmax, weight=2, see="A tile that nobody sees")
+def masked(online, case):
+    """copes with tiles in which a query may look nowhere; gives 0 and -∞ if all are such"""
+    E = 2 * case.randn(5, 8)
+    E[0, :3] = -math.inf
+    E[1, 3:] = -math.inf
+    E[2, 2:7] = -math.inf
+    E[3] = -math.inf
+    compare_tiles(case, online, E, case.randn(8, 3), [3, 2, 3])
+
+
 # The kernels in torch
+
+
+def far_below(case: Case, B: int, H: int, T: int, N: int, size: int) -> list[Tensor]:
+    """Draw Q, K and V for scores around -size² / 2, with D_h = 4; float32 holds them exactly."""
+    Q, K = case.integers(-4, 5, B, H, T, 4).double() / 4, case.integers(-4, 5, B, H, N, 4).double()
+    Q[..., 0], K[..., 0] = size, -size
+    return [Q, K, case.randn(B, H, N, 4)]
 
 
 def inputs(case: Case, B: int, H: int, T: int, N: int, D_h: int, scale: float = 2) -> list[Tensor]:
@@ -98,7 +116,10 @@ def compare_forward(case: Case, forward, QKV: list[Tensor], causal: bool, *tile:
 @check(flash_attention_forward, weight=2, see="Attention tile by tile")
 def values(forward, case):
     """gives torch's attention, and the log-sum of every query's scores"""
-    compare_forward(case, forward, inputs(case, 2, 3, 7, 10, 5), False, 3, 4)
+    QKV = inputs(case, 2, 3, 7, 10, 5)
+    compare_forward(case, forward, QKV, False, 3, 4)
+    Y, _ = case.unpack(forward(*QKV), "Y", "s")
+    case.equal(Y, torchs(*QKV, False), "Y where nothing else is given")
 
 
 @check(flash_attention_forward, weight=2, see="Tiles that nobody sees")
@@ -111,19 +132,34 @@ def causal(forward, case):
 def any_tiles(forward, case):
     """gives the same with tiles of any size"""
     QKV = inputs(case, 1, 2, 6, 9, 3)
-    for tile in ((1, 1), (4, 5), (50, 2)):
+    for tile in ((1, 1), (4, 5), (2, 8), (50, 2)):
         compare_forward(case, forward, QKV, False, *tile)
         compare_forward(case, forward, QKV, True, *tile)
 
 
+@check(flash_attention_forward, weight=2, see="Tiles that nobody sees")
+def skips(forward, case):
+    """never touches a tile of keys that none of the tile's queries may see"""
+    Q, K, V = inputs(case, 2, 1, 12, 12, 3)
+    V[:, :, 8:] = math.nan  # the queries 0 to 5, in tiles of 3, see the keys 0 to 5
+    Y, _ = case.unpack(forward(Q, K, V, True, 3, 4), "Y", "s")
+    right = torchs(Q[:, :, :6], K[:, :, :6], V[:, :, :6], True)
+    case.shape(Y, tuple(Q.shape), "Y")
+    case.equal(Y[:, :, :6], right, "Y of the first tiles")
+
+
 def compare_backward(case: Case, backward, QKV: list[Tensor], causal: bool, *tile: int) -> None:
-    """Compare the gradients with those that autograd finds for torch's attention."""
+    """Compare the gradients with those that autograd finds for torch's attention.
+
+    Without a tile, nothing is said of the mask either.
+    """
     leaves = [X.clone().requires_grad_() for X in QKV]
     Y = torchs(*leaves, causal)
     s = torch.logsumexp(scores(*QKV[:2], causal)[0], dim=-1)
     dY = case.randn(*Y.shape)
     expected = torch.autograd.grad(Y, leaves, dY)
-    given = backward(*QKV, Y.detach(), s, dY, causal, *tile)
+    how = (causal, *tile) if tile else ()
+    given = backward(*QKV, Y.detach(), s, dY, *how)
     names = ("dV", "dK", "dQ")
     given = case.unpack(given, *names[::-1])[::-1]
     for name, gradient, right in zip(names, given, expected[::-1], strict=True):
@@ -134,6 +170,7 @@ def compare_backward(case: Case, backward, QKV: list[Tensor], causal: bool, *til
 def values(backward, case):
     """gives the gradients that autograd finds through torch's attention"""
     compare_backward(case, backward, inputs(case, 2, 3, 7, 10, 5), False, 3, 4)
+    compare_backward(case, backward, inputs(case, 1, 2, 4, 6, 3), False)
 
 
 @check(flash_attention_backward, weight=2, see="Back without the weights")
@@ -146,9 +183,23 @@ def causal(backward, case):
 def any_tiles(backward, case):
     """gives the same with tiles of any size"""
     QKV = inputs(case, 1, 2, 6, 9, 3)
-    for tile in ((1, 1), (4, 5), (50, 2)):
+    for tile in ((1, 1), (4, 5), (2, 8), (50, 2)):
         compare_backward(case, backward, QKV, False, *tile)
         compare_backward(case, backward, QKV, True, *tile)
+
+
+@check(flash_attention_backward, weight=2, see="Tiles that nobody sees")
+def skips(backward, case):
+    """never touches a tile of keys that none of the tile's queries may see"""
+    Q, K, V = inputs(case, 2, 1, 12, 12, 3)
+    Y, s = torchs(Q, K, V, True), torch.logsumexp(scores(Q, K, True)[0], dim=-1)
+    dY = case.randn(*Y.shape)
+    leaf = Q.clone().requires_grad_()
+    torchs(leaf, K, V, True).backward(dY)
+    V[:, :, 8:] = math.nan  # the queries 0 to 5, in tiles of 3, see the keys 0 to 5
+    dQ, _, _ = case.unpack(backward(Q, K, V, Y, s, dY, True, 3, 4), "dQ", "dK", "dV")
+    case.shape(dQ, tuple(Q.shape), "dQ")
+    case.equal(dQ[:, :, :6], leaf.grad[:, :, :6], "dQ of the first tiles")
 
 
 # The kernels in Triton
@@ -182,10 +233,21 @@ def causal(flash, case):
     compare_flash(case, flash, inputs(case, 1, 1, 17, 20, 3), True, of="Y")
 
 
+@check_kernel(triton_flash_forward, weight=2, see="Tiles that nobody sees")
+def skips(flash, case):
+    """never touches a tile of keys that none of the tile's queries may see"""
+    Q, K, V = inputs(case, 1, 1, 2 * SIDE, 2 * SIDE, 2)
+    right = torchs(*(X[:, :, :SIDE].float().double() for X in (Q, K, V)), True)
+    V[:, :, SIDE:] = math.nan
+    Y, _ = case.unpack(flash(*narrow(Q, K, V), True), "Y", "s")
+    case.shape(Y, tuple(Q.shape), "Y")
+    case.equal(Y[:, :, :SIDE], right, "Y of the first tile", atol=1e-5)
+
+
 @check_kernel(triton_flash_forward, see="Softmax in one pass")
 def log_sums(flash, case):
-    """stores the log-sum of every query's scores"""
-    compare_flash(case, flash, inputs(case, 1, 1, 4, 21, 3), False, of="s")
+    """stores the log-sum of every query's scores, head by head"""
+    compare_flash(case, flash, inputs(case, 1, 2, 4, 21, 3), False, of="s")
 
 
 def paged_inputs(
@@ -234,4 +296,4 @@ def ends(decode, case):
 @check_kernel(triton_paged_decode, weight=2, see="Long sequences in parts")
 def parts(decode, case):
     """gives the same when a sequence is read in parts, even if one of them is empty"""
-    compare_paged(case, decode, paged_inputs(case, 2, 1, 2, 3, [3, 1]), 2)
+    compare_paged(case, decode, paged_inputs(case, 2, 1, 2, 3, [3, 1, 5]), 2)

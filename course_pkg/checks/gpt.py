@@ -120,6 +120,24 @@ def ties(merges, case):
     same_list(case, merges(counts, 6), expected, "merges")
 
 
+@check(byte_pair_merges, see="Which pair next")
+def runs_out(merges, case):
+    """learns fewer merges when no pair is left"""
+    counts = {b"abc": 3, b"d": 9, b"ab": 1, b"yx": 1}
+    expected = [(97, 98), (256, 99), (121, 120)]
+    same_list(case, merges(counts, 50), expected, "merges")
+    same_list(case, merges(counts, 0), [], "merges when none are asked for")
+
+
+@check(byte_pair_merges, see="Which pair next")
+def any_bytes(merges, case):
+    """learns from any bytes, also from those that are no letters, or no text"""
+    letters = random_words(case, 30, letters=5)
+    other = bytes.maketrans(b"abcde", b"\xc3\xa9\xff\x00Z")
+    counts = {word.translate(other): count for word, count in letters.items()}
+    same_list(case, merges(counts, 12), learned(counts, 12), "merges of any bytes")
+
+
 def spelled(text: bytes, merges: list[tuple[int, int]]) -> list[int]:
     """Encode the slow way: apply all merges to every word, in the order they were learned in."""
     found = []
@@ -153,6 +171,18 @@ def sentences(tokenizer, case):
     merges = learned(Counter(words(RHYME)), 40)
     for text in (RHYME, RHYME[50:] + b"ashes she seshe  the", b"shesellsseashells" * 2):
         same_list(case, tokenizer(merges).encode(text), spelled(text, merges), "tokens")
+
+
+@check(BPETokenizer, see="Encode and decode")
+def borders(tokenizer, case):
+    """never merges across the border between two words"""
+    merges = [(97, 32), (97, 98), (257, 32), (32, 97)]
+    text = b"a ab a ab ab a"
+    same_list(case, tokenizer(merges).encode(text), spelled(text, merges), "tokens")
+    merges = [(97, 49), (49, 46), (97, 39), (39, 115)]
+    text = b"a1 1.1 a1. a's 1's a.a"
+    tokens = tokenizer(merges).encode(text)
+    same_list(case, tokens, spelled(text, merges), "tokens of letters, digits and signs")
 
 
 @check(BPETokenizer, weight=2, see="Encode and decode")
@@ -294,14 +324,20 @@ def gpt_state(case: Case, V: int, context: int, D: int, L: int) -> dict[str, Ten
     return state | {"norm.weight": 1 + case.rand(D), "norm.bias": case.randn(D) / 2}
 
 
-def torchs_gpt(state: dict[str, Tensor], H: int) -> Callable[[Tensor], Tensor]:
-    """Build a GPT of torch's own layers; it turns tokens into logits."""
+def torchs_blocks(state: dict[str, Tensor], H: int) -> list[nn.Module]:
+    """Give torch's own layers the weights of a GPT's blocks."""
     numbers = {int(name.split(".")[1]) for name in state if name.startswith("blocks.")}
     layers = []
     for number in sorted(numbers):
         prefix = f"blocks.{number}."
         block = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
         layers.append(torchs_block(block, H))
+    return layers
+
+
+def torchs_gpt(state: dict[str, Tensor], H: int) -> Callable[[Tensor], Tensor]:
+    """Build a GPT of torch's own layers; it turns tokens into logits."""
+    layers = torchs_blocks(state, H)
 
     @torch.no_grad()
     def logits(tokens: Tensor) -> Tensor:
@@ -313,6 +349,19 @@ def torchs_gpt(state: dict[str, Tensor], H: int) -> Callable[[Tensor], Tensor]:
         return F.linear(X, state["token.weight"])
 
     return logits
+
+
+@torch.no_grad()
+def torchs_weights(state: dict[str, Tensor], H: int, tokens: Tensor) -> Tensor:
+    """Compute the attention's weights of all layers (L, B, H, T, T) with torch's own."""
+    T, found = tokens.shape[1], []
+    X = F.embedding(tokens, state["token.weight"]) + state["position.weight"][:T]
+    for layer in torchs_blocks(state, H):
+        normal, options = layer.norm1(X), {"average_attn_weights": False}
+        _, A = layer.self_attn(normal, normal, normal, attn_mask=forbidden(T), **options)
+        found.append(A)
+        X = layer(X, src_mask=forbidden(T))
+    return torch.stack(found)
 
 
 def gpt_pair(case: Case, gpt, V: int, context: int, H: int, D_h: int, L: int) -> tuple:
@@ -352,16 +401,19 @@ def weights(gpt, case):
     """returns the attention's weights of all layers when they are asked for"""
     B, T, H, D_h, V = case.sizes(5, low=3)
     L = 2
-    ours, theirs = gpt_pair(case, gpt, 2 * V, T, H, D_h, L)
+    state = gpt_state(case, 2 * V, T, H * D_h, L)
+    ours = gpt(2 * V, T, H * D_h, H, L).double()
+    ours.load_state_dict(state)
     tokens = case.integers(0, 2 * V, B, T)
     logits, A = case.unpack(ours(tokens, return_weights=True), "logits", "A")
-    case.equal(logits, theirs(tokens), "logits")
+    case.equal(logits, torchs_gpt(state, H)(tokens), "logits")
     case.shape(A, (L, B, H, T, T), "A")
     case.equal(A.sum(dim=-1), torch.ones(L, B, H, T), "sums of the rows of A")
     case.that(
         not A[..., forbidden(T)].any(),
         "A should be zero where a position looks ahead, yours is not.",
     )
+    case.equal(A, torchs_weights(state, H, tokens), "A")
 
 
 @check(GPT, see="The whole model")
@@ -531,12 +583,24 @@ def greedy(probabilities, case):
     case.equal(probabilities(logits, temperature=0.0), expected, "p at temperature 0")
 
 
+@check(token_probabilities, see="Temperature")
+def refuses(probabilities, case):
+    """raises ValueError for a temperature, top_k or top_p out of range, at temperature 0 too"""
+    logits = case.randn(2, 5)
+    wrong = [{"temperature": -0.5}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}]
+    wrong += [{"temperature": 0.0, **options} for options in wrong[1:]]
+    for options in wrong:
+        *_, (name, value) = options.items()
+        when = f"{name} is {value}" + (" at temperature 0" if len(options) > 1 else "")
+        case.raises(ValueError, lambda o=options: probabilities(logits, **o), when)
+
+
 @check(token_probabilities, see="Keep the best tokens only")
 def top_k(probabilities, case):
     """keeps the k most probable tokens, in proportion, and no more than k if all are equal"""
     B, V = case.sizes(2, low=6)
     logits = case.randn(B, V)
-    for k in (1, 3, V):
+    for k in (1, 3, V - 1, V, V + 3):
         case.equal(probabilities(logits, top_k=k), kept(logits, 1.0, k, 2.0), f"p with top_k {k}")
     p = probabilities(0 * logits, top_k=4)
     case.shape(p, (B, V), "p of equal tokens")
@@ -602,6 +666,19 @@ def frequencies(writer, case):
     case.equal(found, p, "frequencies", rtol=0, atol=0.05)
 
 
+@check(Writer, see="One token after the other")
+def options(writer, case):
+    """draws only what temperature, top_k and top_p leave"""
+    ours, theirs, tokens = writers(case, writer, 1, 4)
+    logits, many = theirs(tokens)[:, -1], tokens.repeat(400, 1)
+    for T, k, p in ((4.0, 3, None), (4.0, None, 0.5), (2.0, 5, 0.7)):
+        allowed = kept(logits, T, k or 11, p or 2.0)[0] > 0
+        texts = ours.sample(many, 1, T, k, p)
+        case.shape(texts, (400, 5), "texts")
+        found = torch.bincount(texts[:, -1].long().clamp(0, 10), minlength=11) > 0
+        case.equal(found, allowed, f"which tokens are drawn with top_k {k} and top_p {p}")
+
+
 def ends(written: Tensor, stop: int) -> dict[int, int]:
     """Tell after how many tokens each row has its first stop; rows without one are left out."""
     first = {row: (tokens == stop).nonzero() for row, tokens in enumerate(written)}
@@ -635,6 +712,19 @@ def stops(writer, case):
     expected = written[:, : 3 + lengths[1]].clone()
     expected[0, 3 + lengths[0] :] = stop
     case.equal(ours.sample(tokens, 8, 0.0, stop=stop), expected, "texts with a stop")
+
+
+@check(Writer, see="When to stop")
+def stop_zero(writer, case):
+    """stops at token 0, too, if that is the stop token"""
+    ours, tokens, written, stop, lengths = two_that_end(case, writer)
+    swapped = torch.arange(11)
+    swapped[[0, stop]] = swapped[[stop, 0]]  # the same texts, with two tokens exchanged
+    state = {name: value.clone() for name, value in ours.state_dict().items()}
+    ours.load_state_dict({**state, "token.weight": state["token.weight"][swapped]})
+    expected = swapped[written[:1, : 3 + lengths[0]]]
+    given = ours.sample(swapped[tokens[:1]], 8, 0.0, stop=0)
+    case.equal(given, expected, "a text with the stop token 0")
 
 
 def published(case: Case, V: int, context: int, D: int, L: int) -> dict[str, Tensor]:
@@ -701,6 +791,17 @@ def prefix(load, case):
     state = {f"transformer.{name}": value for name, value in theirs.items()}
     state["lm_head.weight"] = theirs["wte.weight"].clone()
     demand_state(case, load(state), theirs, 1)
+
+
+@check(load_gpt2, see="The published weights")
+def masks(load, case):
+    """leaves out the masks of old files"""
+    theirs = published(case, 9, 5, 4, 1)
+    old = {**theirs, "h.0.attn.bias": torch.ones(1, 1, 5, 5).tril().bool()}
+    old["h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    given = load(old)
+    names = set(given) if isinstance(given, dict) else set()
+    case.that(names == set(load(theirs)), "The masks should be left out, yours keeps them.")
 
 
 @check(load_gpt2, see="The published weights")

@@ -57,7 +57,7 @@ def length(norm, case):
 def uncentred(norm, case):
     """keeps every sign, so that equal numbers stay equal to each other, and do not become zero"""
     B, D = case.sizes(2, low=3)
-    levels = 3 * case.randn(B, 1)
+    levels = (1 + 3 * case.rand(B, 1)) * (2 * case.integers(0, 2, B, 1) - 1)
     Y = norm(D).double()(levels.expand(B, D))
     case.equal(Y, levels.sign().expand(B, D), "Y of equal numbers", rtol=1e-3)
 
@@ -101,11 +101,13 @@ def half(norm, case):
     """computes in float32 what float16 does not hold, and returns the dtype that came in"""
     B, D = case.sizes(2, low=5)
     ours, theirs = norm_pair(case, norm, D, 1e-5)
-    ours = ours.half()
     X = (400 * case.randn(B, D)).half()
-    Y = ours(X)
-    case.equal(Y, theirs(X.double()), "Y of large numbers in float16", rtol=0.005, atol=0.005)
-    case.that(Y.dtype == torch.float16, f"Y should be torch.float16 as X is, yours is {Y.dtype}.")
+    for kind in (torch.float16, torch.float32):
+        Y, kind = ours.to(kind)(X), str(kind)
+        what = f"Y of large numbers in float16, weight in {kind.removeprefix('torch.')},"
+        case.equal(Y, theirs(X.double()), what, rtol=0.005, atol=0.005)
+        is_half = Y.dtype == torch.float16
+        case.that(is_half, f"{what} should be torch.float16 as X is, yours is {Y.dtype}.")
 
 
 def through_gates(X: Tensor, W_gate: Tensor, W_up: Tensor, W_down: Tensor) -> Tensor:
@@ -558,6 +560,21 @@ def kept(attention, case):
 
 
 @check(LlamaAttention, see="Attention as Llama has it")
+def half(attention, case):
+    """computes in full precision with what it reads from a cache in half precision"""
+    B, T, pairs = case.sizes(3, low=3)
+    ours, state = llama_layer(case, attention, 2 * pairs, window=T)
+    X, cache = case.randn(B, T + 2, 12 * pairs), ours.new_cache(B, T + 2, torch.float16)
+    lengths = [T, 1, 1]
+    found = in_pieces(ours, X, cache, lengths)
+    for Y in found:
+        case.shape(Y, tuple(Y.shape), "Y")
+        case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
+    expected = attended(state, 6, 2, X, window=T, dtype=torch.float16)
+    demand_pieces(case, found, expected, lengths, "Y, with a cache in half precision,")
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
 def unequal_groups(attention, case):
     """raises ValueError when G does not divide H"""
     case.raises(ValueError, lambda: attention(24, 6, 4), "6 heads are to share 4 of keys")
@@ -987,11 +1004,26 @@ def tied(load, case):
     demand_llama(case, load(theirs), theirs, 1)
 
 
+@check(load_llama, see="Load what others have trained")
+def many_layers(load, case):
+    """tells layer 1 from layer 10"""
+    theirs = hub_state(case, V=3, D=4, narrow=2, F=3, L=11)
+    demand_llama(case, load(theirs), theirs, 11)
+
+
 @check(load_llama, weight=2, see="Load what others have trained")
 def with_experts(load, case):
     """stacks the experts of a Mixtral, and finds its routers"""
     theirs = hub_state(case, V=3, D=4, narrow=2, F=3, experts=11)
     demand_llama(case, load(theirs), theirs, 2, experts=11)
+
+
+@check(load_llama, see="Load what others have trained")
+def any_order(load, case):
+    """does not depend on the order of the names"""
+    theirs = hub_state(case, experts=4)
+    turned = dict(reversed(theirs.items()))
+    demand_llama(case, load(turned), theirs, 2, experts=4)
 
 
 @check(load_llama, see="Load what others have trained")
@@ -1337,6 +1369,10 @@ def merges(lora, case):
         case.equal(merged, W + added, f"merged matrix{when}")
         case.equal(ours(X), X @ merged, f"Y after merge{when}")
     case.equal(ours.state_dict().get("W"), W, "W after merge")
+    A, B = case.randn(D_in, r), case.randn(r, D_out)
+    ours.load_state_dict({"W": W, "A": A, "B": B})
+    expected = W + A @ B * (5.0 / r)
+    case.equal(ours.merge(), expected, "matrix merged anew, with another A and B,")
 
 
 @check(LoRA, see="Adapt a little")

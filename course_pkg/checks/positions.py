@@ -96,6 +96,13 @@ def lengths(sinusoidal, case):
     case.equal(P.norm(dim=1), torch.full((T,), math.sqrt(half)), "length of P[t]", **ANGLES)
 
 
+@check(sinusoidal_positions, see="Clocks that run at different speeds")
+def other_bases(sinusoidal, case):
+    """accepts another base"""
+    T, half = case.sizes(2, low=3)
+    case.equal(sinusoidal(T, 2 * half, base=50.0), clocks(T, 2 * half, 50.0), "P", **ANGLES)
+
+
 def learned_pair(case: Case, student, T_max: int, D: int) -> tuple:
     """Make a student's LearnedPositions with a random table, float64, and return both."""
     P = case.randn(T_max, D)
@@ -214,12 +221,13 @@ def next_key(attend, case):
 
 @check(shaw_relative_attention, see="Keys that say how far away they are")
 def masks(attend, case):
-    """gives no weight to keys that the mask forbids"""
+    """gives no weight to keys that the mask forbids, one mask for all or one for each sequence"""
     k, *sizes = case.sizes(6)
     inputs = shaw_inputs(case, *sizes, k)
-    T = inputs[0].shape[-2]
-    mask = torch.ones(T, T, dtype=torch.bool).tril()
-    attended(case, attend(*inputs, mask), shaw_loop(*inputs, mask))
+    B, _, T, _ = inputs[0].shape
+    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    for mask in (causal, causal & (torch.arange(T) < case.lengths(B, T)[:, None])[:, None, None]):
+        attended(case, attend(*inputs, mask), shaw_loop(*inputs, mask))
 
 
 def rotated(X: Tensor, positions: Tensor | None = None, base: float = 10000.0) -> Tensor:
@@ -287,6 +295,18 @@ def half_precision(rotate, case):
     )
     expected = rotated(X.double(), positions)
     case.equal(turned, expected, "turned X", rtol=0.02, atol=0.03)
+
+
+@check(rope_rotate, see="Turn the queries and the keys")
+def other_bases(rotate, case):
+    """accepts another base, and positions that are not whole numbers"""
+    T, half = case.sizes(2, low=3)
+    X, positions = case.randn(T, 2 * half), 5 * case.rand(T)
+    turned = rotate(X, positions, base=50.0)
+    case.equal(turned, rotated(X, positions, 50.0), "turned X", **ANGLES)
+    for base in (50.0, 7.0):  # one after the other: nothing of a call is left in the next
+        given, expected = rotate(X, base=base), rotated(X, None, base)
+        case.equal(given, expected, f"X turned with base {base:g}", **ANGLES)
 
 
 def rotary_pair(case: Case, student, D: int, H: int, **options) -> tuple:
@@ -367,6 +387,16 @@ def weights(rotary, case):
     case.equal(again, Y, "Y, computed from A", **ANGLES)
 
 
+@check(RotaryAttention, see="Attention that turns")
+def other_bases(rotary, case):
+    """hands its base on to the rotation"""
+    B, T, H, half = case.sizes(4)
+    D = 2 * H * half
+    module, weights = rotary_pair(case, rotary, D, H, base=30.0)
+    X = case.randn(B, T, D)
+    case.equal(module(X), rotary_oracle(X, weights, H, base=30.0), "Y", **ANGLES)
+
+
 @check(interpolate_positions, weight=2, see="Stretch a table", single={"D": 1})
 def line(interpolate, case):
     """agrees with torch's linear interpolation of a sequence"""
@@ -392,3 +422,14 @@ def unchanged(interpolate, case):
     T, D = case.sizes(2, low=3)
     P = case.randn(T, D)
     case.equal(interpolate(P, (T,)), P, "P")
+
+
+@check(interpolate_positions, see="Stretch a table")
+def shrinks(interpolate, case):
+    """shrinks a grid along one axis while the other grows"""
+    rows, columns, D, more, fewer = case.sizes(5)
+    rows = rows + fewer
+    P = case.randn(rows, columns, D)
+    size = (rows - fewer, columns + more)
+    expected = functional.interpolate(P.permute(2, 0, 1)[None], size=size, mode="bilinear")
+    case.equal(interpolate(P, size), expected[0].permute(1, 2, 0), "P")

@@ -261,8 +261,9 @@ def stops(decode, case):
     """takes no further step when every sentence has ended"""
     decoder, h, mask = greedy_case(case, end=2.0)
     rows = [greedy_by_hand(decoder, *one, 30) for one in zip(h, mask, strict=True)]
-    words = decode(decoder, h, mask, 30)
-    case.shape(words, (9, max(map(len, rows))), "words")
+    longest = max(map(len, rows))
+    words = decode(SmallDecoder([*decoder, longest]), h, mask, 30)
+    case.shape(words, (9, longest), "words")
 
 
 @check(greedy_decode, see="Greedy decoding")
@@ -316,6 +317,53 @@ def perfect(score, case):
     """is 100 when every translation equals its reference"""
     references = sentences(case, 7, low=4)
     case.equal(score(references, references), 100.0, "BLEU")
+
+
+def bleu_by_hand(hypotheses: list[list[str]], references: list[list[str]]) -> float:
+    """Count n-grams one after the other; each one found is crossed out in the reference."""
+    product = 1.0
+    for n in range(1, 5):
+        found = total = 0
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            left = [reference[i : i + n] for i in range(len(reference) - n + 1)]
+            for i in range(len(hypothesis) - n + 1):
+                total += 1
+                if hypothesis[i : i + n] in left:
+                    left.remove(hypothesis[i : i + n])
+                    found += 1
+        product *= found / total
+    c, r = (sum(map(len, side)) for side in (hypotheses, references))
+    return 100 * product**0.25 * (1.0 if c > r else math.exp(1 - r / c))
+
+
+def corpus(case: Case, keep: float, low: int = 6, change: float = 0.15) -> tuple[list, list]:
+    """Draw references from few words, and hypotheses: shortened, some words changed, swapped."""
+    words = ["a", "b", "c", "d", "aa", "ab", "bc"]
+    references, hypotheses = [], []
+    for length in case.integers(low, low + 9, 12).tolist():
+        reference = [words[k] for k in case.integers(0, 7, length).tolist()]
+        other = [words[k] for k in case.integers(0, 7, length).tolist()]
+        changed = (case.rand(length) < change).tolist()
+        pairs = zip(reference, other, changed, strict=True)
+        hypothesis = [new if is_new else old for old, new, is_new in pairs]
+        references.append(reference)
+        hypotheses.append(hypothesis[: max(4, round(keep * length))] + hypothesis[: int(keep > 1)])
+    return hypotheses, references
+
+
+@check(bleu, see="Measuring a translation")
+def values_by_hand(score, case):
+    """counts as you would by hand, crossing out what is found"""
+    hypotheses, references = corpus(case, keep=1.1)
+    case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+
+
+@check(bleu, see="Measuring a translation")
+def nothing_in_common(score, case):
+    """is 0 when no four words in a row are right, and when nothing is said"""
+    references = [list("abcdefg")]
+    case.equal(score([list("abcxdef")], references), 0.0, "BLEU")
+    case.equal(score([[]], references), 0.0, "BLEU of nothing")
 
 
 @check(additive_scores, weight=3, see="Scores")
@@ -434,6 +482,21 @@ def looks_again(decoder, case):
         y = expected.argmax(dim=1)
 
 
+@check(AttentionDecoder, see="The decoder with attention")
+def two_batches(decoder, case):
+    """looks at the sentences whose memory it is given, though others were started later"""
+    ours, given, y, s, h, mask = attention_case(case, decoder)
+    batches = {"the batch started first": h, "the batch started last": case.randn(*h.shape)}
+    starts = [case.unpack(ours.start(each, mask), "s_0", "memory") for each in batches.values()]
+    for (name, each), (first, memory) in zip(batches.items(), starts, strict=True):
+        case.equal(first, given.first(each[:, 0, h.shape[2] // 2 :]).tanh(), f"s_0 of {name}")
+        c, expected_a = attended(given, s, each, mask)
+        expected, _ = given.write(y, s, c)
+        logits, _, a = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
+        case.equal(a, expected_a, f"a_t of {name}")
+        case.equal(logits, expected, f"logits of {name}")
+
+
 def hypotheses(case: Case, result: object) -> tuple[list[list[int]], Tensor]:
     """Split what a beam search returns into words and log-probabilities."""
     case.that(
@@ -498,6 +561,40 @@ def width_one(search, case):
     words = greedy_by_hand(decoder, h[0], mask[0], 9)
     log_p = float(log_probability(decoder, h[0], mask[0], words).sum())
     compare(case, search(decoder, h, mask, 1, 9), [(words, log_p)])
+
+
+def search_by_hand(decoder, h, mask, width: int, max_length: int, alpha: float) -> list:
+    """Search with lists, starting anew for every hypothesis."""
+
+    def judge(one: tuple[list[int], float]) -> float:
+        return -one[1] / len(one[0]) ** alpha
+
+    kept = [([], 0.0)]
+    greedy = greedy_by_hand(decoder, h[0], mask[0], max_length)
+    for _ in range(max_length):
+        candidates = [one for one in kept if EOS in one[0]]
+        for words, log_p in kept:
+            if EOS not in words:
+                more = next_log_p(decoder, h[0], mask[0], words).tolist()
+                candidates += [([*words, y], log_p + more[y]) for y in range(2, len(more))]
+        candidates.sort(key=judge)
+        candidates.sort(key=lambda one: one[0] != greedy[: len(one[0])])  # the reserved place
+        kept = candidates[:width]
+    return sorted(kept, key=judge)
+
+
+def narrow(case: Case, search, alpha: float, **settings) -> None:
+    """Compare with the search by hand for narrow beams."""
+    for width in (4, 3, 2):
+        decoder, h, mask = search_case(case, **settings)
+        expected = search_by_hand(decoder, h, mask, width, 7, alpha)
+        compare(case, search(decoder, h, mask, width, 7, alpha), expected)
+
+
+@check(beam_search, weight=2, see="Beam search")
+def narrow_beams(search, case):
+    """keeps the same hypotheses as a search with lists, for widths from two to four"""
+    narrow(case, search, 1.0, V=9)
 
 
 @check(beam_search, weight=2, see="Beam search")

@@ -66,6 +66,15 @@ def values(norm, case):
     case.equal(norm(X, gain, bias), F.layer_norm(X, gain.shape, gain, bias), "Y")
 
 
+@check(layer_norm, see="Layer norm")
+def epsilon(norm, case):
+    """adds ε to the variance, inside the root"""
+    X, gain, bias = to_normalise(case)
+    for eps in (0.3, 2.0):
+        expected = F.layer_norm(X, gain.shape, gain, bias, eps)
+        case.equal(norm(X, gain, bias, eps), expected, f"Y with ε = {eps}")
+
+
 def load(module, state: State):
     """Give a student's new module, or torch's, these weights, in float64."""
     module = module.double()
@@ -525,6 +534,17 @@ def norms(count, case):
     compare_counts(case, count, some_models(case), "norms")
 
 
+@check(count_parameters, see="Where the parameters are")
+def settings(count, case):
+    """counts pre-LN's two norms, and one table when it is shared"""
+    models = []
+    for layers in (2, 3):
+        V, _, D, _, D_ff = count_sizes(case)
+        models += [(V, V, D, layers, D_ff, p, s) for p in (False, True) for s in (False, True)]
+    for kind in KINDS:
+        compare_counts(case, count, models, kind)
+
+
 def rates(case: Case, schedule, steps: list[int], D: int, warmup: int) -> Tensor:
     """Ask for the learning rates of some steps."""
     given = [schedule(step, D, warmup) for step in steps]
@@ -550,6 +570,13 @@ def peak(schedule, case):
     given = rates(case, schedule, list(range(1, 3 * warmup)), D, warmup)
     case.equal(given.max(), 1 / math.sqrt(D * warmup), "highest learning rate")
     case.equal(int(given.argmax()) + 1, torch.tensor(warmup), "step of the highest rate")
+
+
+@check(noam_lr, see="Warm up, then slow down")
+def refuses(schedule, case):
+    """raises ValueError for step 0 and for a warm-up of 0 steps"""
+    case.raises(ValueError, lambda: schedule(0, 8, 5), "step is 0")
+    case.raises(ValueError, lambda: schedule(3, 8, 0), "warmup is 0")
 
 
 def smoothing_case(case: Case) -> tuple[Tensor, Tensor]:
@@ -591,6 +618,23 @@ def values(loss, case):
     logits, targets = smoothing_case(case)
     case.equal(loss(logits, targets), torchs_loss(logits, targets, 0.1), "loss with ε = 0.1")
     case.equal(loss(logits, targets, 0.6), torchs_loss(logits, targets, 0.6), "loss with ε = 0.6")
+
+
+@check(label_smoothing_loss, see="Do not be too sure")
+def another(loss, case):
+    """leaves out the word to ignore, where that is another than PAD"""
+    logits, targets = smoothing_case(case)
+    ignore = int(targets.max())
+    expected = torchs_loss(logits, targets, 0.1, ignore)
+    case.equal(loss(logits, targets, 0.1, ignore), expected, "loss with another word to ignore")
+
+
+@check(label_smoothing_loss, see="Do not be too sure")
+def refuses(loss, case):
+    """raises ValueError when smoothing is negative, or 1 or more"""
+    logits, targets = smoothing_case(case)
+    case.raises(ValueError, lambda: loss(logits, targets, -0.1), "smoothing is -0.1")
+    case.raises(ValueError, lambda: loss(logits, targets, 1.0), "smoothing is 1")
 
 
 def small_translator(case: Case, V: int, C: int, end: float) -> SmallTranslator:

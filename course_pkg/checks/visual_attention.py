@@ -80,11 +80,12 @@ def equal_scores(attend, case):
 
 @check(soft_attention, see="Soft attention")
 def large_scores(attend, case):
-    """looks at one location when its score is far above the others, without NaN"""
+    """looks at one location where its score is far above the picture's others, without NaN"""
     B, L, D = case.sizes(3)
     a = case.randn(B, L, D)
     e = torch.zeros(B, L, dtype=a.dtype)
     e[:, 1] = 1000.0
+    e = e - 3000 * torch.arange(B)[:, None]  # pictures far apart, too: each has its own softmax
     z, _ = looked(case, attend(e, a), B, L, D)
     case.equal(z, a[:, 1], "z")
 
@@ -240,6 +241,32 @@ def hard_step(student, case):
     case.trains(log_p, "log_p")
 
 
+@check(CaptionDecoder, see="One step of the decoder")
+def hard_step_in_training(student, case):
+    """draws the location at random with hard attention in training mode"""
+    words, L, D, H, A = case.sizes(5, low=3)
+    B = 40
+    ours, weights = decoder(case, student, words, D, H, A, hard=True)
+    ours.train()
+    word, a = case.integers(0, words, B), case.randn(B, L, D)
+    h, c = case.randn(B, H), case.randn(B, H)
+    scores, h_t, _, p, log_p = unpack_step(case, ours.step(word, (h, c), a))
+    case.equal(p, one_step(weights, word, h, c, a)[3], "p")
+    case.shape(h_t, (B, H), "h_t")
+    case.shape(scores, (B, words), "scores")
+    case.shape(log_p, (B,), "log_p")
+    # Which location gives the student's h_t? Try all.
+    tries = [one_step(weights, word, h, c, a, torch.full((B,), s)) for s in range(L)]
+    distance = torch.stack([(h_t.detach() - h).abs().amax(dim=1) for _, h, _, _ in tries], dim=1)
+    s = distance.argmin(dim=1)
+    case.that(
+        distance.amin(dim=1).max() < 1e-5, "h_t should come from one location, yours does not."
+    )
+    case.that((s != p.argmax(dim=1)).any(), "In training s should be drawn, yours is the best.")
+    case.equal(log_p, p.detach()[torch.arange(B), s].log(), "log_p")
+    case.equal(scores, torch.stack([t[0] for t in tries], dim=1)[torch.arange(B), s], "scores")
+
+
 @check(CaptionDecoder, weight=2, see="The decoder over a caption")
 def caption(student, case):
     """reads the true words y_0 … y_{T-1}, one step each, from the state of `start`"""
@@ -257,7 +284,30 @@ def caption(student, case):
     scores, p, log_p = case.unpack(ours(a, captions), "scores", "p", "log_p")
     case.equal(p, torch.stack([p for _, p in expected], dim=1), "p")
     case.equal(scores, torch.stack([scores for scores, _ in expected], dim=1), "scores")
-    case.shape(log_p, (B, T), "log_p")
+    case.equal(log_p, torch.zeros(B, T), "log_p")
+
+
+@check(CaptionDecoder, see="The decoder over a caption")
+def hard_caption(student, case):
+    """looks at the best location of each step with hard attention in evaluation mode"""
+    words, B, L, D, H, A, T = case.sizes(7)
+    ours, weights = decoder(case, student, words, D, H, A, hard=True)
+    ours.eval()
+    captions, a = case.integers(0, words, B, T + 1), case.randn(B, L, D)
+    h, c = (
+        (a.mean(dim=1) @ weights[f"first_{part}.weight"].T + weights[f"first_{part}.bias"]).tanh()
+        for part in "hc"
+    )
+    expected = []
+    for t in range(T):
+        s = one_step(weights, captions[:, t], h, c, a)[3].argmax(dim=1)
+        scores, h, c, p = one_step(weights, captions[:, t], h, c, a, s)
+        expected.append((scores, p, p.amax(dim=1).log()))
+    names = ("scores", "p", "log_p")
+    given = case.unpack(ours(a, captions), *names)
+    for name, part, each in zip(names, given, zip(*expected, strict=True), strict=True):
+        case.equal(part, torch.stack(each, dim=1), name)
+    case.trains(given[2], "log_p")
 
 
 def weights_over_time(case: Case) -> tuple[Tensor, Tensor]:
@@ -368,3 +418,10 @@ def a_number(update, case):
             f"b should be a Python number, yours is {type(b).__name__}: use .item().",
         )
         case.that(math.isfinite(b), f"b should be finite, yours is {b}.")
+
+
+@check(update_baseline, see="A baseline")
+def decays(update, case):
+    """accepts another decay"""
+    R = -10 * case.rand(*case.sizes(1, low=3))
+    case.equal(update(-3.0, R, decay=0.25), 0.25 * -3.0 + 0.75 * R.mean(), "b")

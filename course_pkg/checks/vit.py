@@ -115,6 +115,31 @@ def refuses_what_does_not_fit(join, case):
             lambda size=size: join(patches, P, size),
             f"{h * w} patches are given for a grid of {rows} × {columns}",
         )
+    twice = torch.cat([patches, patches], dim=1)
+    case.raises(
+        ValueError,
+        lambda: join(twice, P, (h * P, w * P)),
+        f"{2 * h * w} patches are given for a grid of {h} × {w}",
+    )
+
+
+@check(unpatchify, see="And back")
+def refuses_rests(join, case):
+    """raises ValueError if P does not divide the sides, or P² the numbers of a patch"""
+    B, C = case.sizes(2)
+    for size in ((3, 4), (4, 3)):
+        patches = case.randn(B, 3, 4 * C)
+        case.raises(
+            ValueError,
+            lambda patches=patches, size=size: join(patches, 2, size),
+            f"patches of 2 × 2 are given for {size[0]} × {size[1]} pixels",
+        )
+    odd = case.randn(B, 4, 4 * C + 1)
+    case.raises(
+        ValueError,
+        lambda: join(odd, 2, (4, 4)),
+        f"a patch of 2 × 2 pixels has {4 * C + 1} numbers",
+    )
 
 
 # PatchEmbedding
@@ -363,6 +388,9 @@ def refuses_other_sizes(vit, case):
     case.raises(ValueError, lambda: ours(images.mT), "height and width are exchanged")
     P = settings[1]
     case.raises(ValueError, lambda: ours(images[:, :, P:]), "images are not high enough")
+    case.raises(ValueError, lambda: ours(images[..., P:]), "images are not wide enough")
+    large = images.repeat(1, 1, 2, 2)
+    case.raises(ValueError, lambda: ours(large), "images are twice as high and twice as wide")
 
 
 # vit_parameters
@@ -495,10 +523,12 @@ def without_a_class_token(resize, case):
 
 @check(resize_positions, see="Positions for another grid")
 def same_grid(resize, case):
-    """changes nothing if the grid stays the same"""
+    """changes nothing if the grid stays the same, but not if it only has as many patches"""
     h, w, D = case.sizes(3, low=3)
     positions = case.randn(1 + h * w, D)
     case.equal(resize(positions, (h, w), (h, w)), positions, "positions")
+    turned = resized(positions, (h, w), (w, h))
+    case.equal(resize(positions, (h, w), (w, h)), turned, "positions of a grid on its side")
 
 
 @check(resize_positions, see="Positions for another grid")

@@ -463,7 +463,9 @@ def by_replacing(state):
             continue
         for old, changed in table:
             new = new.replace(old, changed)
-        known = new.startswith(("embeddings.", "pooler.", "transform.", "norm.", "next_sentence."))
+        known = new.startswith(("pooler.", "transform.", "norm.", "next_sentence."))
+        tables = [f"embeddings.{part}." for part in ("token", "position", "segment", "norm")]
+        known |= new.startswith(tuple(tables))
         if "cross" in new or not (known or new.startswith("layers.")):
             raise ValueError(name)
         new = new.replace("pooler.dense", "pooler")

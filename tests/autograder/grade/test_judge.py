@@ -1,6 +1,8 @@
 """Judging one submission: bounds of time, restarts, and what checks see of a notebook's objects."""
 
+import dataclasses
 import time
+import zlib
 
 import nbformat
 import pytest
@@ -8,13 +10,14 @@ import torch
 
 from autograder.assignment import ROOT, Assignment
 from autograder.author.trials import examine, exercises
-from autograder.grade.judge import SLOW, Bounds, Judging
+from autograder.grade.judge import SLOW, Bounds, Judging, at_fault
 from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan
 from autograder.grade.solutions import Solutions
 from autograder.grade.verdict import Step
 from autograder.handout.exercise import exercises as sources
 from course_pkg.checking.failure import Failure
+from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.report import WIDTH
 from course_pkg.lstm import init_forget_bias
 from tests.course import RIGHT_BIAS, needs_sandbox
@@ -237,6 +240,22 @@ def test_answers_to_known_inputs_earn_nothing_and_are_told():
     assert verdict.points["check_init_forget_bias"] < 1.0
     assert "passes with those that students have (" in verdict.notes["check_init_forget_bias"]
     assert "should be" not in text(verdict.outputs[-1])  # nothing that could be written down
+
+
+def test_a_check_that_rejects_the_reference_with_some_inputs_costs_nobody_anything(monkeypatch):
+    exercise = find("init_forget_bias")
+    at_home = zlib.crc32(b"init_forget_bias.unlucky")
+
+    def unlucky(student, case):
+        case.that(case.generator.initial_seed() == at_home, "These inputs are not for this check.")
+
+    checks = CHECKS[exercise]
+    one = dataclasses.replace(next(iter(checks.values())), name="unlucky", run=unlucky, single=())
+    monkeypatch.setitem(CHECKS, exercise, {**checks, "unlucky": one})
+    verdict = Judging(LSTM, Plan.read(LSTM.solved), inputs=8).judge(SOLUTION)
+    assert at_fault(exercise, 8) == {"unlucky"}
+    assert verdict.points == {"check_init_forget_bias": 2.0}
+    assert verdict.notes == {}
 
 
 def test_honest_solutions_pass_and_known_mistakes_are_named_with_other_inputs():
