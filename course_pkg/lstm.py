@@ -176,7 +176,8 @@ def convert_torch_lstm(state: dict[str, Tensor]) -> dict[str, Tensor]:
     Returns:
         A state dict for `LSTM`: W (4H, H+D) and b (4H); b is zero where torch has no bias.
     Raises:
-        ValueError: the state holds other weights: of a second layer, direction or projection.
+        ValueError: the state holds other weights, of a second layer, direction or projection; the
+            message names what is left over.
     """
     names = {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"}
     if extra := sorted(set(state) - names):

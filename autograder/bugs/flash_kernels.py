@@ -420,13 +420,6 @@ changed(
 )
 changed(
     triton_paged_decode,
-    "parts_apart_by_their_number",
-    "a part stores its results behind as many others as there are parts, not sequences",
-    ("part * tl.num_programs(0) * H", "part * tl.num_programs(2) * H"),
-    told_by="parts: gives the same",  # places that nothing is stored in hold any numbers
-)
-changed(
-    triton_paged_decode,
     "slots_unmasked",
     "slots beyond the sequence's end are read, and NaN there makes the sums NaN",
     ("there = (t[:, None] < end) & (d", "there = (t[:, None] >= 0) & (d"),

@@ -1,6 +1,7 @@
 """Known wrong solutions of lstm."""
 
 import torch
+from torch import nn
 
 from autograder.bugs import bug
 from course_pkg.lstm import (
@@ -68,6 +69,17 @@ def no_bias(x, h, c, W, b):
 def returned_in_wrong_order(x, h, c, W, b):
     c = c + tanh(torch.cat([h, x], dim=1) @ W.T + b)
     return c, tanh(c)
+
+
+@bug(additive_cell_step, "c_t goes through tanh, as h_t does")
+def squashed_cell(x, h, c, W, b):
+    c = tanh(c + tanh(torch.cat([h, x], dim=1) @ W.T + b))
+    return c, c
+
+
+@bug(additive_cell_step, "no gradient passes through h_{t-1}", told_by="No gradient reaches h:")
+def state_detached(x, h, c, W, b):
+    return additive_cell_step(x, h.detach(), c, W, b)
 
 
 @bug(additive_cell_step, "c is updated in place", classic=True)
@@ -162,6 +174,11 @@ def in_place(x, h, c, W, b):
         c *= sigmoid(f)
         c += sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
+
+
+@bug(lstm_step, "no gradient passes through W", told_by="No gradient reaches W:")
+def weights_detached(x, h, c, W, b):
+    return lstm_step(x, h, c, W.detach(), b)
 
 
 @bug(lstm_step, "no gradient passes through c_{t-1}", told_by="No gradient reaches c:")
@@ -301,6 +318,60 @@ class Detached(Unrolled):
         return super().advance(X, t, h.detach(), c.detach(), lengths)
 
 
+@bug(
+    LSTM,
+    "no gradient passes through the given state",
+    told_by="No gradient reaches h_0:",
+)
+class GivenStateDetached(LSTM):
+    def forward(self, X, state=None, lengths=None):
+        state = state and tuple(part.detach() for part in state)
+        return super().forward(X, state, lengths)
+
+
+@bug(LSTM, "the given state is ignored when lengths are given")
+class StateIgnoredWithLengths(LSTM):
+    def forward(self, X, state=None, lengths=None):
+        return super().forward(X, state if lengths is None else None, lengths)
+
+
+@bug(LSTM, "no gradient reaches W", told_by="No gradient reaches W:")
+class WithoutGradient(Unrolled):
+    def advance(self, X, t, h, c, lengths):
+        h_t, c_t = lstm_step(X[:, t], h, c, self.W.detach(), self.b)
+        running = self.running(t, lengths) if lengths is not None else torch.tensor([[True]])
+        return self.at_step(running, h_t, c_t, h, c)
+
+
+@bug(LSTM, "a single step starts from zeros, whatever the given state")
+class SingleStepAfresh(LSTM):
+    def forward(self, X, state=None, lengths=None):
+        return super().forward(X, state if X.shape[1] > 1 else None, lengths)
+
+
+@bug(
+    LSTM,
+    "the parameters are drawn from a normal distribution",
+    told_by="W for h times √H should be spread evenly over -1 to 1",
+)
+class NormalWeights(LSTM):
+    def __init__(self, D, H):
+        super().__init__(D, H)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, 0, H**-0.5)
+
+
+@bug(
+    LSTM,
+    "the bias starts from zero",
+    told_by="b should be drawn anew for every LSTM",
+)
+class ZeroBias(LSTM):
+    def __init__(self, D, H):
+        super().__init__(D, H)
+        nn.init.zeros_(self.b)
+
+
 @bug(LSTM, "h is the last column of the outputs, where short sequences have padding", classic=True)
 class LastColumn(LSTM):
     def forward(self, X, state=None, lengths=None):
@@ -373,6 +444,11 @@ def sum_of_sigmoids(x, h, W_x, W_h, b_x, b_h):
     r_x, z_x, n_x, r_h, z_h, n_h = parts(x, h, W_x, W_h, b_x, b_h)
     r, z = sigmoid(r_x) + sigmoid(r_h), sigmoid(z_x) + sigmoid(z_h)
     return (1 - z) * tanh(n_x + r * n_h) + z * h
+
+
+@bug(gru_step, "no gradient passes through W_h", told_by="No gradient reaches W_h:")
+def weights_detached(x, h, W_x, W_h, b_x, b_h):
+    return gru_step(x, h, W_x, W_h.detach(), b_x, b_h)
 
 
 @bug(gru_step, "h is updated in place")
@@ -453,8 +529,8 @@ def fused(state, order, biases=("bias_ih_l0", "bias_hh_l0")):
 
 
 def refuse(state):
-    if len(state) > 4 or "weight_ih_l0_reverse" in state:
-        raise ValueError("one layer and one direction only")
+    if extra := set(state) - {*torch_names, *torch_biases}:
+        raise ValueError(f"one layer and one direction only, not {extra}")
 
 
 @bug(convert_torch_lstm, "the gates stay in torch's order i, f, g, o")
@@ -541,6 +617,40 @@ def silent(state):
     return fused(state, [0, 1, 3, 2])
 
 
+@bug(
+    convert_torch_lstm,
+    "only the number of weights is looked at",
+    told_by="should raise ValueError when there is a second layer, and no bias",
+)
+def counted(state):
+    if len(state) not in (2, 4):
+        raise ValueError(f"too many weights: {list(state)}")
+    return fused(state, [0, 1, 3, 2])
+
+
+@bug(
+    convert_torch_lstm,
+    "a projection is silently dropped",
+    told_by="should raise ValueError when there is a projection",
+)
+def projection_dropped(state):
+    for name in state:
+        if "_l1" in name or name.endswith("_reverse"):
+            raise ValueError(f"one layer and one direction only, not {name}")
+    return fused(state, [0, 1, 3, 2])
+
+
+@bug(
+    convert_torch_lstm,
+    "the error does not name what is left over",
+    told_by="The message should name what is left over",
+)
+def unnamed(state):
+    if set(state) - {*torch_names, *torch_biases}:
+        raise ValueError("one layer and one direction only")
+    return fused(state, [0, 1, 3, 2])
+
+
 @bug(init_forget_bias, "the input gates' biases are set instead of the forget gates'", classic=True)
 def input_gate(b, value=1.0):
     b = b.clone()
@@ -589,6 +699,11 @@ def one_too_many(b, value=1.0):
 @bug(init_forget_bias, "the value is ignored and 1 is set")
 def always_one(b, value=1.0):
     return init_forget_bias(b)
+
+
+@bug(init_forget_bias, "a value of 0 is taken for none, and 1 is set")
+def zero_is_none(b, value=1.0):
+    return init_forget_bias(b, value or 1.0)
 
 
 @bug(init_forget_bias, "the other biases become zero")

@@ -1,5 +1,7 @@
 """Known wrong solutions of mae."""
 
+import math
+
 import torch
 from torch.nn import functional as F
 
@@ -79,6 +81,16 @@ def slow(h, w, D, base=30.0):
     return grid_positions(h, w, D, 10_000.0)
 
 
+@bug(grid_positions, "the base is 10 000 unless another is given")
+def slow_by_default(h, w, D, base=10_000.0):
+    return grid_positions(h, w, D, base)
+
+
+@bug(grid_positions, "axes of size 1 are dropped", told_by="should have shape (1, 4)")
+def squeezed(h, w, D, base=30.0):
+    return grid_positions(h, w, D, base).squeeze()
+
+
 @bug(grid_positions, "the rows are counted from 1")
 def from_one(h, w, D, base=30.0):
     rows, columns = halves(h + 1, w + 1, D, base)
@@ -95,7 +107,7 @@ def undivided(h, w, D, base=30.0):
 
 def visible(noise, ratio):
     """How many patches stay; refuses what the reference refuses."""
-    n = int(noise.shape[1] * (1 - ratio))
+    n = int(noise.shape[1] * (1 - ratio) + 1e-6)
     if ratio < 0 or n < 1:
         raise ValueError(f"a ratio of {ratio}: {n} of {noise.shape[1]}")
     return n
@@ -184,6 +196,65 @@ def rounded_up(noise, ratio=0.75):
     return order[:, :n], restore, restore >= n
 
 
+def first_of_the_order(noise, n):
+    """Keep the first n patches of the shuffled order, whatever n is."""
+    order = noise.argsort(dim=1)
+    restore = order.argsort(dim=1)
+    return order[:, :n], restore, restore >= n
+
+
+@bug(
+    random_masking,
+    "rounding errors count: one of ten is rounded down to none",
+    told_by="raised ValueError",
+)
+def one_in_ten_lost(noise, ratio=0.75):
+    N = noise.shape[1]
+    n = int(N * (1 - ratio))
+    if ratio < 0 or n < 1:
+        raise ValueError(f"a ratio of {ratio} leaves none of {N}")
+    return first_of_the_order(noise, n)
+
+
+@bug(
+    random_masking,
+    "rounding errors count: seven of 25 masked patches become eight",
+    told_by="keep of 25 patches, ratio 0.28, should have shape",
+)
+def masks_one_more(noise, ratio=0.75):
+    visible(noise, ratio)
+    N = noise.shape[1]
+    return first_of_the_order(noise, N - math.ceil(N * ratio))
+
+
+@bug(
+    random_masking,
+    "a ratio above 1 is accepted",
+    told_by="should raise ValueError when the ratio is 1.5",
+)
+def accepts_more_than_all(noise, ratio=0.75):
+    n = int(noise.shape[1] * (1 - ratio) + 1e-6)
+    if ratio < 0 or n == 0:
+        raise ValueError(f"a ratio of {ratio}")
+    return first_of_the_order(noise, n)
+
+
+@bug(random_masking, "masked is found by comparing noise, which fails where patches have the same")
+def mask_by_threshold(noise, ratio=0.75):
+    keep, restore, _ = random_masking(noise, ratio)
+    return keep, restore, noise > noise.gather(1, keep[:, -1:])
+
+
+@bug(
+    random_masking,
+    "places are counted by comparing noise, so that patches with the same share one",
+    told_by="restore, sorted,",
+)
+def places_by_counting(noise, ratio=0.75):
+    keep, _, masked = random_masking(noise, ratio)
+    return keep, (noise[:, None] < noise[:, :, None]).sum(dim=2), masked
+
+
 @bug(random_masking, "masked holds numbers, not truth values", told_by="hold truth values")
 def mask_of_numbers(noise, ratio=0.75):
     keep, restore, masked = random_masking(noise, ratio)
@@ -196,7 +267,7 @@ def mask_of_numbers(noise, ratio=0.75):
     told_by="should raise ValueError when a quarter",
 )
 def accepts_all(noise, ratio=0.75):
-    n = max(0, int(noise.shape[1] * (1 - ratio)))
+    n = max(0, int(noise.shape[1] * (1 - ratio) + 1e-6))
     order = noise.argsort(dim=1)
     restore = order.argsort(dim=1)
     return order[:, :n], restore, restore >= n
@@ -209,7 +280,7 @@ def accepts_all(noise, ratio=0.75):
 )
 def accepts_just_below(noise, ratio=0.75):
     N = noise.shape[1]
-    n = int(N * (1 - ratio))
+    n = int(N * (1 - ratio) + 1e-6)
     if not 0 < n <= N:
         raise ValueError(f"{n} of {N}")
     return random_masking(noise, max(ratio, 0.0))
@@ -336,6 +407,18 @@ class KeptByFirst(VariedEncoder):
 class KeptInOrder(VariedEncoder):
     def seen(self, X, keep):
         return super().seen(X, None if keep is None else keep.sort(dim=1).values)
+
+
+@bug(MAEEncoder, "a keep that holds patch 0 alone is taken for None")
+class ZeroIsNone(VariedEncoder):
+    def seen(self, X, keep):
+        return super().seen(X, keep if keep is not None and keep.any() else None)
+
+
+@bug(MAEEncoder, "the order of keep is ignored when it names all patches")
+class AllInOrder(VariedEncoder):
+    def seen(self, X, keep):
+        return super().seen(X, None if keep is None or keep.shape[1] == X.shape[1] else keep)
 
 
 @bug(MAEEncoder, "the class token is counted when the patches in keep are taken", classic=True)
@@ -667,12 +750,12 @@ def patches_overwritten(predicted, patches, masked, normalise=True):
 # linear_probe
 
 
-def fit(X, labels, X_new, classes, penalty=0.01, bias=True, bias_penalty=0.0, scale=1.0):
+def fit(X, labels, X_new, classes, penalty=0.01, bias=True, bias_penalty=0.0, scale=1.0, steps=200):
     """Fit as the reference does, to features that are ready, or otherwise; return logits."""
     W = X.new_zeros(X.shape[1], classes).requires_grad_()
     b = X.new_zeros(classes).requires_grad_()
     optimizer = torch.optim.LBFGS(
-        [W, b] if bias else [W], max_iter=200, line_search_fn="strong_wolfe"
+        [W, b] if bias else [W], max_iter=steps, line_search_fn="strong_wolfe"
     )
 
     def objective():
@@ -831,6 +914,18 @@ def too_few_steps(features, labels, new, classes, penalty=0.01):
         error = ((X @ W + b).softmax(dim=1) - targets) / len(X)
         W, b = W - 0.1 * (X.T @ error + penalty * W), b - 0.1 * error.sum(dim=0)
     return (X_new @ W + b).softmax(dim=1)
+
+
+@bug(linear_probe, "L-BFGS stops after 20 steps, its default, short of the minimum")
+def twenty_steps(features, labels, new, classes, penalty=0.01):
+    return standard_fit(features, labels, new, classes, penalty, steps=20).softmax(dim=1)
+
+
+@bug(linear_probe, "a small number is added to the deviations, too much for small features")
+def deviation_raised(features, labels, new, classes, penalty=0.01):
+    mean, deviation = features.mean(dim=0), features.std(dim=0) + 1e-6
+    X, X_new = (features - mean) / deviation, (new - mean) / deviation
+    return fit(X, labels, X_new, classes, penalty).softmax(dim=1)
 
 
 @bug(

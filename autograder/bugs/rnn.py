@@ -89,6 +89,11 @@ def in_place(x, h, W, b):
     return h
 
 
+@bug(rnn_step, "no gradient passes through b", told_by="No gradient reaches b:")
+def bias_detached(x, h, W, b):
+    return rnn_step(x, h, W, b.detach())
+
+
 def start(X, b, h_0):
     return h_0 if h_0 is not None else X.new_zeros(len(X), len(b))
 
@@ -176,6 +181,12 @@ def detached(X, W, b, h_0=None):
     h = start(X, b, h_0)
     steps = [h := rnn_step(x, h.detach(), W, b) for x in X.unbind(1)]
     return torch.stack(steps, dim=1)
+
+
+@bug(rnn_forward, "gradients flow through the last output alone")
+def last_output_trains(X, W, b, h_0=None):
+    outputs = rnn_forward(X, W, b, h_0)
+    return torch.cat([outputs[:, :-1].detach(), outputs[:, -1:]], dim=1)
 
 
 class Backward:
@@ -439,6 +450,21 @@ def remainder_dropped(grad_outputs, X, W, b, k, h_0=None):
     return truncated_bptt(grad_outputs[:, :whole], X[:, :whole], W, b, k, h_0)
 
 
+@bug(truncated_bptt, "the steps are spread evenly over the pieces, so that none need be shorter")
+def spread_evenly(grad_outputs, X, W, b, k, h_0=None):
+    if k < 1:
+        raise ValueError(k)
+    T = X.shape[1]
+    count = -(-T // k)
+    return truncated_bptt(grad_outputs, X, W, b, -(-T // count), h_0)
+
+
+@bug(truncated_bptt, "the gradients of all pieces' first states are added up for h_0")
+def first_states_added_up(grad_outputs, X, W, b, k, h_0=None):
+    results = [rnn_backward(*piece) for piece in cut(grad_outputs, X, W, b, k, h_0)]
+    return *joined(results)[:3], sum(result[3] for result in results)
+
+
 @bug(truncated_bptt, "a k below 1 is accepted", told_by="should raise ValueError when k is 0")
 def no_error(grad_outputs, X, W, b, k, h_0=None):
     return truncated_bptt(grad_outputs, X, W, b, max(k, 1), h_0)
@@ -624,6 +650,12 @@ def inverse(W_hh, T):
     return torch.linalg.matrix_power(W_hh, T)
 
 
+@bug(linear_rnn_gradient, "zero steps give W_hh instead of the identity")
+def one_at_least(W_hh, T):
+    steps(T)
+    return linear_rnn_gradient(W_hh, max(T, 1))
+
+
 def positive(max_norm):
     if not max_norm > 0:
         raise ValueError(max_norm)
@@ -719,6 +751,36 @@ def in_place(gradients, max_norm):
     for gradient, new in zip(gradients, clipped, strict=True):
         gradient.copy_(new)
     return gradients, norm
+
+
+@bug(clip_grad_norm, "the square of the norm is compared with max_norm")
+def square_compared(gradients, max_norm):
+    positive(max_norm)
+    norm = total(gradients)
+    return scaled(gradients, max_norm / norm if norm**2 > max_norm else 1), norm
+
+
+@bug(
+    clip_grad_norm,
+    "each gradient is flattened by view",
+    told_by="view size is not compatible with input tensor's size and stride",
+)
+def by_view(gradients, max_norm):
+    positive(max_norm)
+    norm = torch.cat([gradient.view(-1) for gradient in gradients]).norm()
+    return scaled(gradients, min(1, max_norm / max(norm, 1e-12))), norm
+
+
+@bug(
+    clip_grad_norm,
+    "a negative max_norm is accepted",
+    told_by="should raise ValueError when max_norm is -1.5",
+)
+def negative(gradients, max_norm):
+    if max_norm == 0:
+        raise ValueError(max_norm)
+    norm = total(gradients)
+    return scaled(gradients, min(1, max_norm / max(norm, 1e-12))), norm
 
 
 @bug(

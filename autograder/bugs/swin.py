@@ -87,7 +87,7 @@ def features_first(X, M):
 @bug(
     window_partition,
     "rows and columns that do not fill a window are dropped without an error",
-    told_by="should raise ValueError when a map has 9 rows",
+    told_by="should raise ValueError when a map has 9 rows and M",
 )
 def dropped(X, M):
     _, h, w, _ = X.shape
@@ -102,6 +102,27 @@ def dropped(X, M):
 def width_unseen(X, M):
     _, _, w, _ = X.shape
     return window_partition(X[:, :, : w // M * M], M)
+
+
+@bug(
+    window_partition,
+    "M² must divide the number of positions, but M need not divide each side",
+    told_by="should raise ValueError when a map has 9 rows and 4 columns",
+)
+def area_checked(X, M):
+    _, h, w, _ = X.shape
+    if h * w % M**2:
+        raise ValueError(f"{h} × {w} cannot be cut into {M} × {M}")
+    return window_partition(X[:, : h // M * M, : w // M * M], M)
+
+
+@bug(
+    window_partition,
+    "axes of size 1 are dropped",
+    told_by="should have shape (1,",
+)
+def squeezed(X, M):
+    return window_partition(X, M).squeeze()
 
 
 def refuse_windows(windows, M, size):
@@ -169,6 +190,19 @@ def unnoticed(windows, M, size):
         return window_reverse(windows, M, size)
     except ValueError:
         return windows.new_zeros(len(windows), *size, windows.shape[3])
+
+
+@bug(
+    window_reverse,
+    "sides that M does not divide go unnoticed where the number of whole windows is right",
+    told_by="has two whole windows",
+)
+def whole_windows_counted(windows, M, size):
+    h, w = size
+    if windows.shape[2] != M * M or windows.shape[1] != (h // M) * (w // M):
+        raise ValueError(f"{tuple(windows.shape)} do not make up {size}")
+    maps = window_reverse(windows, M, (h // M * M, w // M * M))
+    return functional.pad(maps, (0, 0, 0, w % M, 0, h % M))
 
 
 def offsets(M):
@@ -277,6 +311,12 @@ class BiasTransposed(Varied):
         return super().bias().mT
 
 
+@bug(WindowAttention, "the biases of the first call are kept, although the table changes")
+class BiasKept(Varied):
+    def bias(self):
+        return self.__dict__.setdefault("kept", super().bias())
+
+
 @bug(WindowAttention, "every head uses the biases of head 0")
 class OneBias(Varied):
     def bias(self):
@@ -381,6 +421,23 @@ class JoinedWrongly(Varied):
 class NoOut(Varied):
     def join(self, heads):
         return heads.transpose(2, 3).flatten(3)
+
+
+@bug(WindowAttention, "forbidden keys get a similarity of -100 instead of no weight")
+class MinusHundred(Varied):
+    def weigh(self, E, mask):
+        return super().weigh(E if mask is None else E.masked_fill(~mask[:, None], -100.0), None)
+
+
+@bug(
+    WindowAttention,
+    "large similarities overflow: their exponentials are computed as they are",
+    told_by="yours is nan",
+)
+class Overflows(Varied):
+    def weigh(self, E, mask):
+        powers = E.exp() if mask is None else E.exp() * mask[:, None]
+        return powers / powers.sum(dim=-1, keepdim=True)
 
 
 @bug(
@@ -561,6 +618,39 @@ def any_shift(size, M, shift):
     return shifted_window_mask(size, M, shift % M)
 
 
+@bug(shifted_window_mask, "the shift is taken to be half a window, whatever is given")
+def always_half(size, M, shift):
+    crossed(size, M, shift)
+    return shifted_window_mask(size, M, M // 2 if shift else 0)
+
+
+@bug(
+    shifted_window_mask,
+    "rows and columns that do not fill a window are dropped without an error",
+    told_by="should raise ValueError when a map has 9 rows",
+)
+def rest_dropped(size, M, shift):
+    return shifted_window_mask((size[0] // M * M, size[1] // M * M), M, shift)
+
+
+@bug(
+    shifted_window_mask,
+    "only the height is checked",
+    told_by="should raise ValueError when a map has 13 columns",
+)
+def width_unchecked(size, M, shift):
+    return shifted_window_mask((size[0], size[1] // M * M), M, shift)
+
+
+@bug(
+    shifted_window_mask,
+    "axes of size 1 are dropped",
+    told_by="mask of a single window should have shape",
+)
+def squeezed(size, M, shift):
+    return shifted_window_mask(size, M, shift).squeeze()
+
+
 class Steps(SwinBlock):
     """A block whose steps the bugs below vary."""
 
@@ -657,6 +747,49 @@ class AlwaysShifts(Steps):
 class ShiftsNarrow(Steps):
     def amount(self, X):
         return self.shift if max(X.shape[1:3]) > self.M else 0
+
+
+@bug(SwinBlock, "a map that is one window wide is shifted, unless it is one window high as well")
+class HeightDecides(Steps):
+    def amount(self, X):
+        return self.shift if X.shape[1] > self.M else 0
+
+
+@bug(SwinBlock, "a map that is one window high is shifted, unless it is one window wide as well")
+class WidthDecides(Steps):
+    def amount(self, X):
+        return self.shift if X.shape[2] > self.M else 0
+
+
+@bug(SwinBlock, "the map is shifted by half a window, whatever shift is")
+class HalfAWindow(Steps):
+    def amount(self, X):
+        return self.M // 2 if super().amount(X) else 0
+
+
+@bug(SwinBlock, "the block no longer shifts once it has seen a map of one window")
+class ShiftForgotten(Steps):
+    def amount(self, X):
+        self.shift = super().amount(X)
+        return self.shift
+
+
+@bug(SwinBlock, "the mask of an earlier map with as many windows is used again")
+class MaskKept(Steps):
+    def mask(self, size, shift):
+        kept = self.__dict__.setdefault("kept", {})
+        return kept.setdefault(size[0] * size[1], super().mask(size, shift))
+
+
+@bug(
+    SwinBlock,
+    "maps that M does not divide are filled up with zeros",
+    told_by="should raise ValueError when a row of the map is missing",
+)
+class FilledUp(SwinBlock):
+    def forward(self, X):
+        _, h, w, _ = X.shape
+        return super().forward(functional.pad(X, (0, 0, 0, -w % self.M, 0, -h % self.M)))[:, :h, :w]
 
 
 @bug(SwinBlock, "what comes in is not added to the attention's output")
@@ -822,6 +955,23 @@ class WidthUnseen(Padded):
         refuse(X.shape[1], 2, 2)
 
 
+@bug(
+    PatchMerging,
+    "4 must divide the number of positions, but 2 need not divide each side",
+    told_by="should raise ValueError when a map has 20 positions",
+)
+class AreaChecked(Padded):
+    def refuse(self, X):
+        if X.shape[1] * X.shape[2] % 4:
+            raise ValueError(f"{X.shape[1]} × {X.shape[2]}")
+
+
+@bug(PatchMerging, "axes of size 1 are dropped", told_by="should have shape (")
+class Squeezed(Corners):
+    def forward(self, X):
+        return super().forward(X).squeeze(1).squeeze(-2)
+
+
 class Shifts(Swin):
     """A Swin whose blocks shift by other amounts."""
 
@@ -865,6 +1015,18 @@ class CountedThrough(Shifts):
 class ShiftsByOne(Shifts):
     def amount(self, before, number, M, shifted):
         return int(super().amount(before, number, M, shifted) > 0)
+
+
+@bug(Swin, "half a window is rounded up")
+class RoundsUp(Shifts):
+    def amount(self, before, number, M, shifted):
+        return (M + 1) // 2 if shifted and number % 2 else 0
+
+
+@bug(Swin, "the second block of a stage is shifted, but none after it")
+class SecondAlone(Shifts):
+    def amount(self, before, number, M, shifted):
+        return M // 2 if shifted and number == 1 else 0
 
 
 @bug(Swin, "blocks shift even if shifted is False")

@@ -6,7 +6,6 @@ from torch import nn
 from course_pkg.checking.registry import check
 from course_pkg.checks.lstm import (
     both,
-    converted,
     gru_inputs,
     lstm_pair,
     run_lstm,
@@ -38,20 +37,41 @@ def gradient_of_the_cell_path(step, case):
     case.gradient(c, torch.ones(B, H), "c")
 
 
+@check(additive_cell_step, see="A cell that only adds")
+def gradients(step, case):
+    """passes gradients back to x, h, c, W and b, by way of h_t and c_t"""
+    B, D, H = case.sizes(3)
+    inputs = [tensor.requires_grad_() for tensor in step_inputs(case, B, D, H, 1)]
+    x, h, c, W, b = inputs
+    expected_c = c + torch.tanh(h @ W[:, :H].T + x @ W[:, H:].T + b)
+    seen = case.randn(B, H), case.randn(B, H)
+    expected = torch.autograd.grad([expected_c.tanh(), expected_c], inputs, seen)
+    h_t, c_t = both(case, step(*inputs), B, H)
+    case.trains(h_t, "h_t")
+    case.trains(c_t, "c_t")
+    torch.autograd.backward([h_t, c_t], seen)
+    for name, tensor, gradient in zip("xhcWb", inputs, expected, strict=True):
+        case.gradient(tensor, gradient, name)
+
+
 @check(lstm_step, see="The LSTM step")
 def gradients(step, case):
     """passes the same gradients back as torch.nn.LSTMCell"""
     B, D, H = case.sizes(3)
     inputs = [tensor.requires_grad_() for tensor in step_inputs(case, B, D, H, 4)]
     x, h, c, W, b = inputs
-    expected_h, expected_c = to_torch(nn.LSTMCell(D, H), W, b)(x, (h, c))
+    cell = to_torch(nn.LSTMCell(D, H), W, b)
     seen = case.randn(B, H), case.randn(B, H)
-    expected = torch.autograd.grad([expected_h, expected_c], inputs[:3], seen)
+    torchs = [*inputs[:3], cell.weight_hh, cell.weight_ih, cell.bias_hh]
+    *expected, by_h, by_x, by_b = torch.autograd.grad(cell(x, (h, c)), torchs, seen)
+    for gradient in (torch.cat([by_h, by_x], dim=1), by_b):
+        by_i, by_f, by_g, by_o = gradient.chunk(4)
+        expected.append(torch.cat([by_i, by_f, by_o, by_g]))
     h_t, c_t = both(case, step(*inputs), B, H)
     case.trains(h_t, "h_t")
     case.trains(c_t, "c_t")
     torch.autograd.backward([h_t, c_t], seen)
-    for name, tensor, gradient in zip("xhc", inputs, expected, strict=False):
+    for name, tensor, gradient in zip("xhcWb", inputs, expected, strict=True):
         case.gradient(tensor, gradient, name)
 
 
@@ -68,7 +88,7 @@ def one_sequence(step, case):
 
 @check(LSTM, see="The LSTM over a sequence")
 def gradients(lstm, case):
-    """passes the same gradients to X and b as torch.nn.LSTM"""
+    """passes the same gradients to X, W and b as torch.nn.LSTM"""
     B, T, D, H = case.sizes(4)
     ours, torchs = lstm_pair(case, lstm, D, H)
     X, seen = case.randn(B, T, D).requires_grad_(), case.randn(B, T, H)
@@ -78,9 +98,24 @@ def gradients(lstm, case):
     case.trains(outputs, "outputs")
     outputs.backward(seen)
     case.gradient(X, expected, "X")
-    i, f, g, o = torchs.bias_hh_l0.grad.chunk(4)
-    b = dict(ours.named_parameters())["b"]
-    case.gradient(b, torch.cat([i, f, o, g]), "b")
+    parameters = dict(ours.named_parameters())
+    grad_W = torch.cat([torchs.weight_hh_l0.grad, torchs.weight_ih_l0.grad], dim=1)
+    for name, gradient in (("b", torchs.bias_hh_l0.grad), ("W", grad_W)):
+        i, f, g, o = gradient.chunk(4)
+        case.gradient(parameters[name], torch.cat([i, f, o, g]), name)
+
+
+@check(LSTM, see="The LSTM over a sequence")
+def step_by_step(lstm, case):
+    """gives the same when it is fed one step at a time"""
+    B, T, D, H = case.sizes(4)
+    ours, torchs = lstm_pair(case, lstm, D, H)
+    X, state = case.randn(B, T, D), None
+    expected, (_, expected_c) = torchs(X)
+    for t in range(T):
+        outputs, *state = run_lstm(case, ours, X[:, t : t + 1], state and tuple(state))
+        case.equal(outputs, expected[:, t : t + 1], f"outputs at t = {t + 1}")
+    case.equal(state[1], expected_c[0], "c")
 
 
 @check(LSTM, see="When a sequence ends early")
@@ -141,6 +176,28 @@ def ragged_with_state(lstm, case):
         case.equal(c[row], expected_c[0, 0], f"c of sequence {row}")
 
 
+@check(LSTM, see="When a sequence ends early")
+def gradients_of_ragged(lstm, case):
+    """passes gradients from outputs and state to X and the given state when lengths differ"""
+    B, T, D, H = case.sizes(4, low=3)
+    ours, torchs = lstm_pair(case, lstm, D, H)
+    X, lengths = case.randn(B, T, D), case.lengths(B, T)
+    state = case.randn(B, H), case.randn(B, H)
+    inputs = [tensor.requires_grad_() for tensor in (X, *state)]
+    packed = nn.utils.rnn.pack_padded_sequence(X, lengths, True, enforce_sorted=False)
+    expected, (expected_h, expected_c) = torchs(packed, tuple(part[None] for part in state))
+    expected, _ = nn.utils.rnn.pad_packed_sequence(expected, batch_first=True, total_length=T)
+    seen = case.randn(B, T, H), case.randn(B, H), case.randn(B, H)
+    gradients = torch.autograd.grad([expected, expected_h[0], expected_c[0]], inputs, seen)
+    results = run_lstm(case, ours, X, state, lengths)
+    for given, grad, name in zip(results, seen, ("outputs", "h", "c"), strict=True):
+        case.shape(given, tuple(grad.shape), name)
+        case.trains(given, name)
+    torch.autograd.backward(results, seen)
+    for name, tensor, gradient in zip(("X", "h_0", "c_0"), inputs, gradients, strict=True):
+        case.gradient(tensor, gradient, name)
+
+
 @check(gru_step, see="Two GRUs in the literature")
 def gradients(step, case):
     """passes the same gradients back as torch.nn.GRUCell"""
@@ -150,14 +207,15 @@ def gradients(step, case):
     names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
     cell.load_state_dict(dict(zip(names, weights, strict=True)))
     seen = case.randn(B, H)
-    inputs = [x.requires_grad_(), h.requires_grad_()]
-    expected = torch.autograd.grad(cell(x, h), inputs, seen)
+    inputs = [tensor.requires_grad_() for tensor in (x, h, *weights)]
+    expected = torch.autograd.grad(cell(x, h), [x, h, *cell.parameters()], seen)
     h_t = step(x, h, *weights)
     case.shape(h_t, (B, H), "h_t")
     case.trains(h_t, "h_t")
     h_t.backward(seen)
-    case.gradient(x, expected[0], "x")
-    case.gradient(h, expected[1], "h")
+    names = ["x", "h", "W_x", "W_h", "b_x", "b_h"]
+    for name, tensor, gradient in zip(names, inputs, expected, strict=True):
+        case.gradient(tensor, gradient, name)
 
 
 @check(gru_step, see="Two GRUs in the literature")
@@ -189,33 +247,37 @@ def one_step(gradient, case):
 
 
 @check(convert_torch_lstm, see="Weights from torch")
-def no_bias(convert, case):
-    """gives a zero b where torch has no bias"""
-    D, H = case.sizes(2)
-    weights = torch_weights(case, D, H)
-    state = {name: value for name, value in weights.items() if "weight" in name}
-    _, b = converted(case, convert(state))
-    case.equal(b, torch.zeros(4 * H), "b")
-
-
-@check(convert_torch_lstm, see="Weights from torch")
 def refuses(convert, case):
-    """raises ValueError for a second layer or a reverse direction"""
+    """raises ValueError for a second layer, another direction or a projection, and names one"""
     D, H = case.sizes(2)
     state = torch_weights(case, D, H)
     two = {**state, "weight_ih_l1": case.randn(4 * H, H), "weight_hh_l1": case.randn(4 * H, H)}
-    case.raises(ValueError, lambda: convert(two), "there is a second layer")
+    without = {name: value for name, value in two.items() if "weight" in name}
     reverse = {**state, "weight_ih_l0_reverse": case.randn(4 * H, D)}
-    case.raises(ValueError, lambda: convert(reverse), "there is a reverse direction")
+    projected = {**state, "weight_hr_l0": case.randn(H, H)}
+    for other, when in (
+        (two, "there is a second layer"),
+        (without, "there is a second layer, and no bias"),
+        (reverse, "there is a reverse direction"),
+        (projected, "there is a projection"),
+    ):
+        failure = case.raises(ValueError, lambda other=other: convert(other), when)
+        extra = sorted(set(other) - set(state))
+        case.that(
+            any(name in failure.message for name in extra),
+            f"The message should name what is left over when {when}, such as {extra[0]}, "
+            f"yours is {failure.message!r}.",
+        )
 
 
 @check(init_forget_bias, see="Start with the gate open")
 def negative(init, case):
-    """accepts any value, even a negative one"""
+    """accepts any value, even a negative one or zero"""
     (H,) = case.sizes(1, low=3)
     b = case.randn(4 * H)
-    expected = torch.cat([b[:H], torch.full((H,), -3.25, dtype=b.dtype), b[2 * H :]])
-    case.equal(init(b, value=-3.25), expected, "b")
+    for value in (-3.25, 0.0):
+        expected = torch.cat([b[:H], torch.full((H,), value, dtype=b.dtype), b[2 * H :]])
+        case.equal(init(b, value=value), expected, f"b for a value of {value:g}")
 
 
 @check(chrono_bias, see="Give each cell its own memory span")

@@ -31,15 +31,15 @@ def gradients(step, case):
     B, D, H = case.sizes(3)
     W, b = weights(case, D, H)
     x, h, seen = case.randn(B, D), case.randn(B, H), case.randn(B, H)
-    expected_x, _, _, expected_h = torch_gradients(seen[:, None], x[:, None], W, b, h)
-    x.requires_grad_()
-    h.requires_grad_()
+    expected_x, *expected = torch_gradients(seen[:, None], x[:, None], W, b, h)
+    inputs = [tensor.requires_grad_() for tensor in (x, W, b, h)]
     h_t = step(x, h, W, b)
     case.shape(h_t, (B, H), "h_t")
     case.trains(h_t, "h_t")
     h_t.backward(seen)
-    case.gradient(x, expected_x[:, 0], "x")
-    case.gradient(h, expected_h, "h")
+    expected = [expected_x[:, 0], *expected]
+    for name, tensor, gradient in zip("xWbh", inputs, expected, strict=True):
+        case.gradient(tensor, gradient, name)
 
 
 @check(rnn_step, see="One step")
@@ -58,23 +58,6 @@ def saturated(step, case):
     W, b = weights(case, D, H)
     x, h = 1e4 * case.randn(B, D), case.randn(B, H)
     case.equal(step(x, h, W, b), torch.tanh(torch.cat([h, x], dim=1) @ W.T + b), "h_t")
-
-
-@check(rnn_forward, weight=2, see="The same step, T times")
-def gradients(forward, case):
-    """passes the same gradients to X and h_0 as torch.nn.RNN"""
-    B, T, D, H = case.sizes(4, low=3)
-    W, b = weights(case, D, H)
-    X, h_0, seen = case.randn(B, T, D), case.randn(B, H), case.randn(B, T, H)
-    expected_X, _, _, expected_h_0 = torch_gradients(seen, X, W, b, h_0)
-    X.requires_grad_()
-    h_0.requires_grad_()
-    outputs = forward(X, W, b, h_0)
-    case.shape(outputs, (B, T, H), "outputs")
-    case.trains(outputs, "outputs")
-    outputs.backward(seen)
-    case.gradient(X, expected_X, "X")
-    case.gradient(h_0, expected_h_0, "h_0")
 
 
 @check(rnn_forward, see="The same step, T times")
@@ -158,17 +141,6 @@ def longer_than_the_sequence(truncated, case):
         case.equal(gradient, right, name)
 
 
-@check(truncated_bptt, see="The state goes on, the gradient stops")
-def initial_state(truncated, case):
-    """gives h_0 the gradient of the first piece, and starts from zeros when none is given"""
-    (seen, X, W, b, k, h_0), expected = pieces_case(case, 2, 6)
-    case.equal(four(case, truncated(seen, X, W, b, k, h_0), expected)[3], expected[3], "∂L/∂h_0")
-    zero = torch.zeros_like(h_0)
-    expected = torch_gradients(seen[:, :k], X[:, :k], W, b, zero)[3]
-    given = four(case, truncated(seen, X, W, b, k), (X, W, b, h_0))
-    case.equal(given[3], expected, "∂L/∂h_0 at zero")
-
-
 @check(truncated_bptt, weight=0.5, see="The state goes on, the gradient stops")
 def refuses(truncated, case):
     """raises ValueError for pieces without a step"""
@@ -218,13 +190,6 @@ def dead_end(norms, case):
 
 
 @check(linear_rnn_gradient, see="Without tanh: powers of a matrix")
-def no_step(gradient, case):
-    """is the identity for T = 0: h_0 depends on itself"""
-    (H,) = case.sizes(1, low=3)
-    case.equal(gradient(case.randn(H, H), 0), torch.eye(H), "∂h_0/∂h_0")
-
-
-@check(linear_rnn_gradient, see="Without tanh: powers of a matrix")
 def shift(gradient, case):
     """dies out after H steps when W_hh only passes each unit's value to the next unit"""
     (H,) = case.sizes(1, low=4)
@@ -252,6 +217,13 @@ def one_parameter(clip, case):
 
 
 @check(clip_grad_norm, see="One norm for all parameters")
+def transposed(clip, case):
+    """accepts gradients that are transposed views of others"""
+    gradients = [case.randn(4, 6).T, case.randn(3, 5, 2).transpose(0, 2)]
+    demand_clipped(case, clip(gradients, 1.75), gradients, 1.75)
+
+
+@check(clip_grad_norm, see="One norm for all parameters")
 def each_short_but_not_together(clip, case):
     """clips gradients that are short one by one, but too long together"""
     gradients = [gradient / gradient.norm() for gradient in gradients_of(case)]
@@ -269,6 +241,7 @@ def zero(clip, case):
 
 @check(clip_grad_norm, weight=0.5, see="One norm for all parameters")
 def refuses(clip, case):
-    """raises ValueError when max_norm is zero"""
+    """raises ValueError when max_norm is zero or less"""
     gradients = gradients_of(case)
     case.raises(ValueError, lambda: clip(gradients, 0.0), "max_norm is 0")
+    case.raises(ValueError, lambda: clip(gradients, -1.5), "max_norm is -1.5")

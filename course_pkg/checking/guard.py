@@ -239,13 +239,17 @@ def deadline(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def stop(signum, frame):
-        raise TooSlow
-
     timers = {
         signal.ITIMER_PROF: (signal.SIGPROF, seconds),
         signal.ITIMER_REAL: (signal.SIGALRM, PATIENCE * seconds),
     }
+
+    def stop(signum, frame):
+        for timer, (number, _) in timers.items():
+            if number != signum:  # it might go off while this exception is on its way
+                signal.setitimer(timer, 0)
+        raise TooSlow
+
     previous = {number: signal.signal(number, stop) for number, _ in timers.values()}
     for timer, (_, after) in timers.items():
         signal.setitimer(timer, after, 1.0)  # again each second, in case code catches it

@@ -168,7 +168,9 @@ def worked_example(attend, case):
 def spread(attend, case):
     """has scores with a standard deviation near 1, whatever D_Q is"""
     for D in (16, 1024):
-        _, a = both(case, attend(case.randn(D), case.randn(50, D)), (D,), (50,))
+        q = case.randn(D)
+        q = q / q.square().mean().sqrt()  # as long as a query is on average
+        _, a = both(case, attend(q, case.randn(50, D)), (D,), (50,))
         std = a.log().std().item()
         message = f"log a should have a standard deviation near 1 at D_Q = {D}, yours has"
         case.that(0.5 < std < 2, f"{message} {std:.3g}.", a)

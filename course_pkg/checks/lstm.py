@@ -90,8 +90,8 @@ def nothing_to_add(step, case):
     B, D, H = case.sizes(3)
     x, h, c, W, b = step_inputs(case, B, D, H, 1)
     h_t, c_t = both(case, step(x, h, c, 0 * W, 0 * b), B, H)
-    case.equal(c_t, c, "c_t")
     case.equal(h_t, c.tanh(), "h_t")
+    case.equal(c_t, c, "c_t")
 
 
 @check(lstm_step, weight=3, see="The order of the gates")
@@ -141,6 +141,31 @@ def values(lstm, case):
 
 
 @check(LSTM, see="The LSTM over a sequence")
+def initial_weights(lstm, case):
+    """draws W and b from U(-1/√H, 1/√H)"""
+    D, H = 40, 30
+    drawn = [dict(lstm(D, H).named_parameters()) for _ in range(2)]
+    for name, shape in (("W", (4 * H, H + D)), ("b", (4 * H,))):
+        names = sorted(drawn[0])
+        case.that(name in names, f"{name} should be a parameter, the parameters are {names}.")
+        case.shape(drawn[0][name], shape, name)
+        case.that(
+            (drawn[0][name] != drawn[1][name]).any(),
+            f"{name} should be drawn anew for every LSTM, yours is the same twice.",
+        )
+    W, b = drawn[0]["W"], drawn[0]["b"]
+    parts = ("W for h", W[:, :H], 0.02), ("W for x", W[:, H:], 0.02), ("b", b, 0.35)
+    for name, part, leeway in parts:  # that a right one fails is less likely than one in a million
+        part = part.detach().cpu().double() * H**0.5
+        low, high, mean = part.min().item(), part.max().item(), part.mean().item()
+        case.that(
+            1 - leeway < high <= 1 + 1e-5 and 1 - leeway < -low <= 1 + 1e-5 and abs(mean) < 0.35,
+            f"{name} times √H should be spread evenly over -1 to 1, yours goes from {low:.3f} "
+            f"to {high:.3f} and has a mean of {mean:.3f}.",
+        )
+
+
+@check(LSTM, see="The LSTM over a sequence")
 def continues(lstm, case):
     """gives the same when a sequence is cut in two and the state carried over"""
     B, T, D, H = case.sizes(4)
@@ -161,12 +186,15 @@ def ragged(lstm, case):
     ours, torchs = lstm_pair(case, lstm, D, H)
     X, lengths = case.randn(B, T, D), case.lengths(B, T)
     packed = nn.utils.rnn.pack_padded_sequence(X, lengths, True, enforce_sorted=False)
-    expected, (expected_h, expected_c) = torchs(packed)
-    expected, _ = nn.utils.rnn.pad_packed_sequence(expected, batch_first=True, total_length=T)
-    outputs, h, c = run_lstm(case, ours, X, lengths=lengths)
-    case.equal(outputs, expected, "outputs")
-    case.equal(c, expected_c[0], "c")
-    case.equal(h, expected_h[0], "h")
+    given = case.randn(B, H), case.randn(B, H)
+    for state, start in ((None, ""), (given, " from a given state")):
+        first = state and tuple(part[None] for part in state)
+        expected, (expected_h, expected_c) = torchs(packed, first)
+        expected, _ = nn.utils.rnn.pad_packed_sequence(expected, batch_first=True, total_length=T)
+        outputs, h, c = run_lstm(case, ours, X, state, lengths=lengths)
+        case.equal(outputs, expected, f"outputs{start}")
+        case.equal(c, expected_c[0], f"c{start}")
+        case.equal(h, expected_h[0], f"h{start}")
 
 
 def gru_inputs(case: Case, B: int, D: int, H: int) -> list[Tensor]:
@@ -285,6 +313,16 @@ def same_gates(convert, case):
         case.equal(W[mine, :H], state["weight_hh_l0"][theirs], f"W of {gate} for h")
         case.equal(W[mine, H:], state["weight_ih_l0"][theirs], f"W of {gate} for x")
         case.equal(b[mine], (state["bias_ih_l0"] + state["bias_hh_l0"])[theirs], f"b of {gate}")
+
+
+@check(convert_torch_lstm, see="Weights from torch")
+def no_bias(convert, case):
+    """gives a zero b where torch has no bias"""
+    D, H = case.sizes(2)
+    weights = torch_weights(case, D, H)
+    state = {name: value for name, value in weights.items() if "weight" in name}
+    _, b = converted(case, convert(state))
+    case.equal(b, torch.zeros(4 * H), "b")
 
 
 @check(init_forget_bias, weight=2, see="Start with the gate open")

@@ -44,6 +44,8 @@ def values(positions, case):
     h, w, quarter = case.sizes(3)
     given = positions(h, w, 4 * quarter, 50.0)
     case.equal(given, places(h, w, 4 * quarter, 50.0), "positions", atol=1e-6)
+    given = positions(h, w, 4 * quarter)
+    case.equal(given, places(h, w, 4 * quarter, 30.0), "positions without a base", atol=1e-6)
 
 
 @check(grid_positions, see="Where a patch stands")
@@ -56,6 +58,13 @@ def neighbours(positions, case):
     rows, columns = given[:, : D // 2].reshape(h, w, -1), given[:, D // 2 :].reshape(h, w, -1)
     case.equal(rows, rows[:, :1].expand(h, w, -1), "first halves of one row")
     case.equal(columns, columns[:1].expand(h, w, -1), "second halves of one column")
+
+
+@check(grid_positions, see="Where a patch stands")
+def indivisible(positions, case):
+    """raises ValueError if D is not divisible by 4"""
+    case.raises(ValueError, lambda: positions(3, 2, 6), "D is 6")
+    case.raises(ValueError, lambda: positions(3, 2, 9), "D is 9")
 
 
 # random_masking
@@ -104,6 +113,38 @@ def masked_are_the_others(mask, case):
     case.equal(keep.sort(dim=1).values, visible, "keep, sorted,")
     expected = torch.ones(B, 8 * eighth, dtype=torch.bool).scatter(1, visible, False)
     case.equal(masked, expected, "masked")
+
+
+@check(random_masking, see="Sort noise to draw without replacement")
+def rounding(mask, case):
+    """rounds the number of visible patches down, rounding errors apart"""
+    for N, ratio, visible in (
+        (14, 0.75, 3),
+        (10, 0.75, 2),
+        (7, 0.75, 1),
+        (10, 0.9, 1),  # 10 * (1 - 0.9) is less than 1 in floating point
+        (25, 0.28, 18),  # and 25 * 0.28 is more than 7
+    ):
+        noise, given = case.rand(3, N), f"of {N} patches, ratio {ratio},"
+        keep, restore, masked = case.unpack(mask(noise, ratio), "keep", "restore", "masked")
+        orders = torch.tensor(shuffles(noise))
+        case.equal(keep, orders[:, :visible], f"keep {given}")
+        case.equal(restore, orders.argsort(dim=1), f"restore {given}")
+        case.shape(masked, (3, N), f"masked {given}")
+        counts = torch.full((3,), N - visible)
+        case.equal(masked.sum(dim=1), counts, f"number of masked patches in each image {given}")
+
+
+@check(random_masking, see="Sort noise to draw without replacement")
+def refuses(mask, case):
+    """raises ValueError if no patch stays visible, or the ratio is negative"""
+    B, N = 2, 3
+    noise = case.rand(B, N)
+    case.raises(ValueError, lambda: mask(noise, 0.75), "a quarter of 3 patches is none")
+    case.raises(ValueError, lambda: mask(noise, 1.0), "the ratio is 1")
+    case.raises(ValueError, lambda: mask(noise, 1.5), "the ratio is 1.5")
+    case.raises(ValueError, lambda: mask(noise, -0.5), "the ratio is negative")
+    case.raises(ValueError, lambda: mask(noise, -0.01), "the ratio is just below 0")
 
 
 # MAEEncoder
@@ -319,6 +360,15 @@ def brightness(loss, case):
     )
 
 
+@check(mae_loss, see="Each patch in its own units")
+def faint_patches(loss, case):
+    """adds 10⁻⁶ to the variance, inside the root, which matters where a patch is faint"""
+    predicted, patches, masked = loss_inputs(case)
+    faint = patches / 2000
+    expected = error_by_loop(predicted, faint, masked, True)
+    case.equal(loss(predicted, faint, masked), expected, "loss")
+
+
 # linear_probe
 
 
@@ -363,6 +413,16 @@ def values(probe, case):
 
 
 @check(linear_probe, see="A linear probe")
+def far_enough(probe, case):
+    """searches on until the minimum is reached, even with a penalty of 0.001"""
+    for number in range(3):
+        features, labels, new, classes = probe_inputs(case)
+        given = probe(features, labels, new, classes, 1e-3)
+        expected = fitted(features, labels, new, classes, 1e-3)
+        case.equal(given, expected, f"probabilities of problem {number}", **CLOSE)
+
+
+@check(linear_probe, see="A linear probe")
 def penalised(probe, case):
     """penalises the weights as strongly as it is told, and b not at all"""
     features, labels, new, classes = probe_inputs(case)
@@ -382,6 +442,8 @@ def units(probe, case):
     given = probe(features * factors + offsets, labels, new * factors + offsets, classes)
     expected = fitted(features, labels, new, classes)
     case.equal(given, expected, "probabilities in other units", **CLOSE)
+    given = probe(1e-6 * features, labels, 1e-6 * new, classes)
+    case.equal(given, expected, "probabilities from features of size 10⁻⁶", **CLOSE)
 
 
 @check(linear_probe, see="Features in their own units")

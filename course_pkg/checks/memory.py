@@ -827,8 +827,7 @@ def aimed(raw: Tensor, N: int, A: int) -> tuple[Tensor, Tensor, Tensor]:
         for i in range(1, N + 1):
             centre = (A + 1) / 2 * (g + 1)
             mu = centre + (i - N / 2 - 0.5) * (A - 1) / (N - 1) * raw[3].exp()
-            heat = torch.exp(-((pixels - mu) ** 2) / (2 * raw[2].exp()))
-            rows.append(heat / heat.sum())
+            rows.append(torch.softmax(-((pixels - mu) ** 2) / (2 * raw[2].exp()), dim=0))
         filters.append(torch.stack(rows))
     return filters[0], filters[1], raw[4].exp()
 
@@ -877,7 +876,7 @@ def cost(weights: Weights, x: Tensor, noise: Tensor, N: int) -> tuple[Tensor, Te
         sent.append(mu + log_sigma.exp() * epsilon)
         kl = kl + sum((mu**2 + log_sigma.exp() ** 2 - 1) / 2 - log_sigma)
     canvas = drawn(weights, torch.stack(sent), N, A)[-1]
-    return (torch.log(1 + canvas.exp()) - x * canvas).sum(), kl
+    return (torch.logaddexp(canvas, 0 * canvas) - x * canvas).sum(), kl
 
 
 LOSSES = ("reconstruction", "KL")

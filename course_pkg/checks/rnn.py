@@ -115,6 +115,22 @@ def continues(forward, case):
     case.equal(forward(X[:, T:], W, b, first[:, -1]), expected[:, T:], "outputs of the second half")
 
 
+@check(rnn_forward, weight=2, see="The same step, T times")
+def gradients(forward, case):
+    """lets gradients through all outputs, as torch.nn.RNN does"""
+    B, T, D, H = case.sizes(4, low=3)
+    W, b = weights(case, D, H)
+    X, h_0, seen = case.randn(B, T, D), case.randn(B, H), case.randn(B, T, H)
+    expected = torch_gradients(seen, X, W, b, h_0)
+    inputs = [tensor.requires_grad_() for tensor in (X, W, b, h_0)]
+    outputs = forward(X, W, b, h_0)
+    case.shape(outputs, (B, T, H), "outputs")
+    case.trains(outputs, "outputs")
+    outputs.backward(seen)
+    for name, tensor, gradient in zip(("X", "W", "b", "h_0"), inputs, expected, strict=True):
+        case.gradient(tensor, gradient, name)
+
+
 @check(rnn_backward, see="Backpropagation through time", single={"H": 2})
 def last_step(backward, case):
     """for T = 1, is the chain rule through one tanh and one product"""
@@ -196,10 +212,21 @@ def sums_over_pieces(truncated, case):
 @check(truncated_bptt, see="The state goes on, the gradient stops")
 def shorter_last_piece(truncated, case):
     """accepts a last piece that is shorter than k"""
-    arguments, expected = pieces_case(case, 4, 10)
+    arguments, expected = pieces_case(case, 4, 9)
     grad_X, grad_W, *_ = four(case, truncated(*arguments), expected)
     case.equal(grad_X, expected[0], "∂L/∂X")
     case.equal(grad_W, expected[1], "∂L/∂W")
+
+
+@check(truncated_bptt, see="The state goes on, the gradient stops")
+def initial_state(truncated, case):
+    """gives h_0 the gradient of the first piece, and starts from zeros when none is given"""
+    (seen, X, W, b, k, h_0), expected = pieces_case(case, 2, 6)
+    case.equal(four(case, truncated(seen, X, W, b, k, h_0), expected)[3], expected[3], "∂L/∂h_0")
+    zero = torch.zeros_like(h_0)
+    expected = torch_gradients(seen[:, :k], X[:, :k], W, b, zero)[3]
+    given = four(case, truncated(seen, X, W, b, k), (X, W, b, h_0))
+    case.equal(given[3], expected, "∂L/∂h_0 at zero")
 
 
 def norms_case(case: Case, low: int = 3) -> tuple[tuple, Tensor]:
@@ -223,7 +250,7 @@ def values(norms, case):
     case.equal(norms(*arguments), expected, "‖∂ℓ_T/∂h_t‖")
 
 
-@check(gradient_norms, see="How far the gradient reaches")
+@check(gradient_norms, see="How far the gradient reaches", single="B")
 def last_state(norms, case):
     """is the norm of what was given at t = T"""
     arguments, expected = norms_case(case)
@@ -267,11 +294,11 @@ def autograd(gradient, case):
 
 @check(linear_rnn_gradient, see="Without tanh: powers of a matrix")
 def one_step_more(gradient, case):
-    """is W_hh at T = 1, and gains a factor W_hh with every further step"""
+    """is the identity at T = 0, and gains a factor W_hh with every step"""
     (H,) = case.sizes(1, low=3)
     W = case.randn(H, H) / H**0.5
-    expected = W
-    for T in range(1, 4):
+    expected = torch.eye(H, dtype=W.dtype)
+    for T in range(4):
         case.equal(gradient(W, T), expected, f"∂h_{T}/∂h_0")
         expected = W @ expected
 
@@ -314,6 +341,8 @@ def short_enough(clip, case):
     """leaves a gradient that is short enough as it is"""
     gradients = gradients_of(case)
     demand_clipped(case, clip(gradients, 1000.0), gradients, 1000.0)
+    longest = 1.25 * torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+    demand_clipped(case, clip(gradients, longest), gradients, longest)
 
 
 @check(clip_grad_norm, see="One norm for all parameters")

@@ -75,11 +75,28 @@ def shape(partition, case):
     case.shape(partition(X, M), (B, h * w // M**2, M * M, D), "windows")
 
 
-@check(window_partition, weight=2, see="Cut the map into windows")
+@check(
+    window_partition,
+    weight=2,
+    see="Cut the map into windows",
+    single={"B": 0, "h/M": 2, "w/M": 3},
+)
 def values(partition, case):
     """agrees with a loop over windows and their positions"""
     X, M = some_maps(case)
     case.equal(partition(X, M), cut(X, M), "windows")
+
+
+@check(window_partition, see="Cut the map into windows")
+def refuses(partition, case):
+    """raises ValueError when M does not divide a side"""
+    for h, w, when in (
+        (9, 6, "a map has 9 rows and M is 6"),
+        (6, 9, "a map has 9 columns and M is 6"),
+        (9, 4, "a map has 9 rows and 4 columns, 36 positions, and M is 6"),
+    ):
+        X = case.randn(2, h, w, 3)
+        case.raises(ValueError, lambda X=X: partition(X, 6), when)
 
 
 @check(window_reverse, weight=2, see="And put it together", single="B")
@@ -96,6 +113,20 @@ def other_features(reverse, case):
     X, M = some_maps(case)
     wide = X.repeat_interleave(3, dim=3)
     case.equal(reverse(cut(wide, M), M, tuple(X.shape[1:3])), wide, "maps")
+
+
+@check(window_reverse, see="And put it together")
+def refuses(reverse, case):
+    """raises ValueError for windows that do not make up the map"""
+    B, D = few_sizes(case, 2)
+    two, six = case.randn(B, 2, 4, D), case.randn(B, 6, 4, D)
+    nine = case.randn(B, 4, 9, D)
+    case.raises(ValueError, lambda: reverse(six, 2, (4, 8)), "six windows are given for eight")
+    case.raises(ValueError, lambda: reverse(nine, 2, (6, 6)), "windows have 9 positions, M is 2")
+    case.raises(ValueError, lambda: reverse(six, 2, (3, 8)), "M is 2 and a map has 3 rows")
+    case.raises(ValueError, lambda: reverse(six, 2, (8, 3)), "M is 2 and a map has 3 columns")
+    case.raises(ValueError, lambda: reverse(two, 2, (3, 4)), "a map of 3 × 4 has two whole windows")
+    case.raises(ValueError, lambda: reverse(two, 2, (4, 3)), "a map of 4 × 3 has two whole windows")
 
 
 def offsets(M: int) -> Tensor:
@@ -222,6 +253,8 @@ def bias_alone(attention, case):
     """weighs by the offsets alone when queries and keys are zero"""
     ours, state, H, M, windows = attention_case(case, attention)
     D = windows.shape[3]
+    ours(windows)  # with other biases than afterwards
+    state["bias_table"] = case.randn(*state["bias_table"].shape)
     for kind in ("weight", "bias"):
         state[f"qkv.{kind}"] = state[f"qkv.{kind}"].clone()
         state[f"qkv.{kind}"][: 2 * D] = 0
@@ -314,7 +347,7 @@ def true_mask(size: Size, M: int, shift: int) -> Tensor:
 def mask_case(case: Case) -> tuple[Size, int, int]:
     """Draw a map, windows and a shift that is not half a window."""
     down, across = few_sizes(case, 2)
-    return (5 * down, 5 * across), 5, int(case.integers(1, 3, 1))
+    return (5 * down, 5 * across), 5, (1, 3, 4)[int(case.integers(0, 3, 1))]
 
 
 @check(shifted_window_mask, see="Who may see whom")
@@ -344,6 +377,17 @@ def values(mask, case):
     """agrees with a displaced grid that is cut off at the edges of the map"""
     size, M, shift = mask_case(case)
     case.equal(mask(size, M, shift), true_mask(size, M, shift), "mask")
+
+
+@check(shifted_window_mask, see="Who may see whom")
+def refuses(mask, case):
+    """raises ValueError for a shift below 0 or above M - 1, and if M does not divide a side"""
+    case.raises(ValueError, lambda: mask((8, 12), 4, -1), "shift is -1")
+    case.raises(ValueError, lambda: mask((8, 12), 4, 4), "shift is 4 and M is 4")
+    case.raises(ValueError, lambda: mask((9, 12), 4, 1), "a map has 9 rows and M is 4")
+    case.raises(ValueError, lambda: mask((8, 13), 4, 1), "a map has 13 columns and M is 4")
+    case.raises(ValueError, lambda: mask((9, 12), 4, 0), "a map has 9 rows, M is 4 and shift is 0")
+    case.equal(mask((8, 12), 4, 3), true_mask((8, 12), 4, 3), "mask for shift 3")
 
 
 def block_state(case: Case, D: int, H: int, M: int) -> State:
@@ -415,6 +459,35 @@ def shifted(block, case):
     case.equal(ours(X), block_output(state, H, M, 1, X), "X of a shifted block")
 
 
+@check(SwinBlock, see="The block")
+def any_shift(block, case):
+    """shifts by any number of positions, not only by half a window"""
+    ours, state, H, M, X = block_case(case, block, shift=2)
+    case.equal(ours(X), block_output(state, H, M, 2, X), "X shifted by 2")
+
+
+@check(SwinBlock, see="The block")
+def several_maps(block, case):
+    """treats each map by its own height and width, whatever maps it has seen before"""
+    B, H, D_h = few_sizes(case, 3)
+    M = 3
+    state = block_state(case, H * D_h, H, M)
+    ours = load(block(H * D_h, H, M, 1), state)
+    for down, across in ((1, 2), (3, 2), (2, 3)):
+        X = case.randn(B, M * down, M * across, H * D_h)
+        shift = 0 if down == 1 else 1
+        expected = block_output(state, H, M, shift, X)
+        case.equal(ours(X), expected, f"X of the next map, of {down} × {across} windows,")
+
+
+@check(SwinBlock, see="The block")
+def refuses(block, case):
+    """raises ValueError when M does not divide a side"""
+    ours, _, _, _, X = block_case(case, block, shift=1)
+    case.raises(ValueError, lambda: ours(X[:, :-1]), "a row of the map is missing")
+    case.raises(ValueError, lambda: ours(X[:, :, :-1]), "a column of the map is missing")
+
+
 @check(SwinBlock, see="Who may see whom")
 def edges_apart(block, case):
     """gives the top left corner the same, whatever the bottom right corner holds"""
@@ -433,7 +506,7 @@ def one_window(block, case):
     M = 3
     state = block_state(case, H * D_h, H, M)
     ours = load(block(H * D_h, H, M, 1), state)
-    for size in ((M, M), (M, M * across)):
+    for size in ((M, M), (M * across, M), (M, M * across)):
         X = case.randn(B, *size, H * D_h)
         expected = block_output(state, H, M, 0, X)
         case.equal(ours(X), expected, f"X of a map of {size[0]} × {size[1]}")
@@ -463,7 +536,12 @@ def shape(merging, case):
     case.shape(ours(case.randn(B, 2 * h, 2 * w, D)), (B, h, w, 2 * D), "X")
 
 
-@check(PatchMerging, weight=2, see="Four positions become one", single="B")
+@check(
+    PatchMerging,
+    weight=2,
+    see="Four positions become one",
+    single={"B": 0, "h/2": 1, "w/2": 2},
+)
 def values(merging, case):
     """agrees with a loop over squares"""
     B, h, w, D = few_sizes(case, 4)
@@ -471,22 +549,39 @@ def values(merging, case):
     case.equal(load(merging(D), state)(X), merged(state, X), "X")
 
 
+@check(PatchMerging, see="Four positions become one")
+def refuses(merging, case):
+    """raises ValueError when a side is odd"""
+    B, D = few_sizes(case, 2)
+    ours = load(merging(D), merging_state(case, D))
+    for h, w, when in (
+        (5, 6, "a map has 5 rows"),
+        (6, 5, "a map has 5 columns"),
+        (5, 4, "a map has 20 positions, 5 × 4"),
+        (4, 5, "a map has 20 positions, 4 × 5"),
+    ):
+        X = case.randn(B, h, w, D)
+        case.raises(ValueError, lambda X=X: ours(X), when)
+
+
 DEPTHS, HEADS = (3, 2, 1), (2, 1, 4)
 
 
-def swin_state(case: Case, C: int, P: int, D: int, M: int, classes: int) -> State:
-    """Draw the parameters of a Swin of three stages."""
+def swin_state(
+    case: Case, C: int, P: int, D: int, M: int, classes: int, depths=DEPTHS, heads=HEADS
+) -> State:
+    """Draw the parameters of a Swin, of three stages unless told otherwise."""
     state = {"patches.weight": case.randn(D, C, P, P) / P, "patches.bias": case.randn(D)}
     state |= norm_state(case, "patch_norm", D)
-    for stage, (depth, H) in enumerate(zip(DEPTHS, HEADS, strict=True)):
+    for stage, (depth, H) in enumerate(zip(depths, heads, strict=True)):
         size = D * 2**stage
         for number in range(depth):
             own = block_state(case, size, H, M)
             state |= {f"stages.{stage}.{number}.{name}": v for name, v in own.items()}
-        if stage + 1 < len(DEPTHS):
+        if stage + 1 < len(depths):
             own = merging_state(case, size)
             state |= {f"mergings.{stage}.{name}": v for name, v in own.items()}
-    last = D * 2 ** (len(DEPTHS) - 1)
+    last = D * 2 ** (len(depths) - 1)
     return state | norm_state(case, "norm", last) | linear_state(case, "head", last, classes)
 
 
@@ -555,3 +650,20 @@ def without_shift(swin, case):
     ours, state, M, images = swin_case(case, swin, False)
     expected = swin_maps(state, M, images, shifted=False, stages=2)
     compare_maps(case, ours.maps(images), expected)
+
+
+@check(Swin, see="The whole model")
+def odd_windows(swin, case):
+    """rounds half a window's side down, and shifts the fourth block of a stage like the second"""
+    C, classes, D = 3, 5, 4
+    for M, depth in ((3, 2), (2, 4)):
+        state = swin_state(case, C, 1, D, M, classes, (depth,), (2,))
+        ours = load(swin(C, 1, D, (depth,), (2,), M, classes), state)
+        images = case.randn(2, C, 2 * M, 3 * M)
+        X = F.conv2d(images, state["patches.weight"], state["patches.bias"])
+        X = layer_norm(X.permute(0, 2, 3, 1), state, "patch_norm")
+        for number in range(depth):
+            own = inside(state, f"stages.0.{number}")
+            X = block_output(own, 2, M, M // 2 * (number % 2), X)
+        (given,) = case.unpack(ours.maps(images), "map of stage 0")
+        case.equal(given, X, f"map of {depth} blocks, M = {M},", rtol=1e-4, atol=1e-5)

@@ -71,9 +71,10 @@ def seen(state: dict[str, Tensor], features: Tensor, boxes: Tensor, regions: Ten
         corners = [torch.tensor([0.0, 0.0, 1.0, 1.0]), *places]
         for n, (content, corner) in enumerate(zip(contents, corners, strict=True)):
             top, left, bottom, right = corner.tolist()
-            place = torch.tensor([top, left, bottom, right, (bottom - top) * (right - left)])
+            area = (bottom - top) * (right - left)
+            place = torch.tensor([top, left, bottom, right, area], dtype=torch.float64)
             vector = F.linear(content, state["content.weight"], state["content.bias"])
-            vector = vector + state["place.weight"] @ place.double() + state["place.bias"]
+            vector = vector + state["place.weight"] @ place + state["place.bias"]
             shown = n == 0 or bool(real[n - 1])
             vectors.append(normed(below(state, "norm."), vector) * shown)
         rows.append(torch.stack(vectors))

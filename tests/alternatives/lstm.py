@@ -62,8 +62,8 @@ class InstanceByInstance(nn.Module):
 
     def __init__(self, D, H):
         super().__init__()
-        self.W = nn.Parameter(torch.randn(4 * H, H + D) / math.sqrt(H))
-        self.b = nn.Parameter(torch.zeros(4 * H))
+        self.W = nn.Parameter((2 * torch.rand(4 * H, H + D) - 1) / math.sqrt(H))
+        self.b = nn.Parameter((2 * torch.rand(4 * H) - 1) / math.sqrt(H))
 
     def forward(self, X, state=None, lengths=None):
         B, T, _ = X.shape
@@ -173,7 +173,7 @@ def gate_by_gate(state):
 def by_index(state):
     known = {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"}
     if not known.issuperset(state):
-        raise ValueError("only one layer and one direction")
+        raise ValueError(f"only one layer and one direction, not {set(state) - known}")
     rows = torch.arange(len(state["weight_hh_l0"])).view(4, -1)[[0, 1, 3, 2]].flatten()
     W = torch.cat((state["weight_hh_l0"], state["weight_ih_l0"]), -1).index_select(0, rows)
     if "bias_hh_l0" not in state:

@@ -43,7 +43,7 @@ def place_by_place(h, w, D, base=30.0):
 @alternative(random_masking)
 def by_scatter(noise, ratio=0.75):
     B, N = noise.shape
-    n = math.floor(N * (1 - ratio))
+    n = math.floor(round(N * (1 - ratio), 6))
     if n < 1 or ratio < 0:
         raise ValueError("ratio")
     order = torch.sort(noise, dim=-1).indices
@@ -56,8 +56,8 @@ def by_scatter(noise, ratio=0.75):
 @alternative(random_masking)
 def image_by_image(noise, ratio=0.75):
     N = noise.shape[1]
-    n = int((1 - ratio) * N)
-    if ratio < 0 or n == 0:
+    n = N - math.ceil(N * ratio - 1e-9)
+    if ratio < 0 or n < 1:
         raise ValueError("ratio")
     keep, restore, masked = [], [], []
     for row in noise.tolist():
@@ -179,9 +179,9 @@ def by_adam(features, labels, new, classes, penalty=0.01):
     layer = nn.Linear(features.shape[1], classes).to(features)
     nn.init.zeros_(layer.weight)
     X, X_new = (features - features.mean(0)) / spread, (new - features.mean(0)) / spread
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=250)
-    for _ in range(250):
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.3)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=800)
+    for _ in range(800):
         loss = F.cross_entropy(layer(X), labels) + penalty * layer.weight.square().sum() / 2
         optimizer.zero_grad()
         loss.backward()
