@@ -11,9 +11,9 @@ CHANGES = {
 # By weight of the checks that pass; an exercise that is not named here gets all its points.
 SCORES = {
     "GPTBlock": 0.57,
-    "GPT": 1.67,  # it uses GPTBlock
+    "GPT": round(5 * 3 / 10, 2),  # it uses GPTBlock
     "language_model_loss": 0.5,
     "token_probabilities": 1.82,
-    "Writer": 3.64,  # it uses token_probabilities
+    "Writer": round(4 * 12 / 13, 2),  # it uses token_probabilities
     "load_gpt2": 0,
 }
