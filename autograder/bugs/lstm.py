@@ -1,7 +1,6 @@
 """Known wrong solutions of lstm."""
 
 import torch
-from torch import nn
 
 from autograder.bugs import bug
 from course_pkg.lstm import (
@@ -347,29 +346,6 @@ class WithoutGradient(Unrolled):
 class SingleStepAfresh(LSTM):
     def forward(self, X, state=None, lengths=None):
         return super().forward(X, state if X.shape[1] > 1 else None, lengths)
-
-
-@bug(
-    LSTM,
-    "the parameters are drawn from a normal distribution",
-    told_by="W for h times √H should be spread evenly over -1 to 1",
-)
-class NormalWeights(LSTM):
-    def __init__(self, D, H):
-        super().__init__(D, H)
-        for parameter in self.parameters():
-            nn.init.normal_(parameter, 0, H**-0.5)
-
-
-@bug(
-    LSTM,
-    "the bias starts from zero",
-    told_by="b should be drawn anew for every LSTM",
-)
-class ZeroBias(LSTM):
-    def __init__(self, D, H):
-        super().__init__(D, H)
-        nn.init.zeros_(self.b)
 
 
 @bug(LSTM, "h is the last column of the outputs, where short sequences have padding", classic=True)

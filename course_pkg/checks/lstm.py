@@ -141,31 +141,6 @@ def values(lstm, case):
 
 
 @check(LSTM, see="The LSTM over a sequence")
-def initial_weights(lstm, case):
-    """draws W and b from U(-1/√H, 1/√H)"""
-    D, H = 40, 30
-    drawn = [dict(lstm(D, H).named_parameters()) for _ in range(2)]
-    for name, shape in (("W", (4 * H, H + D)), ("b", (4 * H,))):
-        names = sorted(drawn[0])
-        case.that(name in names, f"{name} should be a parameter, the parameters are {names}.")
-        case.shape(drawn[0][name], shape, name)
-        case.that(
-            (drawn[0][name] != drawn[1][name]).any(),
-            f"{name} should be drawn anew for every LSTM, yours is the same twice.",
-        )
-    W, b = drawn[0]["W"], drawn[0]["b"]
-    parts = ("W for h", W[:, :H], 0.02), ("W for x", W[:, H:], 0.02), ("b", b, 0.35)
-    for name, part, leeway in parts:  # that a right one fails is less likely than one in a million
-        part = part.detach().cpu().double() * H**0.5
-        low, high, mean = part.min().item(), part.max().item(), part.mean().item()
-        case.that(
-            1 - leeway < high <= 1 + 1e-5 and 1 - leeway < -low <= 1 + 1e-5 and abs(mean) < 0.35,
-            f"{name} times √H should be spread evenly over -1 to 1, yours goes from {low:.3f} "
-            f"to {high:.3f} and has a mean of {mean:.3f}.",
-        )
-
-
-@check(LSTM, see="The LSTM over a sequence")
 def continues(lstm, case):
     """gives the same when a sequence is cut in two and the state carried over"""
     B, T, D, H = case.sizes(4)
