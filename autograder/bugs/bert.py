@@ -237,6 +237,10 @@ def drawn(documents, B, generator, follower, stranger, chance=0.5, begin=None):
     return pairs, targets
 
 
+def next_sentence(documents):
+    return lambda d, s: documents[d][s + 1]
+
+
 def other_document(documents):
     def stranger(d, s, draw):
         other = documents[(d + 1 + draw(len(documents) - 1)) % len(documents)]
@@ -288,7 +292,7 @@ def no_strangers(documents, B, generator=None):
     told_by="follow should be 0.5 (± 0.056 by chance)",
 )
 def unbalanced(documents, B, generator=None):
-    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    follower = next_sentence(documents)
     return drawn(documents, B, generator, follower, other_document(documents), chance=0.25)
 
 
@@ -334,7 +338,7 @@ def next_document(documents, B, generator=None):
 )
 def openings(documents, B, generator=None):
     begin = [(d, 0) for d, text in enumerate(documents) if len(text) > 1]
-    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    follower = next_sentence(documents)
     return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
 
@@ -346,7 +350,7 @@ def openings(documents, B, generator=None):
 def documents_first(documents, B, generator=None):
     long = [(d, s) for d, text in enumerate(documents) for s in range(len(text) - 1)]
     begin = [place for place in long for _ in range(60 // (len(documents[place[0]]) - 1))]
-    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    follower = next_sentence(documents)
     return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
 
@@ -357,7 +361,7 @@ def documents_first(documents, B, generator=None):
 )
 def too_far(documents, B, generator=None):
     begin = [(d, s) for d, text in enumerate(documents) for s in range(len(text))]
-    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    follower = next_sentence(documents)
     return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
 
@@ -443,7 +447,7 @@ def exactly_half(documents, B, generator=None):
 def stops_early(documents, B, generator=None):
     begin = [(d, s) for d, text in enumerate(documents) for s in range(len(text) - 2)]
     begin += [(d, 0) for d, text in enumerate(documents) if len(text) == 2]
-    follower = lambda d, s: documents[d][s + 1]  # noqa: E731
+    follower = next_sentence(documents)
     return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
 

@@ -480,7 +480,7 @@ def interleaved(X, positions=None, base=10000.0):
     "the angles of a shape are kept for its later calls, whatever the base then",
     told_by="X turned with base",
 )
-def kept_angles(X, positions=None, base=10000.0, kept={}):  # noqa: B006
+def kept_angles(X, positions=None, base=10000.0, kept={}):  # noqa: B006  a dict that outlives the call is the mistake
     if positions is not None:
         return rope_rotate(X, positions, base)
     return rope_rotate(X, None, kept.setdefault(X.shape[-2:], base))

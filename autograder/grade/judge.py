@@ -296,8 +296,8 @@ class Judging:
 def at_fault(exercise: Exercise, inputs: int) -> frozenset[str]:
     """Name the checks of an exercise that reject its reference with some random inputs.
 
-    There should be none (`make thorough` looks for them); but one in a thousand courses may draw
-    inputs that a check was not made for, and nobody should lose points by that.
+    There should be none, and `make thorough` looks for them. But no search finds all, a course's
+    inputs are its own, and nobody should lose points by them.
     """
     reference = getattr(importlib.import_module(f"course_pkg.{exercise.module}"), exercise.name)
     report = run(exercise, Guarded(reference, exercise.name), hidden=True, inputs=inputs)
