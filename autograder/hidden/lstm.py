@@ -8,6 +8,7 @@ from course_pkg.checks.lstm import (
     both,
     gru_inputs,
     lstm_pair,
+    packed,
     run_lstm,
     step_inputs,
     to_torch,
@@ -161,22 +162,6 @@ def starts_afresh(lstm, case):
 
 
 @check(LSTM, see="When a sequence ends early")
-def ragged_with_state(lstm, case):
-    """keeps the given states of the sequences apart when lengths differ"""
-    B, T, D, H = case.sizes(4, low=3)
-    ours, torchs = lstm_pair(case, lstm, D, H)
-    X, lengths = case.randn(B, T, D), case.lengths(B, T)
-    state = case.randn(B, H), case.randn(B, H)
-    outputs, h, c = run_lstm(case, ours, X, state, lengths)
-    for row, length in enumerate(lengths.tolist()):
-        own = tuple(part[None, row : row + 1].contiguous() for part in state)
-        expected, (expected_h, expected_c) = torchs(X[row : row + 1, :length], own)
-        case.equal(outputs[row, :length], expected[0], f"outputs of sequence {row}")
-        case.equal(h[row], expected_h[0, 0], f"h of sequence {row}")
-        case.equal(c[row], expected_c[0, 0], f"c of sequence {row}")
-
-
-@check(LSTM, see="When a sequence ends early")
 def gradients_of_ragged(lstm, case):
     """passes gradients from outputs and state to X and the given state when lengths differ"""
     B, T, D, H = case.sizes(4, low=3)
@@ -184,11 +169,8 @@ def gradients_of_ragged(lstm, case):
     X, lengths = case.randn(B, T, D), case.lengths(B, T)
     state = case.randn(B, H), case.randn(B, H)
     inputs = [tensor.requires_grad_() for tensor in (X, *state)]
-    packed = nn.utils.rnn.pack_padded_sequence(X, lengths, True, enforce_sorted=False)
-    expected, (expected_h, expected_c) = torchs(packed, tuple(part[None] for part in state))
-    expected, _ = nn.utils.rnn.pad_packed_sequence(expected, batch_first=True, total_length=T)
     seen = case.randn(B, T, H), case.randn(B, H), case.randn(B, H)
-    gradients = torch.autograd.grad([expected, expected_h[0], expected_c[0]], inputs, seen)
+    gradients = torch.autograd.grad(packed(torchs, X, state, lengths), inputs, seen)
     results = run_lstm(case, ours, X, state, lengths)
     for given, grad, name in zip(results, seen, ("outputs", "h", "c"), strict=True):
         case.shape(given, tuple(grad.shape), name)

@@ -154,22 +154,29 @@ def continues(lstm, case):
     case.equal(c, expected_c[0], "c")
 
 
+def packed(torchs: nn.LSTM, X: Tensor, state, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Run torch's LSTM over sequences of different lengths: the outputs, h and c."""
+    together = nn.utils.rnn.pack_padded_sequence(X, lengths, True, enforce_sorted=False)
+    outputs, (h, c) = torchs(together, state and tuple(part[None] for part in state))
+    outputs, _ = nn.utils.rnn.pad_packed_sequence(
+        outputs, batch_first=True, total_length=X.shape[1]
+    )
+    return outputs, h[0], c[0]
+
+
 @check(LSTM, weight=2, see="When a sequence ends early")
 def ragged(lstm, case):
     """treats sequences of different lengths as torch's packed sequences"""
     B, T, D, H = case.sizes(4, low=3)
     ours, torchs = lstm_pair(case, lstm, D, H)
     X, lengths = case.randn(B, T, D), case.lengths(B, T)
-    packed = nn.utils.rnn.pack_padded_sequence(X, lengths, True, enforce_sorted=False)
     given = case.randn(B, H), case.randn(B, H)
     for state, start in ((None, ""), (given, " from a given state")):
-        first = state and tuple(part[None] for part in state)
-        expected, (expected_h, expected_c) = torchs(packed, first)
-        expected, _ = nn.utils.rnn.pad_packed_sequence(expected, batch_first=True, total_length=T)
+        expected, expected_h, expected_c = packed(torchs, X, state, lengths)
         outputs, h, c = run_lstm(case, ours, X, state, lengths=lengths)
         case.equal(outputs, expected, f"outputs{start}")
-        case.equal(c, expected_c[0], f"c{start}")
-        case.equal(h, expected_h[0], f"h{start}")
+        case.equal(c, expected_c, f"c{start}")
+        case.equal(h, expected_h, f"h{start}")
 
 
 def gru_inputs(case: Case, B: int, D: int, H: int) -> list[Tensor]:

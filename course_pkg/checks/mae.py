@@ -122,11 +122,12 @@ def rounding(mask, case):
         (14, 0.75, 3),
         (10, 0.75, 2),
         (7, 0.75, 1),
-        (10, 0.9, 1),  # 10 * (1 - 0.9) is less than 1 in floating point
-        (25, 0.28, 18),  # and 25 * 0.28 is more than 7
+        (25, 0.28, 18),  # 25 * 0.28 is more than 7 in floating point
+        (10, 0.9, 1),  # and 10 * (1 - 0.9) less than 1
     ):
         noise, given = case.rand(3, N), f"of {N} patches, ratio {ratio},"
         keep, restore, masked = case.unpack(mask(noise, ratio), "keep", "restore", "masked")
+        case.shape(keep, (3, visible), f"keep {given}")
         orders = torch.tensor(shuffles(noise))
         case.equal(keep, orders[:, :visible], f"keep {given}")
         case.equal(restore, orders.argsort(dim=1), f"restore {given}")
