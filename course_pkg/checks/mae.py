@@ -123,7 +123,8 @@ def rounding(mask, case):
         (10, 0.75, 2),
         (7, 0.75, 1),
         (25, 0.28, 18),  # 25 * 0.28 is more than 7 in floating point
-        (10, 0.9, 1),  # and 10 * (1 - 0.9) less than 1
+        (20, 0.9, 2),  # and 20 * (1 - 0.9) less than 2
+        (10, 0.9, 1),
     ):
         noise, given = case.rand(3, N), f"of {N} patches, ratio {ratio},"
         keep, restore, masked = case.unpack(mask(noise, ratio), "keep", "restore", "masked")
