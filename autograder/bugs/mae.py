@@ -205,8 +205,8 @@ def first_of_the_order(noise, n):
 
 @bug(
     random_masking,
-    "rounding errors count: one of ten is rounded down to none",
-    told_by="raised ValueError",
+    "rounding errors count: two of twenty are rounded down to one, one of ten to none",
+    told_by="keep of 20 patches, ratio 0.9, should have shape (3, 2)",
 )
 def one_in_ten_lost(noise, ratio=0.75):
     N = noise.shape[1]
