@@ -70,6 +70,14 @@ def asked(tokens, segments, lengths) -> dict:
     return {"input_ids": tokens, "token_type_ids": segments, "attention_mask": attention}
 
 
+@pytest.mark.parametrize("kind", ["scale", "gamma"])
+def test_weights_of_another_kind_are_refused(kind):
+    name = f"bert.encoder.layer.0.attention.self.query.{kind}"
+    state = tiny(BertForPreTraining, 1).state_dict() | {name: torch.ones(1)}
+    with pytest.raises(ValueError, match=f"no place for {name}"):
+        load_bert(state)
+
+
 @pytest.mark.parametrize("L", [1, 3, 12])
 def test_logits_are_those_of_transformers(L):
     theirs = tiny(BertForPreTraining, L)

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import signal
 import sys
 import textwrap
 import time
@@ -22,7 +23,7 @@ from autograder.grade.cell import graded
 from autograder.handout.exercise import stub as exercise_stub
 from autograder.hidden import load_hidden
 from course_pkg import check, ready
-from course_pkg.checking import CheckFailed, registry, runner
+from course_pkg.checking import CheckFailed, guard, registry, runner
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import Guarded
@@ -172,6 +173,20 @@ def test_endless_loop_is_stopped_even_if_it_catches_exceptions():
     start = time.perf_counter()
     assert "ran for more than 0.2 s" in report(Exercise.of(init_forget_bias), endless, 0.2).text
     assert time.perf_counter() - start < 5
+
+
+def test_no_time_limit_is_left_when_both_end_at_once(monkeypatch):
+    monkeypatch.setattr(guard, "PATIENCE", 1)
+
+    def endless():
+        while True:
+            pass
+
+    for _ in range(5):
+        with pytest.raises(Failure, match=r"ran for more than 0\.05 s"):
+            guard.attempt("endless", endless, 0.05)
+        timers = (signal.ITIMER_PROF, signal.ITIMER_REAL)
+        assert [signal.getitimer(timer)[0] for timer in timers] == [0.0, 0.0]
 
 
 def test_unknown_mistake_gets_numbers_but_no_guess():
