@@ -52,14 +52,15 @@ def mask_tokens(
         special: the words that are never chosen, padding among them.
         mask: the number of [MASK].
         V: words in the vocabulary.
-        generator: the source of randomness; torch's own when None.
+        generator: the source of randomness, on tokens' device; torch's own when None.
     Returns:
         The texts with gaps; and the targets: the true words where one was chosen, -100 elsewhere.
     """
-    ordinary = ~torch.isin(tokens, torch.tensor(special))
-    chosen = ordinary & (torch.rand(tokens.shape, generator=generator) < 0.15)
-    fate = torch.rand(tokens.shape, generator=generator)
-    drawn = torch.randint(V, tokens.shape, generator=generator)
+    device = tokens.device
+    ordinary = ~torch.isin(tokens, torch.tensor(special, device=device))
+    chosen = ordinary & (torch.rand(tokens.shape, generator=generator, device=device) < 0.15)
+    fate = torch.rand(tokens.shape, generator=generator, device=device)
+    drawn = torch.randint(V, tokens.shape, generator=generator, device=device)
     inputs = torch.where(chosen & (fate < 0.8), mask, tokens)
     inputs = torch.where(chosen & (fate >= 0.9), drawn, inputs)
     return inputs, torch.where(chosen, tokens, -100)

@@ -140,6 +140,7 @@ class Kernel:
         provisioner = self._manager.provisioner
         assert isinstance(provisioner, SandboxProvisioner) and provisioner.sockets is not None
         self._provisioner = provisioner
+        self._is_killed = False
         self.sockets = provisioner.sockets  # a folder that the sandbox and the grader share
         self._client = self._manager.client()
         try:
@@ -183,9 +184,9 @@ class Kernel:
 
     @property
     def is_alive(self) -> bool:
-        """Say whether it still runs."""
+        """Say whether it still runs; one that was killed does not, however long its end takes."""
         process = self._provisioner.process
-        return process is not None and process.poll() is None
+        return not self._is_killed and process is not None and process.poll() is None
 
     def run(self, source: str, seconds: float) -> tuple[list[NotebookNode], bool]:
         """Run a cell.
@@ -216,6 +217,7 @@ class Kernel:
         Raises:
             KernelDied: it takes no requests.
         """
+        self._demand_alive()
         try:
             return self._client.execute(
                 source,
@@ -236,6 +238,7 @@ class Kernel:
         Raises:
             KernelDied: the kernel has ended.
         """
+        self._demand_alive()
         deadline = time.monotonic() + seconds
         shell, iopub = self._client.shell_channel.socket, self._client.iopub_channel.socket
         poller = zmq.Poller()
@@ -271,6 +274,7 @@ class Kernel:
 
     def kill(self) -> None:
         """End the kernel and all that it has started."""
+        self._is_killed = True
         with contextlib.suppress(Exception):
             self._client.stop_channels()
         self._provisioner.kill_now()
@@ -279,10 +283,15 @@ class Kernel:
             self._manager.cleanup_resources()
         self._manager.context.destroy(linger=0)
 
+    def _demand_alive(self) -> None:
+        if self._is_killed:
+            raise KernelDied(self.reason or "it was ended before")
+
     def _wait_for_end(self) -> None:
         """Wait a moment for a kernel that was killed, more closely than its manager does."""
+        process = self._provisioner.process
         deadline = time.monotonic() + 1.0
-        while self.is_alive and time.monotonic() < deadline:
+        while process is not None and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
 
     def _wait_for_welcome(self) -> None:

@@ -1,6 +1,7 @@
 """Checks of llama. Oracles: torch.nn.RMSNorm, scaled_dot_product_attention with enable_gqa, complex
 numbers, sums and loops written out, and the counts that were published."""
 
+import itertools
 import math
 
 import torch
@@ -1379,10 +1380,12 @@ def merges(lora, case):
 def copies(lora, case):
     """keeps a W of its own: neither the given matrix nor what merge returns is the same memory"""
     D_in, D_out, r = case.sizes(3)
-    W = case.randn(D_in, D_out)
-    given, expected = W.clone(), W.clone()
-    ours = lora(given, r, 5.0)
-    given += 1
+    layer = lora(case.randn(D_in, D_out), r, 3.0)
+    given = layer.A  # a parameter, as the matrix of any layer is
+    expected = given.detach().clone()
+    ours = lora(given, 2, 5.0)
+    with torch.no_grad():
+        given += 1
     case.equal(ours.state_dict().get("W"), expected, "W after the given matrix has changed")
     merged = ours.merge()
     case.equal(merged, expected, "merged matrix of a new adapter")
@@ -1430,11 +1433,12 @@ def gradient(lora, case):
     """passes gradients back to A and B through what it computes, and through what it merges"""
     D_in, D_out, r, M = case.sizes(4)
     X, seen = case.randn(M, D_in), case.randn(M, D_out)
-    for way in ("forward", "merge"):
-        ours, _, _ = adapted(case, lora, 5.0, D_in, r, D_out)
+    for way, is_new in itertools.product(("forward", "merge"), (False, True)):
+        ours, W, _ = adapted(case, lora, 5.0, D_in, r, D_out)
+        ours = lora(W, r, 5.0).double() if is_new else ours
         leaves = leaves_of({n: p.detach() for n, p in parameters_of(case, ours).items()})
         (X @ leaves["A"] @ leaves["B"] * (5.0 / r)).backward(seen)
         Y = ours(X) if way == "forward" else X @ ours.merge()
-        case.trains(Y, f"what comes of {way}")
+        case.trains(Y, f"what comes of {way}{' as long as B is zero' * is_new}")
         Y.backward(seen)
         demand_gradients(case, ours, leaves)

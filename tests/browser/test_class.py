@@ -21,7 +21,7 @@ from tests.browser.assistant import Assistant
 LSTM = Assignment("02_lstm")
 EXERCISE, CHECK = "init_forget_bias", "init_forget_bias.negative"
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), toolbox.needs_sandbox]
-RIGHT, WRONG = "torch.full((H,), -3.25", "torch.full((H,), 3.25"  # in the check
+RIGHT, WRONG = "(H,), value, dtype", "(H,), -value, dtype"  # in the check
 POLICY = """\
 percent_per_day = 10
 [due]

@@ -244,6 +244,18 @@ def test_a_kernel_that_takes_no_messages_is_ended():
 
 
 @needs_sandbox
+def test_a_kernel_that_was_killed_is_used_no_more_however_long_its_end_takes(monkeypatch):
+    with Kernel("02_lstm") as kernel:
+        request = kernel.submit("1")
+        monkeypatch.setattr(type(kernel._provisioner.process), "poll", lambda process: None)
+        kernel.kill()
+        assert not kernel.is_alive
+        for use in (lambda: kernel.run("1", 1), lambda: kernel.settle(request, 1)):
+            with pytest.raises(KernelDied, match="ended before"):
+                use()
+
+
+@needs_sandbox
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_a_kernel_has_no_way_to_the_terminal(is_warm, capfd):
     with Kernel("02_lstm", is_warm=is_warm) as kernel:

@@ -146,5 +146,5 @@ def test_a_mistake_that_some_inputs_hide_would_be_noticed(monkeypatch, exercise)
     hidden = Bug("nothing is wrong", cell_gradient, None)
     monkeypatch.setitem(BUGS, exercise, [hidden])
     found = list(other_inputs.other_inputs(exercise))
-    assert len(found) == other_inputs.TIMES
+    assert len(found) == other_inputs.WRONG
     assert all("cell_gradient passes all checks with inputs" in line for line in found)
