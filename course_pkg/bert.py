@@ -56,11 +56,11 @@ def mask_tokens(
     Returns:
         The texts with gaps; and the targets: the true words where one was chosen, -100 elsewhere.
     """
-    device = tokens.device
-    ordinary = ~torch.isin(tokens, torch.tensor(special, device=device))
-    chosen = ordinary & (torch.rand(tokens.shape, generator=generator, device=device) < 0.15)
-    fate = torch.rand(tokens.shape, generator=generator, device=device)
-    drawn = torch.randint(V, tokens.shape, generator=generator, device=device)
+    ordinary = ~torch.isin(tokens, tokens.new_tensor(special))
+    shape, device = tokens.shape, tokens.device
+    choice, fate = torch.rand(2, *shape, generator=generator, device=device)
+    drawn = torch.randint(V, shape, generator=generator, device=device)
+    chosen = ordinary & (choice < 0.15)
     inputs = torch.where(chosen & (fate < 0.8), mask, tokens)
     inputs = torch.where(chosen & (fate >= 0.9), drawn, inputs)
     return inputs, torch.where(chosen, tokens, -100)

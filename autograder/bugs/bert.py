@@ -1573,8 +1573,13 @@ def gamma_refused(state):
 NEVER = "a draw hits the border once in 16 million times"
 equivalent(
     mask_tokens,
-    "chosen = ordinary & (torch.rand(tokens.shape, generator=generator) < 0.15) → "
-    "chosen = ordinary & (torch.rand(tokens.shape, generator=generator) <= 0.15)",
+    "choice, fate = torch.rand(2, *shape, generator=generator, device=device) → "
+    "fate, choice = torch.rand(2, *shape, generator=generator, device=device)",
+    "the two are drawn alike, each for itself",
+)
+equivalent(
+    mask_tokens,
+    "chosen = ordinary & (choice < 0.15) → chosen = ordinary & (choice <= 0.15)",
     NEVER,
 )
 equivalent(
