@@ -1570,6 +1570,16 @@ def gamma_refused(state):
     return load_bert(state)
 
 
+@bug(
+    load_bert,
+    "names that end with neither weight nor bias are left out without a word",
+    told_by="the state has bert.pooler.dense.scale",
+)
+def drops_other_kinds(state):
+    ends = ("weight", "bias", "gamma", "beta")
+    return load_bert({name: value for name, value in state.items() if name.endswith(ends)})
+
+
 NEVER = "a draw hits the border once in 16 million times"
 equivalent(
     mask_tokens,

@@ -623,7 +623,8 @@ def refuses(load, case):
     """raises ValueError for an unknown name, and for a decoder that is not the embedding"""
     theirs = published(case, 7, 5, 4, 1)
     names = ("bert.encoder.layer.0.crossattention.self.query.weight", "classifier.weight")
-    for name in (*names, "bert.embeddings.extra.weight", "cls.predictions.extra.weight"):
+    names += ("bert.embeddings.extra.weight", "cls.predictions.extra.weight")
+    for name in (*names, "bert.pooler.dense.scale", "bert.encoder.layer.0.output.dense.scale"):
         other = {**theirs, name: case.randn(4, 4)}
         case.raises(ValueError, lambda other=other: load(other), f"the state has {name}")
     for kind, shape in (("weight", (7, 4)), ("bias", (7,))):

@@ -465,8 +465,9 @@ def by_replacing(state):
             new = new.replace(old, changed)
         known = new.startswith(("pooler.", "transform.", "norm.", "next_sentence."))
         tables = [f"embeddings.{part}." for part in ("token", "position", "segment", "norm")]
-        known |= new.startswith(tuple(tables))
-        if "cross" in new or not (known or new.startswith("layers.")):
+        known |= new.startswith((*tables, "layers."))
+        known &= name.endswith((".weight", ".bias", ".gamma", ".beta"))
+        if "cross" in new or not known:
             raise ValueError(name)
         new = new.replace("pooler.dense", "pooler")
         if new.startswith(("embeddings.", "layers.")):
