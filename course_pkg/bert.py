@@ -434,6 +434,7 @@ def best_span(
         margin: by how much an answer must beat "no answer"; it may be negative.
     Returns:
         The first and the last token of each text's answer, whole numbers; 0 and 0 for no answer.
+        Of several equally good spans, any.
     Raises:
         ValueError: longest is less than 1.
     """
@@ -462,7 +463,8 @@ def load_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:
     Returns:
         A state dict for `BertPretraining`, with the parts that were given.
     Raises:
-        ValueError: the state holds an unknown name, or a decoder that is not the embedding.
+        ValueError: the state holds an unknown name, or a decoder that does not repeat the
+            embedding and the bias.
     """
     outside = {
         "embeddings.word_embeddings": "bert.embeddings.token",

@@ -265,13 +265,13 @@ def language_model_loss(
 ) -> Float[Tensor, ""]:
     """Measure how surprising each next token is, on average, in nats.
 
-    L = - mean over b and t < T of log softmax(logits[b, t])[tokens[b, t+1]]
+    loss = - mean over b and t = 0 … T-2 of log softmax(logits[b, t])[tokens[b, t+1]]
 
     Args:
         logits: the model's scores at every position.
         tokens: the texts that it has read; those of position t+1 are the targets of position t.
-        lengths: how many tokens of each text are real, at least 1; all when None. Padding after
-            them is no target.
+        lengths: how many tokens of each text are real, at least 1, and at least 2 somewhere; all
+            when None. Padding after them is no target.
     Returns:
         The mean over all targets of the batch.
     """

@@ -253,7 +253,7 @@ class CachedWriter(CachedGPT, Writer):
 
         Args:
             tokens: the texts, at least one token each; they are not changed.
-            count: how many tokens to add at most.
+            count: how many tokens to add at most; with 0 the texts come back as they are.
             temperature, top_k, top_p: as in `token_probabilities`.
             stop: a token that ends a text. After it a text gets nothing but stop, and when every
                 text has drawn it, writing ends. A stop token in what was given ends nothing.

@@ -287,7 +287,7 @@ def rwkv_time_mixing(
 
     Args:
         R: receptances, before σ.
-        K, V: keys and values, after the token shift.
+        K, V: keys and values.
         w: how fast each channel forgets, positive.
         u: what the key of the present step gets in place of a decay.
         state: of the steps s ≤ 0, the mean of their values, weighed by α_1s, and log Σ_s α_1s;
@@ -324,7 +324,8 @@ def short_convolution(
         taps: the weights of each feature, the last one for the present step.
         past: the W-1 inputs before the first; zeros when None.
     Returns:
-        The outputs y_1 … y_T, and the last W-1 inputs, those of past among them if T < W-1.
+        The outputs y_1 … y_T, and the last W-1 inputs, those of past among them if T < W-1. With
+        W = 1 these are none: (B, 0, D).
     """
     (B, T, D), W = X.shape, taps.shape[1]
     if past is None:

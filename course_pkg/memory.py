@@ -75,7 +75,7 @@ def sharpen(w: Float[Tensor, "B N"], gamma: Float[Tensor, "B"]) -> Float[Tensor,
         w: the weights.
         gamma: γ ≥ 1; 1 changes nothing. However large it is, the result is finite.
     Returns:
-        w', which sums to one.
+        w', which sums to one. Its gradient is finite, too, where weights are zero.
     """
     # A common factor cancels. With the largest weight at one, not all powers can become zero.
     power = (w / w.amax(dim=1, keepdim=True).detach()) ** gamma[:, None]
@@ -237,7 +237,7 @@ def dnc_usage(
     What was written is in use; what was read by a head whose free gate is open no longer is.
 
     Args:
-        usage: u_{t-1}, from 0 (free) to 1 (in use).
+        usage: u_{t-1}, from 0 (free) to 1 (in use); it is not changed.
         w_write: the write head's weights at the previous step.
         w_read: the weights of the R read heads at the previous step.
         free: f, the free gates of the read heads, in [0, 1].
@@ -277,7 +277,7 @@ def dnc_links(
     written last. A write to a row cuts the links that the row had.
 
     Args:
-        links: L_{t-1}; zero before the first write.
+        links: L_{t-1}; zero before the first write. It is not changed, nor is precedence.
         precedence: p_{t-1}; zero before the first write.
         w_write: w, the write head's weights; their sum is at most one.
     Returns:

@@ -76,7 +76,7 @@ def rnn_backward(
     (Werbos 1990; Goodfellow et al. 2016, §10.2.2)
 
     Args:
-        grad_outputs: ∂ℓ_t/∂h_t, what each step's own loss asks of its output.
+        grad_outputs: ∂ℓ_t/∂h_t, the gradient of each step's own loss by its state.
         outputs: h_1 … h_T, as `rnn_forward` returned them; they are not changed in place.
         X, W, h_0: what `rnn_forward` was given.
     Returns:

@@ -181,7 +181,7 @@ def bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
         hypotheses: the translations, as lists of words.
         references: one right translation of each.
     Returns:
-        A number from 0 to 100; 0 when some p_n is zero.
+        A number from 0 to 100; 0 when some p_n is zero, or there is no n-gram of that length.
     Raises:
         ValueError: hypotheses and references differ in number.
     """
@@ -328,8 +328,8 @@ def beam_search(
         max_length: how many words a hypothesis may have, EOS included.
         alpha: the power of the length, at least 0.
     Returns:
-        The kept hypotheses, best first: each one's words without BOS, with EOS if it has ended,
-        and its log-probability, which is not divided by anything.
+        At most `width` hypotheses, best first: each one's words without BOS, with EOS if it has
+        ended, and its log-probability, which is not divided by anything.
     """
     s, memory = decoder.start(h.expand(width, -1, -1), mask.expand(width, -1))
     words = mask.new_full((width, 1), BOS, dtype=torch.long)

@@ -272,9 +272,10 @@ class PreemptingScheduler(Scheduler):
     def preempt(self, number: int) -> None:
         """Take the blocks of a running sequence and its group, who then wait before all others.
 
-        Their order stays the same. Work that was planned for them in this step is planned no more,
-        and they are computed again later. Copies that are planned stay: they are made in their
-        order, and what comes after them may depend on them.
+        Their order stays the same, and each of them counts as one more in `preemptions`. Work that
+        was planned for them in this step is planned no more, and they are computed again later.
+        Copies that are planned stay: they are made in their order, and what comes after them may
+        depend on them.
         """
         ### BEGIN SOLUTION
         members = self.members(number)
@@ -306,6 +307,8 @@ class PreemptingScheduler(Scheduler):
 
     def enter(self, members: list[int]) -> None:
         """Let a group run: find what is cached of it, and plan its work in this step.
+
+        The tokens that are found are added to `hits`, when the group enters.
 
         Raises:
             OutOfBlocks: there are too few blocks for that work, or fewer than the watermark would
@@ -413,7 +416,7 @@ class ModelRunner:
             batch: (tokens, start, blocks) for each sequence: new tokens, at least one; the position
                 of the first; and the blocks of its table, which the new tokens have slots in.
         Returns:
-            The logits after the last token of each, none for an empty batch. The cache holds the
+            The logits after the last token of each; no rows for an empty batch. The cache holds the
             keys and values of the new tokens.
         """
         ### BEGIN SOLUTION
@@ -575,9 +578,9 @@ class EngineCore:
     def step(self) -> list[tuple[int, int]]:
         """Compute what the scheduler chooses, and add a token wherever all others are computed.
 
-        If the model raises, or gives what are no numbers, the engine is as it was, except that
-        blocks may have changed hands: no token is added or lost, no generator has drawn, and the
-        next step tries again.
+        If the model raises, even a KeyboardInterrupt, or gives what are no numbers, the engine is
+        as it was, except that blocks may have changed hands: no token is added or lost, no
+        generator has drawn, and the next step tries again.
 
         Returns:
             (number, token) for every token that was added. Tokens of a beam search are not among

@@ -359,7 +359,7 @@ def label_smoothing_loss(
         logits: the scores of all V words.
         targets: the right words.
         smoothing: ε, at least 0 and less than 1.
-        ignore: the mean is over the places whose target is not this word.
+        ignore: the mean is over the places whose target is not this word, at least one.
     Returns:
         The loss, in nats.
     Raises:

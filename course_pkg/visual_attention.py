@@ -167,7 +167,7 @@ def doubly_stochastic_penalty(
 
     Args:
         p: the attention weights for each word.
-        mask: which words count: True for words, False for padding.
+        mask: which words count: True for words and <end>, False for padding.
     Returns:
         The penalty.
     """
@@ -192,7 +192,7 @@ def reinforce_loss(
     Args:
         log_y: log P(y_t), the log-probabilities of the true words.
         log_p: log-probabilities of the locations that were chosen.
-        mask: which words count: True for words, False for padding.
+        mask: which words count: True for words and <end>, False for padding.
         baseline: b, the reward to expect.
     Returns:
         The loss, and R of each picture, without a gradient.

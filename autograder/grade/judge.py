@@ -228,7 +228,8 @@ class Judging:
                 self._is_final = False
             if had_less and solutions.was_given_up:
                 limit = f"{self._calls.seconds:g} s for a call"
-                self._note(planned, f"{exercise.name} had {limit}, as others ran out of time.")
+                why = "others ran out of time or ended its process"
+                self._note(planned, f"{exercise.name} had {limit}, as {why}.")
             if not report.passed:
                 report.broken_parts = self._broken(exercise, sources, solutions)
             report.breach = found

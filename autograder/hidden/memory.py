@@ -220,23 +220,6 @@ def gradients(sharp, case):
 
 
 @check(sharpen, see="Against the blur")
-def zeros(sharp, case):
-    """keeps weights of zero at zero, with a finite gradient"""
-    B, N = case.sizes(2, low=4)
-    w = focus(case, B, N)
-    w[:, 1] = 0
-    w = (w / w.sum(dim=1, keepdim=True)).requires_grad_()
-    gamma = (1.5 + case.rand(B)).requires_grad_()
-    result = sharp(w, gamma)
-    case.shape(result, (B, N), "w")
-    case.equal(result[:, 1], torch.zeros(B), "w of the row without weight")
-    result[:, 0].sum().backward()
-    for name, tensor in (("w", w), ("gamma", gamma)):
-        finite = tensor.grad is not None and tensor.grad.isfinite().all()
-        case.that(finite, f"The gradient of {name} should be finite, yours is not.")
-
-
-@check(sharpen, see="Against the blur")
 def shares_the_largest(sharp, case):
     """shares the weight between two equally large ones when γ is very large"""
     w = torch.tensor([[0.1, 0.35, 0.2, 0.35], [0.5, 0.1, 0.4, 0.0]], dtype=torch.float64)

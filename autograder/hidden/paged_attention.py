@@ -278,7 +278,7 @@ def revived(caches, case):
     same(case, found_among(cache, "abc"), [1, 0, 0], "which of a, b, c are still found")
 
 
-@check(PrefixCache, weight=2, see="A freed block that is still in a chain")
+@check(PrefixCache, weight=2, see="Found or idle, never both")
 def new_content(caches, case):
     """does not find a block by the name of what it held before it was handed out anew"""
     cache, owned = filled(caches, "ab", 2)
@@ -357,7 +357,7 @@ def fork_of_a_fork(managers, case):
     same(case, [*seen, manager.allocator.available], [1, 1, 0, 3, 1, 1, 0, 12], what)
 
 
-@check(BlockManager, weight=2, see="A freed block that is still in a chain")
+@check(BlockManager, weight=2, see="Found or idle, never both")
 def end_of_the_chain_first(managers, case):
     """forgets the end of a text before its beginning, and stops at the first gap"""
     manager, text = managers(4, 2), list(range(8))

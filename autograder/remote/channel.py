@@ -57,6 +57,7 @@ class Channel:
     ):
         self.ended: str | None = None  # why
         self.was_given_up = False  # another child would be as slow
+        self._was_left = False  # the child ended, by itself or for what it used
         self._process = process
         self._patience = patience
         self._grace = grace
@@ -163,6 +164,8 @@ class Channel:
             return self._exchange(header, encoder, seconds)
         except Failure:
             wasted = time.monotonic() - started
+            if self._was_left:  # filling the memory takes little time, and all the others wait
+                wasted = max(wasted, self._patience.usual / 2)
             self._patience.waste(wasted)
             if is_last and wasted >= seconds:
                 self.was_given_up = True
@@ -210,6 +213,7 @@ class Channel:
             raise Failure(f"{name} {text}.") from None
         except (EOFError, OSError):
             text = "ended its Python process"
+            self._was_left = True
             self.end(f"an earlier call {text}", 1.0)
             raise Failure(f"{name} {text}.") from None
         except _MALFORMED as error:

@@ -9,7 +9,7 @@ class Patience:
     Honest code needs a small part of it. A loop without end needs all of it, and often so does
     everything that calls it; others wait for their grades meanwhile. Once as much time was wasted
     as one has, by the first that needs all of it or by several that fail slowly, those after it
-    have a fifth.
+    have a fifth. To end the process twice counts as much.
 
     Args:
         usual: seconds that each has.

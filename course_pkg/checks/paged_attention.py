@@ -577,7 +577,7 @@ def remembers(caches, case):
         same(case, seen[: 5 * step + 5], expected[: 5 * step + 5], what)
 
 
-@check(PrefixCache, see="A freed block that is still in a chain")
+@check(PrefixCache, see="Found or idle, never both")
 def first_stays(caches, case):
     """finds the first of two blocks that were registered under the same name"""
     cache, owned = filled(caches, "ab", 4)

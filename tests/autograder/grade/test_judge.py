@@ -13,7 +13,7 @@ from autograder.author.trials import examine, exercises
 from autograder.grade.judge import SLOW, Bounds, Judging, at_fault
 from autograder.grade.kernel import Kernel, start
 from autograder.grade.plan import Plan
-from autograder.grade.solutions import Solutions
+from autograder.grade.solutions import Served, Solutions
 from autograder.grade.verdict import Step
 from autograder.handout.exercise import exercises as sources
 from course_pkg.checking.failure import Failure
@@ -95,8 +95,27 @@ def test_a_solution_without_end_costs_the_other_exercises_nothing():
     shown = text(verdict.outputs[1])
     assert "gru_step ran for more than 2 s" in shown and "ran for too long" in shown
     assert max(map(len, shown.splitlines())) <= WIDTH
-    note = "chrono_bias had 0.4 s for a call, as others ran out of time."
+    note = "chrono_bias had 0.4 s for a call, as others ran out of time or ended its process."
     assert verdict.notes == {"check_chrono_bias": note}
+
+
+def test_a_solution_that_ends_the_process_does_so_a_few_times_only(monkeypatch):
+    """Filling the memory ends it too: quickly each time, and all others wait for their grades."""
+    forks = []
+    serve = Served.__init__
+    monkeypatch.setattr(Served, "__init__", lambda *about: forks.append(about) or serve(*about))
+    ends = "def {}(*inputs):\n    import os\n    os._exit(1)"
+    steps = [
+        Step("gru_step", ends.format("gru_step")),
+        Step("check_gru_step", ""),
+        *SOLUTION,
+        Step("chrono_bias", ends.format("chrono_bias")),
+        Step("check_chrono_bias", ""),
+    ]
+    verdict = Judging(LSTM, Plan.read(LSTM.solved)).judge(steps)
+    assert verdict.points["check_init_forget_bias"] == 2.0 == sum(verdict.points.values())
+    assert len(forks) == 3 + 1 + 1
+    assert "ended its process" in verdict.notes["check_chrono_bias"]
 
 
 def test_slow_cells_leave_time_for_the_solutions_below_them():
