@@ -41,6 +41,18 @@ def judge(*sources: str, **bounds):
     return Judging(LSTM, Plan.read(LSTM.solved), bounds=Bounds(**bounds)).judge(steps)
 
 
+def judge_around_a_right_one(source: str, **bounds):
+    """Judge two exercises that are solved in the same way, and a right solution between them."""
+    steps = [
+        Step("gru_step", source.format("gru_step")),
+        Step("check_gru_step", ""),
+        *SOLUTION,
+        Step("chrono_bias", source.format("chrono_bias")),
+        Step("check_chrono_bias", ""),
+    ]
+    return Judging(LSTM, Plan.read(LSTM.solved), bounds=Bounds(**bounds)).judge(steps)
+
+
 def text(cell: list[dict]) -> str:
     return "".join(output.get("text", output.get("evalue", "")) for output in cell)
 
@@ -79,14 +91,7 @@ def test_a_cell_that_was_stopped_is_told_to_a_person():
 
 def test_a_solution_without_end_costs_the_other_exercises_nothing():
     endless = "def {}(*inputs):\n    while True:\n        pass"
-    steps = [
-        Step("gru_step", endless.format("gru_step")),
-        Step("check_gru_step", ""),
-        *SOLUTION,
-        Step("chrono_bias", endless.format("chrono_bias")),
-        Step("check_chrono_bias", ""),
-    ]
-    verdict = Judging(LSTM, Plan.read(LSTM.solved), bounds=Bounds(call=2.0)).judge(steps)
+    verdict = judge_around_a_right_one(endless, call=2.0)
     assert verdict.points == {
         "check_gru_step": 0.0,
         "check_init_forget_bias": 2.0,
@@ -105,14 +110,7 @@ def test_a_solution_that_ends_the_process_does_so_a_few_times_only(monkeypatch):
     serve = Served.__init__
     monkeypatch.setattr(Served, "__init__", lambda *about: forks.append(about) or serve(*about))
     ends = "def {}(*inputs):\n    import os\n    os._exit(1)"
-    steps = [
-        Step("gru_step", ends.format("gru_step")),
-        Step("check_gru_step", ""),
-        *SOLUTION,
-        Step("chrono_bias", ends.format("chrono_bias")),
-        Step("check_chrono_bias", ""),
-    ]
-    verdict = Judging(LSTM, Plan.read(LSTM.solved)).judge(steps)
+    verdict = judge_around_a_right_one(ends)
     assert verdict.points["check_init_forget_bias"] == 2.0 == sum(verdict.points.values())
     assert len(forks) == 3 + 1 + 1
     assert "ended its process" in verdict.notes["check_chrono_bias"]
