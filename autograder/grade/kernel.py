@@ -185,8 +185,7 @@ class Kernel:
     @property
     def is_alive(self) -> bool:
         """Say whether it still runs; one that was killed does not, however long its end takes."""
-        process = self._provisioner.process
-        return not self._is_killed and process is not None and process.poll() is None
+        return self._runs() and not self._is_killed
 
     def run(self, source: str, seconds: float) -> tuple[list[NotebookNode], bool]:
         """Run a cell.
@@ -283,15 +282,18 @@ class Kernel:
             self._manager.cleanup_resources()
         self._manager.context.destroy(linger=0)
 
+    def _runs(self) -> bool:
+        process = self._provisioner.process
+        return process is not None and process.poll() is None
+
     def _demand_alive(self) -> None:
         if self._is_killed:
             raise KernelDied(self.reason or "it was ended before")
 
     def _wait_for_end(self) -> None:
         """Wait a moment for a kernel that was killed, more closely than its manager does."""
-        process = self._provisioner.process
         deadline = time.monotonic() + 1.0
-        while process is not None and process.poll() is None and time.monotonic() < deadline:
+        while self._runs() and time.monotonic() < deadline:
             time.sleep(0.002)
 
     def _wait_for_welcome(self) -> None:
