@@ -90,6 +90,7 @@ score: env
 
 thorough: env
 	@$(RUN) autograder score --thorough --jobs 2
+	@$(RUN) tests.across_the_wire
 	@$(RUN) tests.alternatives.notebooks
 
 seeds: env

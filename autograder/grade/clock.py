@@ -6,13 +6,16 @@ processes cannot hide, their number is bounded, too.
 """
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable
 
 from autograder.grade.sandbox import Limits
 from autograder.grade.watch import descendants
 
 SECONDS = 0.1  # between two looks
+LOOK = 0.5  # seconds between two looks where nothing depends on being exact
 STARTS = 100  # processes and threads of a sandbox, those before the clock began among them
 _OWN, _CHILDREN, _START = slice(11, 13), slice(13, 15), 19  # fields of /proc/PID/stat behind ")"
 _TICK = 100  # in a second, on every Linux (see time(7), "USER_HZ")
@@ -78,15 +81,47 @@ class Clock(threading.Thread):
         """
         own, alive, newest = {}, 0.0, 0
         for pid in descendants(self._pid, Limits().processes + 1):
-            try:
-                with open(f"/proc/{pid}/stat") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:  # it has just ended
+            if not (fields := _fields(pid)):
                 continue
             own[pid, fields[_START]] = seconds = sum(map(int, fields[_OWN])) / _TICK
             alive += seconds + sum(map(int, fields[_CHILDREN])) / _TICK
             newest = max(newest, _number_inside(pid))
         return own, alive, newest
+
+
+class Meter:
+    """Say when what runs below a process has used its processor time, to about a second.
+
+    Args:
+        pid: the process.
+        seconds: how much they may use together, from now on.
+    """
+
+    def __init__(self, pid: int, seconds: float = math.inf):
+        self._pid = pid
+        self._most = seconds if seconds == math.inf else seconds + self._used()
+        self._next = time.monotonic() + LOOK
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether they have used more."""
+        if self._most == math.inf or time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + LOOK
+        return self._used() > self._most
+
+    def _used(self) -> float:
+        """Add up what all of them, and children of theirs that have ended, have used so far."""
+        below = map(_fields, descendants(self._pid, Limits().processes + 1))
+        times = (fields[_OWN] + fields[_CHILDREN] for fields in below if fields)
+        return sum(int(ticks) for four in times for ticks in four) / _TICK
+
+
+def _fields(pid: int) -> list[str]:
+    """Read what the system says about a process; nothing if it has just ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()
+    return []
 
 
 def _number_inside(pid: int) -> int:

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
 from autograder.grade.errors import KernelDied
-from autograder.grade.kernel import Kernel, start
+from autograder.grade.kernel import Kernel, ran_for, start
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.points import earned, told
 from autograder.grade.reading import whole
@@ -30,6 +31,7 @@ from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
 from course_pkg.checking.uses import breach
 
+PROCESSOR = 1 / 3  # of the seconds of a cell of the assignment; a right one computes for .5 s
 SHARE = 0.5  # of the time left for a student's own cells that a single one may take
 EXPLAINING = 15.0  # seconds for finding out why checks fail, which takes most exercises .1
 SLOW = 2.0  # seconds; a student's own cell that took longer does not run again in a new kernel
@@ -42,7 +44,8 @@ class Bounds:
     """Seconds of wall-clock time.
 
     Args:
-        cell: for a cell of the assignment to run (see Patience).
+        cell: for a cell of the assignment to run (see Patience); with a third of it as its
+            processor's time, so that one that computes without end is stopped early.
         own: for a cell that a student has added.
         all_own: for all of these together.
         call: for a call of a solution, of its processor's time (see guard.deadline).
@@ -148,7 +151,8 @@ class Judging:
         self._kernel = self.start(self.assignment.name, self.files)
         for step, seconds in self._done:
             if self._is_planned(step) or seconds < SLOW:
-                self._kernel.run(step.source, self._patience(step).seconds)
+                seconds = self._patience(step).seconds
+                self._kernel.run(step.source, seconds, self._processor(step, seconds))
         return self._kernel
 
     def _run(self, step: Step) -> list:
@@ -156,17 +160,19 @@ class Judging:
         if not step.source.strip():
             return []
         started = time.monotonic()
+        seconds = self._left(step)
+        processor = self._processor(step, seconds)
         try:
-            if time.monotonic() > self._end:
+            if started > self._end:
                 raise KernelDied(f"all together took more than {self.bounds.submission:g} s")
-            kernel, seconds = self.kernel(), self._left(step)
             if seconds <= 0:
                 raise KernelDied(f"its own cells ran for more than {self.bounds.all_own:g} s")
+            kernel = self.kernel()
             started = time.monotonic()  # a new process is not this cell's doing
-            outputs, in_time = kernel.run(step.source, seconds)
+            outputs, in_time = kernel.run(step.source, seconds, processor)
         except KernelDied as error:
             took = time.monotonic() - started
-            self._patience(step).waste(took)
+            self._patience(step).waste(seconds if took > processor else took)
             self._charge(step, took)
             self.notes[""] = f"A cell did not run to its end: {error}."
             return [_error("KernelDied", str(error))]
@@ -175,7 +181,7 @@ class Judging:
         self._done.append((step, took))
         if not in_time:
             self._patience(step).waste(seconds)
-            text = f"it ran for more than {round(seconds, 1):g} s"
+            text = ran_for(seconds, processor)
             self.notes[""] = f"A cell did not run to its end: {text}."
             outputs.append(_error("CellTimeoutError", text))
         return outputs
@@ -191,6 +197,10 @@ class Judging:
         if self._is_planned(step):
             return left
         return min(left, SHARE * (self.bounds.all_own - self._ran))
+
+    def _processor(self, step: Step, seconds: float) -> float:
+        """Give the processor's time that a cell has; a student's own ones have little anyway."""
+        return PROCESSOR * seconds if self._is_planned(step) else math.inf
 
     def _patience(self, step: Step) -> Patience:
         return self._cells if self._is_planned(step) else self._own_cells

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_output, output_from_msg
 
 from autograder.grade import sandbox
+from autograder.grade.clock import Meter
 from autograder.grade.errors import KernelDied, TemplateEnded
 from autograder.grade.provisioner import NAME, SandboxKernels, SandboxProvisioner
 from autograder.grade.reading import whole
@@ -98,6 +100,12 @@ def _shorten(content: dict) -> None:
     if "traceback" in content:
         content["traceback"] = content["traceback"][:LINES]
     content["metadata"] = {}
+
+
+def ran_for(seconds: float, processor: float = math.inf) -> str:
+    """Say that a cell took more than it may."""
+    its_processor = f", or {round(processor, 1):g} s of processor time" * (processor < math.inf)
+    return f"it ran for more than {round(seconds, 1):g} s{its_processor}"
 
 
 def start(assignment: str, files: Path | None = None) -> "Kernel":
@@ -187,12 +195,15 @@ class Kernel:
         """Say whether it still runs; one that was killed does not, however long its end takes."""
         return self._runs() and not self._is_killed
 
-    def run(self, source: str, seconds: float) -> tuple[list[NotebookNode], bool]:
+    def run(
+        self, source: str, seconds: float, processor: float = math.inf
+    ) -> tuple[list[NotebookNode], bool]:
         """Run a cell.
 
         Args:
             source: its source.
             seconds: the time that it has.
+            processor: how much of its processors' time it may use in it.
         Returns:
             The outputs, and whether it ended in time.
         Raises:
@@ -200,14 +211,12 @@ class Kernel:
         """
         outputs = Outputs()
         request = self.submit(source, store_history=True)
-        if self.settle(request, seconds, outputs):
+        if self.settle(request, seconds, outputs, processor):
             return outputs.found, True
         self.interrupt()
         if not self.settle(request, GRACE, outputs):
             self.kill()
-            raise KernelDied(
-                f"it ran for more than {round(seconds, 1):g} s, and could not be interrupted"
-            )
+            raise KernelDied(f"{ran_for(seconds, processor)}, and could not be interrupted")
         return outputs.found, False
 
     def submit(self, source: str, *, store_history: bool = False) -> str:
@@ -229,7 +238,13 @@ class Kernel:
             self.kill()
             raise KernelDied("it takes no requests") from None
 
-    def settle(self, request: str, seconds: float, outputs: Outputs | None = None) -> bool:
+    def settle(
+        self,
+        request: str,
+        seconds: float,
+        outputs: Outputs | None = None,
+        processor: float = math.inf,
+    ) -> bool:
         """Wait until a request is done, and collect its outputs.
 
         Returns:
@@ -244,9 +259,10 @@ class Kernel:
         poller.register(shell, zmq.POLLIN)
         poller.register(iopub, zmq.POLLIN)
         replied = idle = False
+        meter = Meter(self.pid, processor)
         while not (replied and idle):
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 or meter.is_over:
                 return replied  # a flood has cost the message that says "idle"
             ready = dict(poller.poll(int(min(left, 0.2) * 1000)))
             if not ready and not self.is_alive:

@@ -329,7 +329,7 @@ def values(convert, case):
 @check(pairs_to_halves, see="Weights that change layout")
 def numbered(convert, case):
     """takes columns 0 to 7 of a single head in the order 0, 2, 4, 6, 1, 3, 5, 7"""
-    W = torch.arange(8.0).expand(3, 8)
+    W = torch.arange(8.0).repeat(3, 1)
     expected = torch.tensor([0.0, 2, 4, 6, 1, 3, 5, 7]).expand(3, 8)
     case.equal(convert(W, 1), expected, "reordered W")
 

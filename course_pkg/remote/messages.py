@@ -10,7 +10,7 @@ import json
 import math
 import operator
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,6 +34,7 @@ LONGEST_RANGE = 1 << 20
 MESSAGE = 4000  # characters of a failure
 LABEL = 200  # characters of an object's name, kind and type
 _NAME = 100  # characters of a type's name
+_FIELDS = 100  # of a named tuple
 _INT_BITS = 1 << 16
 _CHUNK = 1 << 20
 _LENGTHS = struct.Struct("!IQ")  # of the header and of the body
@@ -93,7 +94,7 @@ class Encoder:
         number = self._numbers[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
         self._specs.append(spec)
-        self._parts.append(_to_bytes(tensor))
+        self._parts.append(_to_bytes(tensor, spec["order"]))
         if tensor.is_leaf and tensor.grad is not None:
             spec["grad"] = self.tensor(tensor.grad.detach())
         return number
@@ -296,6 +297,7 @@ def _spec(tensor: Tensor) -> dict:
     return {
         "dtype": name,
         "shape": list(tensor.shape),
+        "order": _order(tensor),
         "requires_grad": tensor.requires_grad,
         "leaf": tensor.is_leaf,
         "parameter": isinstance(tensor, nn.Parameter),
@@ -303,9 +305,22 @@ def _spec(tensor: Tensor) -> dict:
     }
 
 
-def _to_bytes(tensor: Tensor) -> bytes:
-    """Give the numbers of a tensor, row by row."""
+def _order(tensor: Tensor) -> list[int]:
+    """Give the order of the axes in which the numbers of a tensor lie in memory.
+
+    A transposed tensor arrives as one, so that `view` fails there if it fails here.
+    """
+    order = list(range(tensor.ndim))
+    if tensor.layout == torch.strided and not tensor.is_contiguous():
+        by_stride = sorted(order, key=tensor.stride, reverse=True)
+        order = by_stride if tensor.permute(by_stride).is_contiguous() else order
+    return order
+
+
+def _to_bytes(tensor: Tensor, order: list[int]) -> bytes:
+    """Give the numbers of a tensor in the order of these axes, the last one fastest."""
     dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
+    dense = dense.permute(order)
     # A copy, because torch calls a single entry contiguous whatever its stride, and view does not.
     dense = dense.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return dense.reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -317,6 +332,7 @@ def _checked(spec: object) -> dict:
         case {
             "dtype": str(dtype),
             "shape": list(shape),
+            "order": list(order),
             "requires_grad": bool(requires_grad),
             "leaf": bool(),
             "parameter": bool(),
@@ -325,6 +341,8 @@ def _checked(spec: object) -> dict:
             sizes_fit = all(type(size) is int and 0 <= size < _SIZE for size in shape)
             if len(shape) > _DIMENSIONS or not sizes_fit:
                 raise WireError("a tensor's shape is malformed")
+            if {*map(type, order)} - {int} or sorted(order) != list(range(len(shape))):
+                raise WireError("the order of a tensor's axes is malformed")
             if math.prod(size for size in shape if size) >= _SIZE:
                 raise WireError("a tensor is too large")
             kind = _DTYPES[dtype]
@@ -347,7 +365,9 @@ def _to_tensor(spec: dict, data: bytearray) -> Tensor:
     dtype = _DTYPES[spec["dtype"]]
     # A byte that is neither 0 nor 1 is no truth value, and undefined behaviour if taken for one.
     tensor = numbers != 0 if dtype == torch.bool else numbers.view(dtype)
-    tensor = tensor.reshape(spec["shape"])
+    order = spec["order"]
+    tensor = tensor.reshape([spec["shape"][axis] for axis in order])
+    tensor = tensor.permute([order.index(axis) for axis in range(len(order))])
     requires_grad = spec["requires_grad"] and spec["leaf"]
     if spec["parameter"]:
         return nn.Parameter(tensor, requires_grad)
@@ -367,18 +387,20 @@ def _exactly(stream: Source, count: int, or_nothing: bool = False) -> bytearray:
 
 
 @functools.lru_cache(maxsize=256)
-def _container_type(kind: str, name: str, fields: tuple[str, ...]) -> type:
-    """Find or make the type of a container; a named tuple's fields become properties."""
+def _container_type(kind: str, name: str, fields: tuple[str, ...]) -> Callable:
+    """Find or make the type of a container; give what makes one from its items."""
     base = _CONTAINERS[kind]
     if name == kind:
         return base
     if name in _SUBCLASSES and issubclass(_SUBCLASSES[name], base):
         return _SUBCLASSES[name]
-    are_names = all(_is_name(field) and field[0] != "_" for field in fields)
+    are_names = all(_is_name(field) for field in fields) and len(fields) <= _FIELDS
     if not _is_name(name) or not are_names or (fields and kind != "tuple"):
         raise WireError("a type's name is malformed")
-    properties = {field: property(operator.itemgetter(place)) for place, field in enumerate(fields)}
-    return type(name, (base,), properties)
+    if not fields:
+        return type(name, (base,), {})
+    named = namedtuple(name, fields)  # type: ignore[misc]  # its name comes with the message
+    return lambda items: named(*items)
 
 
 def _range(start: int, stop: int, step: int) -> range:

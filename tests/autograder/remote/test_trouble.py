@@ -165,7 +165,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_answers(answer):
-    spec = {"dtype": "uint8", "shape": [5056], "requires_grad": False, "leaf": True}
+    spec = {"dtype": "uint8", "shape": [5056], "order": [0], "requires_grad": False, "leaf": True}
     instead = f"""
     import json, struct, sys, time, types
 

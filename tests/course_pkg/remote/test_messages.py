@@ -31,7 +31,7 @@ def message(header: object, body: bytes = b"") -> Decoder:
 
 
 def spec(**changes) -> dict:
-    plain = {"dtype": "float32", "shape": [2], "requires_grad": False, "leaf": True}
+    plain = {"dtype": "float32", "shape": [2], "order": [0], "requires_grad": False, "leaf": True}
     return plain | {"parameter": False, "grad": None} | changes
 
 
@@ -95,6 +95,19 @@ def test_tensors_of_every_layout(tensor):
     torch.testing.assert_close(through(tensor), expected.contiguous(), equal_nan=True)
 
 
+def test_axes_lie_in_memory_as_they_did():
+    x = torch.arange(24.0).reshape(2, 3, 4).permute(2, 0, 1)
+    assert through(x).stride() == x.stride() and torch.equal(through(x), x)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        through(x).view(-1)
+    W = nn.Parameter(x)
+    W.grad = x + 1
+    result = through(W)
+    assert result.stride() == result.grad.stride() == x.stride()
+    assert torch.equal(result.grad, W.grad)
+    assert through(x[:, :, ::2]).is_contiguous()  # what lies between its entries does not cross
+
+
 def test_a_leaf_brings_its_gradient():
     W = nn.Parameter(torch.ones(2, 3))
     W.grad = torch.full((2, 3), 5.0)
@@ -116,6 +129,7 @@ def test_named_tuples_keep_name_and_fields():
     result = through(Pair(torch.ones(2), [1]))
     assert isinstance(result, tuple) and type(result).__name__ == "Pair"
     assert result.state == [1] and torch.equal(result.logits, torch.ones(2))
+    assert result._replace(state=2).state == 2 and result._asdict()["state"] == [1]
 
 
 def test_numpy():
@@ -178,14 +192,18 @@ def test_depth_is_bounded():
         {"tensors": [spec(dtype="object")]},
         {"tensors": [spec(dtype=["float32"])]},
         {"tensors": [spec(shape=[-1])]},
+        {"tensors": [spec(order=[])]},
+        {"tensors": [spec(order=[False])]},
+        {"tensors": [spec(order=["0"])]},
+        {"tensors": [spec(shape=[1, 2], order=[1, 1])]},
         {"tensors": [spec(shape=[True])]},
         {"tensors": [spec(shape=[1 << 50])]},
-        {"tensors": [spec(shape=[1 << 39, 1 << 39, 0])]},
-        {"tensors": [spec(shape=[0] * 100)]},
+        {"tensors": [spec(shape=[1 << 39, 1 << 39, 0], order=[0, 1, 2])]},
+        {"tensors": [spec(shape=[0] * 100, order=[*range(100)])]},
         {"tensors": [spec(shape=[0], grad=7)]},
         {"tensors": [spec(shape=[0], grad=-1)]},
         {"tensors": [spec(shape=[0], dtype="int64", requires_grad=True)]},
-        {"tensors": [spec(shape=[0], grad=1), spec(shape=[0, 1])]},
+        {"tensors": [spec(shape=[0], grad=1), spec(shape=[0, 1], order=[0, 1])]},
         {"tensors": [None]},
     ],
     ids=lambda header: str(header)[:60],
@@ -217,6 +235,10 @@ def test_lying_headers_are_refused(header):
         ["dict", "dict", [], [["list", "list", [], []], 1]],
         ["tuple", "a b", [], []],
         ["tuple", "A", ["__class__"], []],
+        ["tuple", "A", ["class"], [1]],
+        ["tuple", "A", ["a", "a"], [1, 2]],
+        ["tuple", "A", ["a", "b"], [1]],
+        ["tuple", "A", [f"a{n}" for n in range(101)], [0] * 101],
         ["tuple", "Size", [], ["a"]],
         ["list", "A", ["append"], []],
         ["list", "list", []],
