@@ -1,6 +1,6 @@
 """Run every bug and every alternative in another process: do checks tell the same about it there?
 
-    python -m tests.across_the_wire              all of it: some 15 minutes of two processors
+    python -m tests.across_the_wire              all of it: some 10 minutes on two processors
     python -m tests.across_the_wire rnn lstm     these topics
 
 `make thorough` does it. The tests compare one bug and one alternative of each exercise.

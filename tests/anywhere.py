@@ -38,6 +38,7 @@ PARTS = ("fresh", "score", "notebooks")
 THREADS = (1, 2, 4)
 ZONES = ("UTC", "Asia/Kathmandu", "America/St_Johns")
 BUSY_LOOPS = 2
+COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of what failed in a notebook
 
 
 @dataclass
@@ -206,11 +207,11 @@ def notebooks(setting: Setting) -> tuple[str, list[str]]:
         where = str(assignment.solved)
         done = run(setting, "pytest", "--nbval-lax", "-p", "no:cacheprovider", "-rN",
                    "--nbval-cell-timeout=1200", "--tb=short", where)  # fmt: skip
-        claims = re.findall(r"ClaimFailed: (.*)", done.stdout)
-        failed = re.findall(r"(\d+) failed", done.stdout.splitlines()[-1] if done.stdout else "")
         if done.returncode == 0:
             return []
-        return [f"{assignment.name}: {text}" for text in claims or [f"{failed} cells fail"]]
+        shown = COLOURS.sub("", done.stdout)
+        claims = re.findall(r"ClaimFailed: (.*)", shown)
+        return [f"{assignment.name}: {text}" for text in claims or shown.splitlines()[-1:]]
 
     with ThreadPoolExecutor(2) as pool:
         failures = list(pool.map(one, assignments()))

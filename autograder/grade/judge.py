@@ -31,7 +31,9 @@ from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
 from course_pkg.checking.uses import breach
 
-PROCESSOR = 1 / 3  # of the seconds of a cell of the assignment; a right one computes for .5 s
+# Of the seconds of a cell of the assignment. A right one computes for .5 s at the most, and for
+# some 4 s if it imports torch in a kernel that is not warm.
+PROCESSOR = 1 / 3
 SHARE = 0.5  # of the time left for a student's own cells that a single one may take
 EXPLAINING = 15.0  # seconds for finding out why checks fail, which takes most exercises .1
 SLOW = 2.0  # seconds; a student's own cell that took longer does not run again in a new kernel
@@ -172,7 +174,8 @@ class Judging:
             outputs, in_time = kernel.run(step.source, seconds, processor)
         except KernelDied as error:
             took = time.monotonic() - started
-            self._patience(step).waste(seconds if took > processor else took)
+            # What was stopped for computing too long has had all that there is.
+            self._patience(step).waste(max(took, seconds) if took > processor else took)
             self._charge(step, took)
             self.notes[""] = f"A cell did not run to its end: {error}."
             return [_error("KernelDied", str(error))]

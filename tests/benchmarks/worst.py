@@ -25,6 +25,22 @@ from tests.benchmarks.measure import measure
 LSTM = Assignment("02_lstm")
 HONEST = 40
 WORKERS = "2"
+STUBBORN = """\
+while True:
+    try:
+        while True:
+            pass
+    except BaseException:
+        pass
+"""
+FULL_DISK = """\
+data = bytes(1 << 20)
+for n in iter(int, 1):
+    try:
+        open(f"/tmp/{n}", "wb").write(data)
+    except OSError:
+        pass
+"""
 WORST: dict[str, Callable[[NotebookNode], None]] = {}
 
 
@@ -50,18 +66,20 @@ def in_every_function(nb: NotebookNode, line: str) -> None:
         cell.source = "\n".join(lines)
 
 
+def above_solutions(nb: NotebookNode, source: str) -> None:
+    """Put code above every solution."""
+    for cell in solutions(nb):
+        cell.source = source + cell.source
+
+
 @worst
 def loops_above_solutions(nb):
-    for cell in solutions(nb):
-        cell.source = "while True:\n    pass\n" + cell.source
+    above_solutions(nb, "while True:\n    pass\n")
 
 
 @worst
 def loops_that_cannot_be_interrupted(nb):
-    loop = "while True:\n    try:\n        while True:\n            pass\n"
-    loop += "    except BaseException:\n        pass\n"
-    for cell in solutions(nb):
-        cell.source = loop + cell.source
+    above_solutions(nb, STUBBORN)
 
 
 @worst
@@ -88,18 +106,12 @@ def threads_that_compute(nb):
 
 @worst
 def output_without_end(nb):
-    for cell in solutions(nb):
-        cell.source = "for _ in iter(int, 1):\n    print('x' * 10_000)\n" + cell.source
+    above_solutions(nb, "for _ in iter(int, 1):\n    print('x' * 10_000)\n")
 
 
 @worst
 def a_disk_that_fills(nb):
-    fill = "data = bytes(1 << 20)\nfor n in iter(int, 1):\n"
-    fill += (
-        "    try:\n        open(f'/tmp/{n}', 'wb').write(data)\n    except OSError:\n        pass\n"
-    )
-    for cell in solutions(nb):
-        cell.source = fill + cell.source
+    above_solutions(nb, FULL_DISK)
 
 
 @worst
