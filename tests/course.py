@@ -41,6 +41,15 @@ def init_forget_bias(b, value=1.0):
     b[len(b) // 4 : len(b) // 2] = value
     return b
 """
+# Nothing interrupts it: an interrupt comes at a jump back, the inner loop's, which is in the try.
+STUBBORN = """\
+while True:
+    try:
+        while True:
+            pass
+    except BaseException:
+        pass
+"""
 
 
 def assert_unsolved(exercise: str, text: str) -> None:

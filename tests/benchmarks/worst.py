@@ -25,14 +25,6 @@ from tests.benchmarks.measure import measure
 LSTM = Assignment("02_lstm")
 HONEST = 40
 WORKERS = "2"
-STUBBORN = """\
-while True:
-    try:
-        while True:
-            pass
-    except BaseException:
-        pass
-"""
 FULL_DISK = """\
 data = bytes(1 << 20)
 for n in iter(int, 1):
@@ -79,7 +71,7 @@ def loops_above_solutions(nb):
 
 @worst
 def loops_that_cannot_be_interrupted(nb):
-    above_solutions(nb, STUBBORN)
+    above_solutions(nb, toolbox.STUBBORN)
 
 
 @worst

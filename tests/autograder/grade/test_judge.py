@@ -20,7 +20,7 @@ from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.report import WIDTH
 from course_pkg.lstm import init_forget_bias
-from tests.course import RIGHT_BIAS, needs_sandbox
+from tests.course import RIGHT_BIAS, STUBBORN, needs_sandbox
 
 LSTM = Assignment("02_lstm")
 pytestmark = [pytest.mark.xdist_group("sandbox"), needs_sandbox]
@@ -34,15 +34,6 @@ while True:
         pass
 """
 LOOP = "while True:\n    pass"
-# An interrupt comes at a jump back: the inner loop's, which is inside of try.
-STUBBORN = """\
-while True:
-    try:
-        while True:
-            pass
-    except BaseException:
-        pass
-"""
 
 
 def judge(*sources: str, **bounds):
