@@ -12,7 +12,8 @@ from course_pkg.checking.registry import CHECKS
 def files(assignment: Assignment) -> dict[Path, list[Entry]]:
     """Compute the fingerprints of an assignment.
 
-    Fingerprints of checks that cannot run here are taken from the files as they are.
+    Fingerprints of checks that cannot run here are taken from the files as they are. Mistakes that
+    the messages of checks give away by themselves have none.
 
     Returns:
         For each of its two files, of visible and of hidden checks, the entries that belong in it.
@@ -26,10 +27,9 @@ def files(assignment: Assignment) -> dict[Path, list[Entry]]:
                 kept += [entry for entry in naming.load(path) if entry.exercise == exercise.name]
             continue
         for number, (bug, report) in enumerate(trials(exercise)):
-            sentence = "" if bug.told_by else bug.sentence
             for outcome in report.outcomes:
-                if outcome.failure is not None:
-                    entry = naming.entry(outcome.check, outcome.failure, number, sentence)
+                if outcome.failure is not None and not bug.told_by:
+                    entry = naming.entry(outcome.check, outcome.failure, number, bug.sentence)
                     entries[hidden if outcome.check.hidden else visible].append(entry)
     return entries
 

@@ -33,8 +33,7 @@ class Entry(NamedTuple):
     Attributes:
         exercise, check: their names.
         mistake: its number among those of the exercise.
-        sentence: completes "Your output equals what you get when …"; empty for a mistake that the
-            messages of checks give away by themselves.
+        sentence: completes "Your output equals what you get when …".
         what: what was observed.
         kinds: the names of the exception that was raised instead, and of its bases.
         dtype: of the values when they were computed, as far as they show it; empty when there are
@@ -139,8 +138,7 @@ def causes(results: dict[Check, Failure | None]) -> dict[Check, str]:
         ]
         names = {frozenset(_sentence(mistake) for mistake in group) for group in explaining}
         if names:
-            is_clear = len(names) == 1 and "" not in names.copy().pop()
-            group = explaining[0] if is_clear else ()
+            group = explaining[0] if len(names) == 1 else ()
             return {ran[n]: _sentence(m) for m in group for n in m}
     return {}
 
