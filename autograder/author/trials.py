@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from autograder.bugs import BUGS, Bug
 from autograder.hidden import load_hidden
-from course_pkg.checking.guard import Guarded
+from course_pkg.checking.guard import SECONDS, Guarded
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import Report
 from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
-
-SECONDS = 5.0  # the time limit of one call of a wrong solution
 
 
 class Trial(NamedTuple):

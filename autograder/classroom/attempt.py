@@ -149,9 +149,9 @@ def _run_cells(kernel: Kernel, task: Task) -> str:
             )
         else:
             started, limit = time.monotonic(), min(Bounds.own, left)
-            _, in_time = kernel.run(step.source, limit)
-            if not in_time:
-                ended = f"one of its own cells was ended after {limit:.0f} s"
+            _, why = kernel.run(step.source, limit)
+            if why:
+                ended = f"one of its own cells was stopped: {why}"
             left -= time.monotonic() - started
     return ended
 

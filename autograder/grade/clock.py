@@ -15,7 +15,7 @@ from autograder.grade.sandbox import Limits
 from autograder.grade.watch import descendants
 
 SECONDS = 0.1  # between two looks
-LOOK = 0.5  # seconds between two looks where nothing depends on being exact
+LOOK = 0.5  # seconds between two looks at most, where nothing depends on being exact
 STARTS = 100  # processes and threads of a sandbox, those before the clock began among them
 _OWN, _CHILDREN, _START = slice(11, 13), slice(13, 15), 19  # fields of /proc/PID/stat behind ")"
 _TICK = 100  # in a second, on every Linux (see time(7), "USER_HZ")
@@ -90,7 +90,7 @@ class Clock(threading.Thread):
 
 
 class Meter:
-    """Say when what runs below a process has used its processor time, to about a second.
+    """Say when what runs below a process has used its processor time, to about a half more.
 
     Args:
         pid: the process.
@@ -100,14 +100,15 @@ class Meter:
     def __init__(self, pid: int, seconds: float = math.inf):
         self._pid = pid
         self._most = seconds if seconds == math.inf else seconds + self._used()
-        self._next = time.monotonic() + LOOK
+        self._pause = min(LOOK, seconds / 2)
+        self._next = time.monotonic() + self._pause
 
     @property
     def is_over(self) -> bool:
         """Say whether they have used more."""
         if self._most == math.inf or time.monotonic() < self._next:
             return False
-        self._next = time.monotonic() + LOOK
+        self._next = time.monotonic() + self._pause
         return self._used() > self._most
 
     def _used(self) -> float:

@@ -13,7 +13,7 @@ from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
 from autograder.grade.errors import KernelDied
-from autograder.grade.kernel import Kernel, ran_for, start
+from autograder.grade.kernel import GRACE, Kernel, start
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.points import earned, told
 from autograder.grade.reading import whole
@@ -32,8 +32,9 @@ from course_pkg.checking.runner import run
 from course_pkg.checking.uses import breach
 
 # Of the seconds of a cell of the assignment. A right one computes for .5 s at the most, and for
-# some 4 s if it imports torch in a kernel that is not warm.
-PROCESSOR = 1 / 3
+# some 4 s if it imports torch in a kernel that is not warm; one with a solution, for milliseconds.
+PROCESSOR = 1 / 5
+AGAIN = 1.0  # seconds, in a new kernel, for a cell that did not run to its end in the old one
 SHARE = 0.5  # of the time left for a student's own cells that a single one may take
 EXPLAINING = 15.0  # seconds for finding out why checks fail, which takes most exercises .1
 SLOW = 2.0  # seconds; a student's own cell that took longer does not run again in a new kernel
@@ -46,8 +47,9 @@ class Bounds:
     """Seconds of wall-clock time.
 
     Args:
-        cell: for a cell of the assignment to run (see Patience); with a third of it as its
-            processor's time, so that one that computes without end is stopped early.
+        cell: for a cell of the assignment to run; with a fifth of it as its processor's time, so
+            that one that computes without end is stopped early.
+        solution: for such a cell with a solution, which only defines something (see Patience).
         own: for a cell that a student has added.
         all_own: for all of these together.
         call: for a call of a solution, of its processor's time (see guard.deadline).
@@ -57,8 +59,9 @@ class Bounds:
     """
 
     cell: float = 60.0
-    own: float = 10.0
-    all_own: float = 20.0
+    solution: float = 15.0
+    own: float = 5.0
+    all_own: float = 10.0
     call: float = SECONDS
     checks: float = 60.0
     submission: float = 300.0
@@ -86,7 +89,7 @@ class Judging:
     notes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     _kernel: Kernel | None = None
-    _done: list[tuple[Step, float]] = field(default_factory=list)  # and its seconds
+    _done: list[tuple[Step, float]] = field(default_factory=list)  # and what it has in a new kernel
     _starts: int = 0
     _is_final: bool = True
     _end: float = 0.0  # of everything
@@ -94,7 +97,8 @@ class Judging:
 
     def __post_init__(self):
         self._cells = Patience(self.bounds.cell)
-        self._own_cells = Patience(self.bounds.own)
+        self._solutions = Patience(self.bounds.solution)
+        self._own_cells = Patience(self.bounds.own, shorter=5)
         self._calls = Patience(self.bounds.call)
 
     def judge(self, steps: list[Step]) -> Verdict:
@@ -151,10 +155,12 @@ class Judging:
             raise KernelDied("it ended its Python process too often")
         self._starts += 1
         self._kernel = self.start(self.assignment.name, self.files)
-        for step, seconds in self._done:
-            if self._is_planned(step) or seconds < SLOW:
-                seconds = self._patience(step).seconds
-                self._kernel.run(step.source, seconds, self._processor(step, seconds))
+        for step, most in [*self._done]:
+            try:
+                self._run_in(self._kernel, step, min(self._patience(step).seconds, most))
+            except KernelDied:
+                self._done.remove((step, most))
+                raise
         return self._kernel
 
     def _run(self, step: Step) -> list:
@@ -163,7 +169,6 @@ class Judging:
             return []
         started = time.monotonic()
         seconds = self._left(step)
-        processor = self._processor(step, seconds)
         try:
             if started > self._end:
                 raise KernelDied(f"all together took more than {self.bounds.submission:g} s")
@@ -171,23 +176,26 @@ class Judging:
                 raise KernelDied(f"its own cells ran for more than {self.bounds.all_own:g} s")
             kernel = self.kernel()
             started = time.monotonic()  # a new process is not this cell's doing
-            outputs, in_time = kernel.run(step.source, seconds, processor)
+            outputs, why = self._run_in(kernel, step, seconds)
         except KernelDied as error:
             took = time.monotonic() - started
-            # What was stopped for computing too long has had all that there is.
-            self._patience(step).waste(max(took, seconds) if took > processor else took)
+            self._patience(step).waste(max(seconds, 0.0))
             self._charge(step, took)
             self.notes[""] = f"A cell did not run to its end: {error}."
             return [_error("KernelDied", str(error))]
         took = time.monotonic() - started
-        self._charge(step, took if in_time else min(took, seconds))  # a busy machine stops it late
-        self._done.append((step, took))
-        if not in_time:
+        self._charge(step, min(took, seconds) if why else took)  # a busy machine stops it late
+        if self._is_planned(step) or took < SLOW:
+            self._done.append((step, AGAIN if why else math.inf))
+        if why:
             self._patience(step).waste(seconds)
-            text = ran_for(seconds, processor)
-            self.notes[""] = f"A cell did not run to its end: {text}."
-            outputs.append(_error("CellTimeoutError", text))
+            self.notes[""] = f"A cell did not run to its end: {why}."
+            outputs.append(_error("CellTimeoutError", why))
         return outputs
+
+    def _run_in(self, kernel: Kernel, step: Step, seconds: float) -> tuple[list, str]:
+        grace = self._patience(step).shortened(GRACE)
+        return kernel.run(step.source, seconds, self._processor(step, seconds), grace)
 
     def _charge(self, step: Step, seconds: float) -> None:
         """Count the time of a student's own cell."""
@@ -206,7 +214,10 @@ class Judging:
         return PROCESSOR * seconds if self._is_planned(step) else math.inf
 
     def _patience(self, step: Step) -> Patience:
-        return self._cells if self._is_planned(step) else self._own_cells
+        if not self._is_planned(step):
+            return self._own_cells
+        is_students = self.plan.cells[step.name].is_written_by_students
+        return self._solutions if is_students else self._cells
 
     def _is_planned(self, step: Step) -> bool:
         return step.name in self.plan.cells

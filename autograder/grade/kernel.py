@@ -27,13 +27,20 @@ START_SECONDS = 60.0
 UNREADABLE = "unreadable"  # stands for the type of such a message
 SEND_SECONDS = 1.0  # for a kernel to take a message
 GRACE = 3.0  # for a cell to end after it has been interrupted
+FLOOD = 32 << 20  # characters after which a cell that prints is stopped
 
 
 class Outputs:
-    """The outputs of a cell, cut as they come."""
+    """The outputs of a cell, cut as they come.
+
+    Attributes:
+        found: what is kept of them.
+        size: how many characters came, kept or not.
+    """
 
     def __init__(self):
         self.found: list[NotebookNode] = []
+        self.size = 0
         self._left = {"text": TEXT, "pictures": PICTURES}
         self._is_cut = self._says_so = False
         self._clear = False
@@ -48,6 +55,7 @@ class Outputs:
             if self._clear:
                 self._clear_now()
             with contextlib.suppress(Exception):  # what the kernel sends is the student's
+                self.size += _size(message["content"])
                 _shorten(message["content"])
                 self._append(output_from_msg(message))
             if self._is_cut and not self._says_so:
@@ -92,6 +100,12 @@ class Outputs:
         return whole(taken)
 
 
+def _size(content: dict) -> int:
+    """Count the characters that an output brings."""
+    texts = [content.get("text", ""), *content.get("data", {}).values()]
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
 def _shorten(content: dict) -> None:
     """Leave out what no output of a cell needs, before anything looks at it closely."""
     if "data" in content:
@@ -122,7 +136,7 @@ def _warm_works(assignment: str) -> bool:
     sandbox.demand()
     try:
         with Kernel(assignment, is_warm=True) as kernel:
-            return kernel.run("1 + 1", START_SECONDS)[1]
+            return not kernel.run("1 + 1", START_SECONDS)[1]
     except (TemplateEnded, KernelDied):
         return False
 
@@ -196,28 +210,36 @@ class Kernel:
         return self._runs() and not self._is_killed
 
     def run(
-        self, source: str, seconds: float, processor: float = math.inf
-    ) -> tuple[list[NotebookNode], bool]:
+        self,
+        source: str,
+        seconds: float,
+        processor: float = math.inf,
+        grace: float = GRACE,
+    ) -> tuple[list[NotebookNode], str]:
         """Run a cell.
 
         Args:
             source: its source.
             seconds: the time that it has.
             processor: how much of its processors' time it may use in it.
+            grace: seconds that it has to end once it has been interrupted.
         Returns:
-            The outputs, and whether it ended in time.
+            The outputs, and why it was stopped; empty if it ran to its end.
         Raises:
             KernelDied: it ended the kernel, or did not stop when told to.
         """
         outputs = Outputs()
         request = self.submit(source, store_history=True)
-        if self.settle(request, seconds, outputs, processor):
-            return outputs.found, True
+        if self.settle(request, seconds, outputs, processor, FLOOD):
+            return outputs.found, ""
+        why = ran_for(seconds, processor)
+        if outputs.size > FLOOD:
+            why = f"it printed more than {FLOOD >> 20} MB"
         self.interrupt()
-        if not self.settle(request, GRACE, outputs):
+        if not self.settle(request, grace, outputs):
             self.kill()
-            raise KernelDied(f"{ran_for(seconds, processor)}, and could not be interrupted")
-        return outputs.found, False
+            raise KernelDied(f"{why}, and could not be interrupted")
+        return outputs.found, why
 
     def submit(self, source: str, *, store_history: bool = False) -> str:
         """Send a cell to the kernel, and return the number of the request.
@@ -244,11 +266,18 @@ class Kernel:
         seconds: float,
         outputs: Outputs | None = None,
         processor: float = math.inf,
+        most: float = math.inf,
     ) -> bool:
         """Wait until a request is done, and collect its outputs.
 
+        Args:
+            request: its number.
+            seconds: how long to wait.
+            outputs: takes its outputs.
+            processor: how much of its processors' time it may use meanwhile.
+            most: how many characters its outputs may have.
         Returns:
-            Whether it is done in time.
+            Whether it is done within these bounds.
         Raises:
             KernelDied: the kernel has ended.
         """
@@ -262,7 +291,8 @@ class Kernel:
         meter = Meter(self.pid, processor)
         while not (replied and idle):
             left = deadline - time.monotonic()
-            if left <= 0 or meter.is_over:
+            is_flood = outputs is not None and outputs.size > most
+            if left <= 0 or meter.is_over or is_flood:
                 return replied  # a flood has cost the message that says "idle"
             ready = dict(poller.poll(int(min(left, 0.2) * 1000)))
             if not ready and not self.is_alive:

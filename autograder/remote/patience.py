@@ -1,6 +1,7 @@
 """How long student code is waited for: less, once something has run out of time."""
 
-SHORTER = 5  # times, when patience is over
+# Times, when patience is over. Right calls compute for .1 s at the most, where five are allowed.
+SHORTER = 10
 
 
 class Patience:
@@ -9,15 +10,17 @@ class Patience:
     Honest code needs a small part of it. A loop without end needs all of it, and often so does
     everything that calls it; others wait for their grades meanwhile. Once as much time was wasted
     as one has, by the first that needs all of it or by several that fail slowly, those after it
-    have a fifth. To end the process twice counts as much.
+    have a tenth. To end the process twice counts as much.
 
     Args:
         usual: seconds that each has.
         left: seconds that may be wasted before; by default as many as one has.
+        shorter: how many times less there is when patience is over.
     """
 
-    def __init__(self, usual: float, left: float | None = None):
+    def __init__(self, usual: float, left: float | None = None, shorter: float = SHORTER):
         self.usual = usual
+        self._shorter = shorter
         self._left = usual if left is None else left
 
     @property
@@ -26,8 +29,8 @@ class Patience:
         return self.shortened(self.usual)
 
     def shortened(self, seconds: float) -> float:
-        """Give a time as it is, or a fifth of it when patience is over."""
-        return seconds / SHORTER if self.is_over else seconds
+        """Give a time as it is, or a part of it when patience is over."""
+        return seconds / self._shorter if self.is_over else seconds
 
     @property
     def is_over(self) -> bool:

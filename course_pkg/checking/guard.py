@@ -21,7 +21,7 @@ from course_pkg.checking.enforcement import enforced
 from course_pkg.checking.failure import Failure, NotImplementedYet, describe
 from course_pkg.checking.rules import NOTHING, Rule
 
-SECONDS = 10.0  # for one call of a student's function
+SECONDS = 5.0  # for one call of a student's function; right ones take .1 s at the most
 PATIENCE = 4  # times its own time that a call may take, as others use the processor too
 DEEPEST = 40  # levels of nested containers in a result
 LONGEST_TEXT = 400  # characters of an exception's message

@@ -16,6 +16,7 @@ from course_pkg.checking.registry import Exercise
 from course_pkg.checking.rules import rule_of
 from course_pkg.checking.syntax import parse
 
+READABLE = 500_000  # characters of code; the longest solved notebook has 90 000
 # What lets other code, or another process, do the work unseen; and what enforces rules.
 _WAYS_ROUND = (
     *("ctypes", "multiprocessing", "socket", "subprocess"),
@@ -31,13 +32,17 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # what has name
 def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()) -> str | None:
     """Say which forbidden name a solution uses and where; None if it uses none.
 
-    Every exercise forbids the checks themselves, which compute what is right.
+    Every exercise forbids the checks themselves, which compute what is right. A notebook that is
+    much longer than any should be is not read, and the sentence says so.
 
     Args:
         exercise: the exercise.
         sources: the cells that the student wrote, in order.
         given: the assignment's own cells, whose imports the student's code uses.
     """
+    length = sum(map(len, sources))
+    if length > READABLE:
+        return f"The notebook has {length:,} characters of code: a grader will look at it."
     names = rule_of(exercise).names
     modules = (*_KNOWING, *_WAYS_ROUND) if names else _KNOWING
     code = _code(tuple(sources), tuple(given))

@@ -398,7 +398,9 @@ def test_a_class_is_ranked(tmp_path, capsys):
         ("bob", "", "anonymous 1"),
         ("eve", "", "Eve"),
     ]
-    assert rows[1]["reason"].startswith("one of its own cells was ended after 10 s; ")
+    assert rows[1]["reason"].startswith(
+        "one of its own cells was stopped: it ran for more than 5 s; "
+    )
     assert "not defined" in rows[1]["reason"] and "ended" in rows[2]["reason"]
     shown = place.with_suffix(".html").read_text(encoding="utf-8")
     assert "=Ada &amp; co" in shown and "Eve" not in shown

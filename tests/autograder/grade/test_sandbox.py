@@ -166,13 +166,15 @@ def test_the_watch_ends_what_uses_too_much(code, limits, words, tmp_path):
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_a_kernel_runs_cells_and_cuts_output(is_warm):
     with Kernel("02_lstm", is_warm=is_warm) as kernel:
-        outputs, in_time = kernel.run("print('hello'); 1 + 1", 60)
-        assert in_time and [o.output_type for o in outputs] == ["stream", "execute_result"]
+        outputs, why = kernel.run("print('hello'); 1 + 1", 60)
+        assert not why and [o.output_type for o in outputs] == ["stream", "execute_result"]
         outputs, _ = kernel.run("for n in range(300): print('x' * 10_000)", 120)
         assert "was cut here" in outputs[-1].text
         assert sum(len(o.text) for o in outputs) < 120_000
-        outputs, in_time = kernel.run("import time; time.sleep(100)", 1)
-        assert not in_time and outputs[-1].ename == "KeyboardInterrupt"
+        outputs, why = kernel.run("for _ in iter(int, 1): print('x' * 10_000)", 60)
+        assert why == "it printed more than 32 MB" and len(outputs) < 10
+        outputs, why = kernel.run("import time; time.sleep(100)", 1)
+        assert why == "it ran for more than 1 s" and outputs[-1].ename == "KeyboardInterrupt"
         loop = "while True:\n try:\n  time.sleep(60)\n except BaseException: pass"
         with pytest.raises(KernelDied, match="could not be interrupted"):
             kernel.run(loop, 1)

@@ -27,9 +27,9 @@ def message_of(call) -> str:
 
 
 def test_the_second_call_without_end_has_less_time_and_the_third_none():
-    with Notebook(SOURCE, 0.5, left=0.5) as notebook:
+    with Notebook(SOURCE, 1.0, left=1.0) as notebook:
         loops, scale = notebook.get("loops"), notebook.get("scale")
-        assert message_of(loops) == "loops ran for more than 0.5 s."
+        assert message_of(loops) == "loops ran for more than 1 s."
         assert scale(torch.ones(1), 2.0) == 2
         assert message_of(loops) == "loops ran for more than 0.1 s."
         assert message_of(loops) == f"loops {GIVEN_UP}"
@@ -37,7 +37,7 @@ def test_the_second_call_without_end_has_less_time_and_the_third_none():
 
 
 def test_the_next_exercise_begins_anew():
-    with Notebook(SOURCE, 0.5, left=0.5) as notebook:
+    with Notebook(SOURCE, 1.0, left=1.0) as notebook:
         loops = notebook.get("loops")
         for _ in range(3):
             message_of(loops)
@@ -49,8 +49,8 @@ def test_the_next_exercise_begins_anew():
 
 
 def test_what_fails_at_once_costs_no_patience():
-    with Notebook(SOURCE, 0.5, left=0.5) as notebook:
+    with Notebook(SOURCE, 1.0, left=1.0) as notebook:
         fails = notebook.get("fails")
         for _ in range(50):
             assert "ValueError: at once" in message_of(fails)
-        assert message_of(notebook.get("loops")) == "loops ran for more than 0.5 s."
+        assert message_of(notebook.get("loops")) == "loops ran for more than 1 s."

@@ -137,6 +137,14 @@ def test_a_long_chain_of_names_takes_no_time():
     assert time.process_time() - start < 10
 
 
+def test_a_notebook_that_is_too_long_is_not_read_but_told():
+    long = "\n".join(f"a{n} = a{n + 1}[a{n}](-a{n}, *a{n})" for n in range(25_000))
+    start = time.process_time()
+    length = f"{len(long) + len(RIGHT):,}"
+    assert f"has {length} characters of code: a grader" in breach(GRU, [long, RIGHT], GIVEN)
+    assert time.process_time() - start < 1
+
+
 def test_only_the_last_definition_counts():
     assert breach(GRU, [FORBIDDEN["the class"], RIGHT], GIVEN) is None
     assert breach(GRU, [FORBIDDEN["the class"], "old = gru_step", _wrap("old")], GIVEN)
