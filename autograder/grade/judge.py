@@ -214,10 +214,10 @@ class Judging:
         return PROCESSOR * seconds if self._is_planned(step) else math.inf
 
     def _patience(self, step: Step) -> Patience:
-        if not self._is_planned(step):
+        planned = self.plan.cells.get(step.name or "")
+        if planned is None:
             return self._own_cells
-        is_students = self.plan.cells[step.name].is_written_by_students
-        return self._solutions if is_students else self._cells
+        return self._solutions if planned.is_written_by_students else self._cells
 
     def _is_planned(self, step: Step) -> bool:
         return step.name in self.plan.cells
