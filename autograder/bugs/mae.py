@@ -465,6 +465,20 @@ class FrozenClass(VariedEncoder):
         return (self.cls.detach() + self.positions[0]).expand(len(X), 1, -1)
 
 
+@bug(
+    MAEEncoder,
+    "the class token with its position is computed once and kept",
+    told_by="MAEEncoder depends on an earlier call",
+)
+class KeepsItsToken(VariedEncoder):
+    kept = None
+
+    def first(self, X):
+        if self.kept is None:
+            self.kept = self.cls + self.positions[0]
+        return self.kept.expand(len(X), 1, -1)
+
+
 # MAEDecoder
 
 

@@ -311,7 +311,11 @@ class BiasTransposed(Varied):
         return super().bias().mT
 
 
-@bug(WindowAttention, "the biases of the first call are kept, although the table changes")
+@bug(
+    WindowAttention,
+    "the biases of the first call are kept, although the table changes",
+    told_by="WindowAttention depends on an earlier call",
+)
 class BiasKept(Varied):
     def bias(self):
         return self.__dict__.setdefault("kept", super().bias())

@@ -494,6 +494,7 @@ def refuses(cost, case):
     """raises ValueError for a convolution that is even or too narrow"""
     case.raises(ValueError, lambda: cost(9, 5, 4), "k is 4")
     case.raises(ValueError, lambda: cost(9, 5, 1), "k is 1")
+    case.raises(ValueError, lambda: cost(9, 5, -1), "k is -1")
 
 
 @check(attention_cost, see="Three layers, three costs")

@@ -1,6 +1,7 @@
 """Does a module's call depend on those before it? Tried on copies, which nothing else sees.
 
-A mask, a table or a state that is kept from the first call is right there and wrong in the second.
+A mask, a table or a state that is kept from the first call is right there and wrong in the second;
+what is kept of the weights is wrong once they have changed.
 """
 
 import copy
@@ -23,7 +24,7 @@ class Refusal(str):
     """The name of the exception by which a call refused its inputs; empty if it took too long."""
 
 
-def copy_of(module: object) -> Callable | None:
+def copy_of(module: object) -> nn.Module | None:
     """Copy a module; None for anything else, or one that is too large or cannot be copied."""
     if not isinstance(module, nn.Module):
         return None
@@ -37,29 +38,39 @@ def copy_of(module: object) -> Callable | None:
 
 
 def demand_nothing(
-    name: str, attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict
+    name: str, attempt: Attempt, before: nn.Module, after: nn.Module, args: tuple, kwargs: dict
 ) -> None:
-    """Demand that a module does the same with other inputs, before and after a call.
+    """Demand that a module does the same with other inputs and weights, before and after a call.
 
     Args:
         name: what messages call it.
         attempt: does something within the time of a call, or raises Failure.
-        before, after: copies of the module from before and after the call.
+        before, after: copies of the module from before and after the call; their weights change.
         args, kwargs: what it was called with.
     Raises:
         Failure: it does not.
     """
+    _change_weights(before)
+    _change_weights(after)
     for change in (_shorter, _reversed):
         other = _map(change, args), _map(change, kwargs)
         first, second = (_result(attempt, copied, *other) for copied in (before, after))
         if not _agree(first, second):
             raise Failure(
-                f"{name} depends on an earlier call: given other inputs than at its first call, it "
-                "returns something else than if it had not been called before. What does it keep?",
+                f"{name} depends on an earlier call: with other inputs and weights than at its "
+                "first call, it returns something else than if it had not been called before. What "
+                "does it keep?",
                 what=f"{name} called again",
             )
         if not isinstance(first, Refusal):
             return
+
+
+def _change_weights(module: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point():
+                parameter.mul_(0.5)
 
 
 def _copy(tensor: Tensor, memo: dict) -> Tensor:

@@ -301,7 +301,7 @@ def by_loops(T, D, k=3):
 
 @alternative(attention_cost)
 def in_floats(T, D, k=3):
-    if k % 2 != 1 or k == 1:
+    if k % 2 != 1 or k <= 1:
         raise ValueError("the width must be 3, 5, 7, …")
     names = ("multiply_adds", "memory", "path_length")
     rnn = (2.0 * T * D**2, float(T * D), float(T))

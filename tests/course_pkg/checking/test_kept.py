@@ -34,6 +34,15 @@ class KeepsItsResult(Plain):
         return vars(self).setdefault("result", X @ self.W)
 
 
+class KeepsItsWeight(Plain):
+    kept = None
+
+    def forward(self, X):
+        if self.kept is None:
+            self.kept = self.W + 1
+        return X @ self.kept
+
+
 class LoopsOnOtherInputs(Plain):
     def forward(self, X):
         while X[0, 0, 0] != 0:
@@ -46,7 +55,7 @@ class Draws(Plain):
         return X @ self.W + torch.rand(2)
 
 
-@pytest.mark.parametrize("module", [KeepsItsMask, KeepsItsResult])
+@pytest.mark.parametrize("module", [KeepsItsMask, KeepsItsResult, KeepsItsWeight])
 def test_what_is_kept_and_used_is_noticed(module):
     with pytest.raises(Failure, match="M depends on an earlier call"):
         Guarded(module(), "M")(X)
