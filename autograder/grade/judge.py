@@ -98,7 +98,7 @@ class Judging:
     def __post_init__(self):
         self._cells = Patience(self.bounds.cell)
         self._solutions = Patience(self.bounds.solution)
-        self._own_cells = Patience(self.bounds.own, shorter=5)
+        self._own_cells = Patience(self.bounds.own, left=math.inf)  # all_own bounds them
         self._calls = Patience(self.bounds.call)
 
     def judge(self, steps: list[Step]) -> Verdict:
@@ -147,21 +147,24 @@ class Judging:
         Raises:
             KernelDied: it was gone too often.
         """
-        if self._kernel is not None and self._kernel.is_alive:
-            return self._kernel
-        if self._kernel is not None:
-            self._kernel.kill()  # its sockets too: they would keep this process from ending
-        if self._starts > self.bounds.restarts:
-            raise KernelDied("it ended its Python process too often")
-        self._starts += 1
-        self._kernel = self.start(self.assignment.name, self.files)
+        while self._kernel is None or not self._kernel.is_alive:
+            if self._kernel is not None:
+                self._kernel.kill()  # its sockets too: they would keep this process from ending
+            if self._starts > self.bounds.restarts:
+                raise KernelDied("it ended its Python process too often")
+            self._starts += 1
+            self._kernel = self.start(self.assignment.name, self.files)
+            self._run_again(self._kernel)
+        return self._kernel
+
+    def _run_again(self, kernel: Kernel) -> None:
+        """Run in a new kernel what ran in the old one; a cell that ends it too is left out then."""
         for step, most in [*self._done]:
             try:
-                self._run_in(self._kernel, step, min(self._patience(step).seconds, most))
+                self._run_in(kernel, step, min(self._patience(step).seconds, most))
             except KernelDied:
                 self._done.remove((step, most))
-                raise
-        return self._kernel
+                return
 
     def _run(self, step: Step) -> list:
         """Run a cell; one that ends the kernel is left out from then on."""

@@ -15,12 +15,10 @@ class Patience:
     Args:
         usual: seconds that each has.
         left: seconds that may be wasted before; by default as many as one has.
-        shorter: how many times less there is when patience is over.
     """
 
-    def __init__(self, usual: float, left: float | None = None, shorter: float = SHORTER):
+    def __init__(self, usual: float, left: float | None = None):
         self.usual = usual
-        self._shorter = shorter
         self._left = usual if left is None else left
 
     @property
@@ -29,8 +27,8 @@ class Patience:
         return self.shortened(self.usual)
 
     def shortened(self, seconds: float) -> float:
-        """Give a time as it is, or a part of it when patience is over."""
-        return seconds / self._shorter if self.is_over else seconds
+        """Give a time as it is, or a tenth of it when patience is over."""
+        return seconds / SHORTER if self.is_over else seconds
 
     @property
     def is_over(self) -> bool:
