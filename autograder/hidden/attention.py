@@ -455,30 +455,6 @@ def causal(attention, case):
 
 
 @check(MultiHeadAttention, see="Several heads at once")
-def gradients(attention, case):
-    """passes gradients to X, the memory and every matrix as torch's module does"""
-    B, N_Q, N_X, H, D_h = case.sizes(5)
-    D = H * D_h
-    ours, theirs = multi_head(case, attention, D, H, bias=True)
-    X, memory = case.randn(B, N_Q, D).requires_grad_(), case.randn(B, N_X, D).requires_grad_()
-    seen = case.randn(B, N_Q, D)
-    expected, _ = torchs_heads(theirs, X, memory)
-    inputs = [X, memory, theirs.in_proj_weight, theirs.out_proj.weight]
-    by_X, by_memory, in_proj, out_proj = torch.autograd.grad(expected, inputs, seen)
-    Y = ours(X, memory)
-    case.shape(Y, (B, N_Q, D), "Y")
-    case.trains(Y, "Y")
-    Y.backward(seen)
-    own = dict(ours.named_parameters())
-    by_Q, by_K, by_V = in_proj.chunk(3)
-    tensors = [X, memory, own["W_Q"], own["W_K"], own["W_V"], own["W_O"]]
-    names = ["X", "memory", "W_Q", "W_K", "W_V", "W_O"]
-    wanted = [by_X, by_memory, by_Q.T, by_K.T, by_V.T, out_proj.T]
-    for name, tensor, gradient in zip(names, tensors, wanted, strict=True):
-        case.gradient(tensor, gradient, name)
-
-
-@check(MultiHeadAttention, see="Several heads at once")
 def weights_on_demand(attention, case):
     """returns Y alone unless the weights are asked for"""
     B, T, H, D_h = case.sizes(4)

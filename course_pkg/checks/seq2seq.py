@@ -103,6 +103,21 @@ def without_padding(encoder, case):
     case.equal(h, expected.transpose(0, 1), "h")
 
 
+@check(Encoder, see="The encoder")
+def gradients(encoder, case):
+    """passes the right gradients to the embedding"""
+    B, N, V, E, H = case.sizes(5, low=3)
+    ours, torchs = encoder_pair(case, encoder, V, E, H)
+    lengths, _ = masked(case, B, N)
+    X, seen = case.integers(0, V, B, N), case.randn(B, N, 2 * H)
+    one_by_one(torchs, X, lengths).backward(seen)
+    h, _ = case.unpack(ours(X, lengths), "h", "mask")
+    case.trains(h, "h")
+    h.backward(seen)
+    given = dict(ours.named_parameters())["embedding.weight"]
+    case.gradient(given, torchs["embedding"].weight.grad, "the embedding")
+
+
 class Given(nn.Module):
     """The parameters of both decoders, by their names."""
 
@@ -168,6 +183,25 @@ def step(decoder, case):
     case.that(weights is None, "weights should be None: this decoder has no attention.")
 
 
+@check(Decoder, see="A decoder with one context")
+def gradients(decoder, case):
+    """passes the gradient of two steps back to h"""
+    V, E, C, S, B, N = even_sizes(case, 6)
+    ours, given = decoder_pair(case, decoder, V, E, C, S)
+    h, mask = annotations(case, B, N, C)
+    y, seen = case.integers(0, V, 2, B), case.randn(B, V)
+    h.requires_grad_()
+    c = ends(h, mask)
+    _, s = given.write(y[0], torch.tanh(given.first(c)), c)
+    (expected,) = torch.autograd.grad(given.write(y[1], s, c)[0], h, seen)
+    s, memory = case.unpack(ours.start(h, mask), "s_0", "c")
+    _, s, _ = case.unpack(ours.step(y[0], s, memory), "logits", "s_t", "None")
+    logits, _, _ = case.unpack(ours.step(y[1], s, memory), "logits", "s_t", "None")
+    case.trains(logits, "logits")
+    logits.backward(seen)
+    case.gradient(h, expected, "h")
+
+
 def small_decoder(case: Case, V: int, C: int, S: int, end: float = 0.0) -> SmallDecoder:
     """Draw a decoder that never says PAD or BOS; the higher `end`, the sooner it says EOS."""
     b = case.randn(V)
@@ -218,6 +252,20 @@ def padding(loss, case):
     log_p = [log_probability(decoder, h[n], mask[n], row) for n, row in enumerate(rows)]
     longer = torch.cat([Y, torch.full((len(Y), 7), PAD)], dim=1)
     case.equal(loss(decoder, h, mask, longer), -torch.cat(log_p).mean(), "loss")
+
+
+@check(teacher_forcing_loss, see="Teacher forcing")
+def gradients(loss, case):
+    """passes the right gradient back to h"""
+    decoder, h, mask, Y, rows = forced(case)
+    h.requires_grad_()
+    log_p = [log_probability(decoder, h[n], mask[n], row) for n, row in enumerate(rows)]
+    (expected,) = torch.autograd.grad(-torch.cat(log_p).mean(), h)
+    given = loss(decoder, h, mask, Y)
+    case.shape(given, (), "loss")
+    case.trains(given, "loss")
+    given.backward()
+    case.gradient(h, expected, "h")
 
 
 def next_log_p(decoder: SmallDecoder, h: Tensor, mask: Tensor, words: list[int]) -> Tensor:
@@ -495,6 +543,25 @@ def two_batches(decoder, case):
         logits, _, a = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
         case.equal(a, expected_a, f"a_t of {name}")
         case.equal(logits, expected, f"logits of {name}")
+
+
+@check(AttentionDecoder, see="The decoder with attention")
+def gradients(decoder, case):
+    """passes the gradient of a step back to h, through scores, context and s_0"""
+    ours, given, y, _, h, mask = attention_case(case, decoder)
+    h.requires_grad_()
+    first = torch.tanh(given.first(h[:, 0, h.shape[2] // 2 :]))
+    e = torch.tanh((first @ given.W.T)[:, None] + h @ given.U.T) @ given.v
+    p = e.exp() * mask
+    a = p / p.sum(dim=1, keepdim=True)
+    expected, _ = given.write(y, first, torch.einsum("bn,bnc->bc", a, h))
+    seen = case.randn(*expected.shape)
+    (gradient,) = torch.autograd.grad(expected, h, seen)
+    s, memory = case.unpack(ours.start(h, mask), "s_0", "memory")
+    logits, _, _ = case.unpack(ours.step(y, s, memory), "logits", "s_t", "a_t")
+    case.trains(logits, "logits")
+    logits.backward(seen)
+    case.gradient(h, gradient, "h")
 
 
 def hypotheses(case: Case, result: object) -> tuple[list[list[int]], Tensor]:
