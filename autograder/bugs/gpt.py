@@ -946,7 +946,7 @@ def multiplied(logits, temperature=1.0, top_k=None, top_p=None):
     return sifted(logits, temperature, top_k, top_p, lambda e, T: (e * T).softmax(dim=-1))
 
 
-@bug(token_probabilities, "probabilities are divided by the temperature, which cancels out")
+@bug(token_probabilities, "the temperature is left out, or divides probabilities, which cancels")
 def after_the_softmax(logits, temperature=1.0, top_k=None, top_p=None):
     return sifted(logits, temperature, top_k, top_p, lambda e, T: e.softmax(dim=-1) / T)
 
@@ -1215,7 +1215,7 @@ class NoTopP(VariedWriter):
         return token_probabilities(logits, temperature, top_k)
 
 
-@bug(Writer, "all texts end as soon as one of them does")
+@bug(Writer, "all texts end as soon as one of them, or the first, does")
 class AllEnd(VariedWriter):
     def over(self, ended):
         return bool(ended.any())

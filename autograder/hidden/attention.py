@@ -191,6 +191,7 @@ def gradients(layer, case):
     tensors = {"Q": Q, "X": X, **own}
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
         case.gradient(tensor, gradient, name)
+    case.learns(ours)
 
 
 @check(AttentionLayer, see="From rows to keys and values")
@@ -299,6 +300,7 @@ def gradients(layer, case):
     Y.backward(seen)
     for (name, tensor), gradient in zip({"X": X, **own}.items(), gradients, strict=True):
         case.gradient(tensor, gradient, name)
+    case.learns(ours)
 
 
 @check(causal_mask, see="A mask says who may look at whom")
@@ -441,6 +443,7 @@ def nothing_allowed(attention, case):
     case.trains(Y, "Y")
     Y.sum().backward()
     case.that(X.grad is not None and X.grad.isfinite().all(), "The gradient should be finite.")
+    case.learns(ours)
 
 
 @check(MultiHeadAttention, see="A mask says who may look at whom")

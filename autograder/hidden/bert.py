@@ -278,6 +278,7 @@ def gradients(embeddings, case):
     mine = dict(ours.named_parameters())
     for name in ("token", "position", "segment"):
         case.gradient(mine[f"{name}.weight"], leaves[f"{name}.weight"].grad, f"table {name}")
+    case.learns(ours)
 
 
 @check(BertLayer, see="Norms after the sums")
@@ -291,6 +292,7 @@ def gradients(layer, case):
     case.trains(Y, "X")
     Y.backward(seen)
     case.gradient(X, expected, "X")
+    case.learns(ours)
 
 
 @check(BertLayer, see="Norms after the sums")

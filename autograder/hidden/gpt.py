@@ -42,11 +42,14 @@ from course_pkg.gpt import (
 
 @check(merge_pair, see="One merge")
 def ends(merge, case):
-    """merges at both ends, and copes with short lists"""
+    """merges at both ends, copes with short lists and takes numbers as numbers"""
     same_list(case, merge([1, 2, 5, 300, 4, 1, 2], (1, 2), 999), [999, 5, 300, 4, 999], "tokens")
     same_list(case, merge([2, 1], (1, 2), 999), [2, 1], "merge of two tokens")
     same_list(case, merge([1], (1, 2), 999), [1], "merge of one token")
     same_list(case, merge([], (1, 2), 999), [], "merge of no tokens")
+    same_list(case, merge([11, 2, 3], (1, 2), 999), [11, 2, 3], "tokens beside 11")
+    tokens = [int("700"), 701, 700, 701]  # two that are equal and not the same object
+    same_list(case, merge(tokens, (700, 701), 702), [702, 702], "tokens above 256")
     tokens = merge([1, 2, 2, 1, 2], (1, 2), 1)
     same_list(case, tokens, [1, 2, 1], "tokens where the new one is the pair's first")
 
@@ -112,6 +115,7 @@ def gradients(block, case):
     case.trains(given, "X")
     given.backward(seen)
     case.gradient(X, expected, "X")
+    case.learns(ours)
 
 
 @check(GPTBlock, see="One block")
@@ -151,6 +155,7 @@ def tied(gpt, case):
     gradient = dict(ours.named_parameters())["position.weight"].grad
     case.that(gradient is not None, "A gradient should reach position.weight, none does.")
     case.that(bool(gradient.any()), "A gradient should reach position.weight, yours is zero.")
+    case.learns(ours)
 
 
 @check(GPT, see="The whole model")
@@ -265,13 +270,17 @@ def everything(probabilities, case):
 
 @check(token_probabilities, see="Keep the best tokens only")
 def one_row(probabilities, case):
-    """treats each row on its own, even with very large logits"""
+    """treats each row on its own, even with very large logits, or far below 0 and -∞"""
     (V,) = case.sizes(1, low=6)
     logits = torch.cat([case.randn(1, V), case.randn(1, V) * 500 + 1e4])
     p = probabilities(logits, 1.0, 4, 0.9)
     case.shape(p, (2, V), "p")
     case.equal(p[:1], kept(logits[:1], 1.0, 4, 0.9), "p of the first row")
     case.equal(p.sum(dim=1), torch.ones(2), "sums of p")
+    low = torch.cat([case.randn(1, V) - 700, torch.full((1, V), -math.inf)])
+    low[1, 2:4] = torch.tensor([60.0, 90.0])
+    case.equal(probabilities(low, 1.0, 3), kept(low, 1.0, 3, 1.0), "p of logits near -700 and -∞")
+    case.equal(probabilities(low), torch.softmax(low, dim=1), "p of the same, of all tokens")
 
 
 @check(Writer, see="One token after the other")

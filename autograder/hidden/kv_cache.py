@@ -207,6 +207,7 @@ def gradient(model, case):
     used = parameters["position.weight"].grad.abs().sum(dim=1) > 0
     expected = torch.arange(T + 1) < T
     case.equal(used, expected, "positions that get a gradient")
+    case.learns(ours)
 
 
 @check(CachedWriter, see="Write with a cache")
@@ -318,6 +319,7 @@ def gradient(attention, case):
         found = parameters[name].grad
         case.that(found is not None, f"A gradient should reach {name}, none does.")
         case.equal(found, leaves[name].grad, f"gradient of {name}")
+    case.learns(ours)
 
 
 @check(GroupedQueryAttention, see="Count while it runs")

@@ -418,6 +418,7 @@ def gradients(student, case):
         given = dict(ours.named_parameters())
         for name, gradient in zip(leaves, found, strict=True):
             case.gradient(given[name], gradient, f"{name} with the rule {rule}")
+        case.learns(ours)
 
 
 @check(TokenMixer, see=RULES)
@@ -467,6 +468,7 @@ def gradients(student, case):
     given = dict(ours.named_parameters())
     for name, gradient in zip(leaves, found, strict=True):
         case.gradient(given[name], gradient, name)
+    case.learns(ours)
 
 
 @check(HybridDecoder, see=FEW)

@@ -70,6 +70,7 @@ def gradients(norm, case):
     found = dict(ours.named_parameters())["weight"].grad
     case.that(found is not None, "A gradient should reach weight, none does.")
     case.equal(found, wanted[1], "gradient of weight")
+    case.learns(ours)
 
 
 @check(RMSNorm, see="Normalise without centring")
@@ -190,6 +191,7 @@ def gradients(network, case):
         found = parameters[name].grad
         case.that(found is not None, f"A gradient should reach {name}, none does.")
         case.equal(found, gradient, f"gradient of {name}")
+    case.learns(ours)
 
 
 @check(rope_rotate_pairs, see="Two layouts of one rotation")
@@ -293,6 +295,7 @@ def gradient(attention, case):
     attended(leaves, 6, 2, X, window=3, sinks=1).backward(seen)
     ours(X).backward(seen)
     demand_gradients(case, ours, leaves)
+    case.learns(ours)
 
 
 @check(LlamaAttention, see="Attention as Llama has it")
@@ -358,6 +361,7 @@ def gradient(block, case):
     layered(leaves, 6, 2, X).backward(seen)
     ours(X).backward(seen)
     demand_gradients(case, ours, leaves)
+    case.learns(ours)
 
 
 @check(LlamaBlock, see="The block")
@@ -404,6 +408,7 @@ def gradient(model, case):
         scored(leaves, tokens).backward(seen)
         ours(tokens).backward(seen)
         demand_gradients(case, ours, leaves)
+        case.learns(ours)
 
 
 @check(Llama, see="The whole model")
@@ -599,6 +604,7 @@ def input_gradient(moe, case):
     mixed(state, expected, 2, B + T - 2).backward(seen)
     ours(given).backward(seen)
     case.gradient(given, expected.grad, "X")
+    case.learns(ours)
 
 
 @check(MixtureOfExperts, see="Experts in place of one network")

@@ -78,13 +78,15 @@ def gradients(step, case):
 
 @check(lstm_step, see="The order of the gates")
 def one_sequence(step, case):
-    """agrees with torch.nn.LSTMCell for a batch of one"""
+    """agrees with torch.nn.LSTMCell for a batch of one, and for large inputs and cells"""
     D, H = case.sizes(2)
     x, h, c, W, b = step_inputs(case, 1, D, H, 4)
-    expected_h, expected_c = to_torch(nn.LSTMCell(D, H), W, b)(x, (h, c))
-    h_t, c_t = both(case, step(x, h, c, W, b), 1, H)
-    case.equal(c_t, expected_c, "c_t")
-    case.equal(h_t, expected_h, "h_t")
+    cell = to_torch(nn.LSTMCell(D, H), W, b)
+    for scale, which in ((1, ""), (1e4, " of large x and c")):
+        expected_h, expected_c = cell(scale * x, (h, scale * c))
+        h_t, c_t = both(case, step(scale * x, h, scale * c, W, b), 1, H)
+        case.equal(c_t, expected_c, f"c_t{which}")
+        case.equal(h_t, expected_h, f"h_t{which}")
 
 
 @check(LSTM, see="The LSTM over a sequence")
@@ -104,6 +106,7 @@ def gradients(lstm, case):
     for name, gradient in (("b", torchs.bias_hh_l0.grad), ("W", grad_W)):
         i, f, g, o = gradient.chunk(4)
         case.gradient(parameters[name], torch.cat([i, f, o, g]), name)
+    case.learns(ours)
 
 
 @check(LSTM, see="The LSTM over a sequence")
@@ -178,6 +181,7 @@ def gradients_of_ragged(lstm, case):
     torch.autograd.backward(results, seen)
     for name, tensor, gradient in zip(("X", "h_0", "c_0"), inputs, gradients, strict=True):
         case.gradient(tensor, gradient, name)
+    case.learns(ours)
 
 
 @check(gru_step, see="Two GRUs in the literature")
@@ -202,13 +206,14 @@ def gradients(step, case):
 
 @check(gru_step, see="Two GRUs in the literature")
 def one_sequence(step, case):
-    """keeps the axis of the batch when there is one sequence"""
+    """keeps the axis of the batch when there is one sequence, and is finite for large inputs"""
     D, H = case.sizes(2)
     x, h, *weights = gru_inputs(case, 1, D, H)
     cell = nn.GRUCell(D, H).double()
     names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
     cell.load_state_dict(dict(zip(names, weights, strict=True)))
     case.equal(step(x, h, *weights), cell(x, h), "h_t")
+    case.equal(step(1e4 * x, h, *weights), cell(1e4 * x, h), "h_t of a large x")
 
 
 @check(cell_gradient, see="How much of the memory is left")

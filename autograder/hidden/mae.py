@@ -96,6 +96,7 @@ def gradients(encoder, case):
     parameters = dict(ours.named_parameters())
     for name, gradient in expected.items():
         case.gradient(parameters[name], gradient, name)
+    case.learns(ours)
 
 
 @check(MAEDecoder, see="A decoder that fills the gaps")
@@ -123,6 +124,7 @@ def gradients(decoder, case):
     given.backward(seen)
     case.gradient(dict(ours.named_parameters())["mask_token"], expected[0], "mask_token")
     case.gradient(X, expected[1], "X")
+    case.learns(ours)
 
 
 @check(mae_loss, see="Each patch in its own units")

@@ -248,6 +248,7 @@ def gradients(student, case):
     given = {"X": mine, **dict(ours.named_parameters())}
     for name, gradient in zip(leaves, found, strict=True):
         case.gradient(given[name], gradient, name)
+    case.learns(ours)
 
 
 @check(NTM, see="One step of the machine")
@@ -579,6 +580,7 @@ def gradients(student, case):
     parameters = dict(ours.named_parameters())
     for name, gradient in zip(weights, found, strict=True):
         case.gradient(parameters[name], gradient, name)
+    case.learns(ours)
 
 
 @check(DRAW, see="A machine that draws")

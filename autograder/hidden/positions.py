@@ -133,6 +133,7 @@ def gradients(rotary, case):
     ours = {**dict(module.named_parameters()), "X": X}
     for name, gradient in zip(inputs, expected, strict=True):
         case.equal(ours[name].grad, gradient, f"gradient of {name}", rtol=1e-3, atol=1e-4)
+        case.learns(module)
 
 
 @check(interpolate_positions, see="Stretch a table")

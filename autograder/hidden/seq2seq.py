@@ -70,10 +70,15 @@ def wider_than_needed(encoder, case):
 
 @check(Decoder, see="A decoder with one context")
 def one_sentence(decoder, case):
-    """gives a sentence the same c in a batch and on its own"""
+    """gives a sentence the same c on its own, and goes on from the state that is given"""
     V, E, C, S, B, N = even_sizes(case, 6)
-    ours, _ = decoder_pair(case, decoder, V, E, C, S)
+    ours, given = decoder_pair(case, decoder, V, E, C, S)
     h, mask = annotations(case, B, N, C)
+    _, memory = case.unpack(ours.start(h, mask), "s_0", "c")
+    for what in ("first", "other"):
+        y, s = case.integers(0, V, B), case.randn(B, S)
+        logits, _, _ = case.unpack(ours.step(y, s, memory), "logits", "s_t", "None")
+        case.equal(logits, given.write(y, s, ends(h, mask))[0], f"logits of the {what} state")
     for b in range(B):
         n = int(mask[b].sum())
         _, c = case.unpack(ours.start(h[b : b + 1, :n], mask[b : b + 1, :n]), "s_0", "c")
@@ -122,11 +127,15 @@ def brevity_by_hand(score, case):
 
 @check(bleu, see="Measuring a translation")
 def of_a_corpus(score, case):
-    """adds up counts over sentences, some of which have no match of four words"""
+    """adds up counts over sentences, some without a match of four words, or without words"""
     hypotheses, references = corpus(case, keep=1.1, low=4, change=0.4)
     hypotheses.append(references[0][::-1])
     references.append(references[0])
     case.equal(score(hypotheses, references), bleu_by_hand(hypotheses, references), "BLEU")
+    hypotheses += [references[1][:1], []]
+    references += [references[1][:2], references[2]]
+    expected = bleu_by_hand(hypotheses, references)
+    case.equal(score(hypotheses, references), expected, "BLEU with a word and nothing")
 
 
 @check(bleu, see="Measuring a translation")

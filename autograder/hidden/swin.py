@@ -99,6 +99,7 @@ def gradients(attention, case):
     Y.backward(seen)
     case.gradient(windows, wanted[0], "windows")
     case.gradient(dict(ours.named_parameters())["bias_table"], wanted[1], "bias_table")
+    case.learns(ours)
 
 
 @check(WindowAttention, see="Attention inside a window")

@@ -101,7 +101,9 @@ def gradients(network, case):
     """passes gradients to X as torch's layers do"""
     B, T, D, D_ff = case.sizes(4)
     state, X = feed_forward_state(case, D, D_ff), case.randn(B, T, D).requires_grad_()
-    back(case, load(network(D, D_ff), state)(X), two_linears(state)(X), {"X": X})
+    ours = load(network(D, D_ff), state)
+    back(case, ours(X), two_linears(state)(X), {"X": X})
+    case.learns(ours)
 
 
 @check(EncoderLayer, see="Post-LN and pre-LN")
@@ -112,6 +114,7 @@ def gradients(layer, case):
         X.requires_grad_()
         expected = theirs(X, forbidden(mask, len(X), H))
         back(case, ours(X, mask), expected, {"X": X})
+        case.learns(ours)
 
 
 @check(EncoderLayer, see="Post-LN and pre-LN")
@@ -144,6 +147,7 @@ def gradients(layer, case):
         hidden = forbidden(allowed, len(Y), H)
         expected = theirs(Y, memory, tgt_mask=~mask, memory_mask=hidden)
         back(case, ours(Y, memory, mask, allowed), expected, {"memory": memory, "Y": Y})
+        case.learns(ours)
 
 
 @check(DecoderLayer, see="The decoder's layer")
@@ -244,6 +248,7 @@ def gradients(transformer, case):
         for name, gradient in zip(names, wanted, strict=True):
             case.that(own[name].grad is not None, f"No gradient reaches {name}.")
             case.equal(own[name].grad, gradient, f"gradient of {name}", rtol=1e-4, atol=1e-4)
+        case.learns(ours)
 
 
 @check(count_parameters, see="Where the parameters are")

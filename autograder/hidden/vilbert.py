@@ -104,6 +104,7 @@ def gradients(embeddings, case):
     mine = dict(ours.named_parameters())
     for name in ("content.weight", "place.weight"):
         case.gradient(mine[name], leaves[name].grad, name)
+    case.learns(ours)
 
 
 @check(CoAttentionBlock, see="Each asks, the other answers")
@@ -121,6 +122,7 @@ def gradients(block, case):
     torch.autograd.backward(given, pulls)
     for name, X, gradient in zip(STREAMS, (t, v), wanted, strict=True):
         case.gradient(X, gradient, name)
+    case.learns(ours)
 
 
 @check(CoAttentionBlock, see="Each asks, the other answers")
@@ -170,6 +172,7 @@ def gradients(model, case):
     mine = dict(ours.named_parameters())
     for name in ("visual.content.weight", "text.token.weight"):
         case.gradient(mine[name], leaves[name].grad, name)
+    case.learns(ours)
 
 
 @check(alignment_score, see="One number for a pair")
@@ -400,6 +403,7 @@ def gradients(update, case):
     mine = dict(ours.named_parameters())
     for name in ("a.weight", "gate_b.bias", "gate.weight"):
         case.gradient(mine[name], leaves[name].grad, name)
+    case.learns(ours)
 
 
 @check(TriangleUpdate, see="The third side")
@@ -426,6 +430,7 @@ def gradients(attention, case):
     case.gradient(m, wanted[0].grad, "m")
     case.gradient(z, wanted[1].grad, "z")
     case.gradient(ours.gate.weight, leaves["gate.weight"].grad, "gate.weight")
+    case.learns(ours)
 
 
 @check(RowAttentionWithPairBias, see="What pairs know steers the rows")

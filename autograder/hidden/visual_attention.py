@@ -181,6 +181,7 @@ def gradients(student, case):
     scores[:, -1].backward(seen)
     case.gradient(a, wanted[0], "a")
     case.gradient(dict(ours.named_parameters())["W_h.weight"], wanted[1], "W_h")
+    case.learns(ours)
 
 
 def one_step_with_graph(weights, word, h, c, a):

@@ -103,6 +103,7 @@ def gradients(embedding, case):
     parameters = dict(ours.named_parameters())
     case.gradient(parameters["W"], weights.grad.permute(2, 3, 1, 0).flatten(0, 2), "W")
     case.gradient(parameters["b"], shift.grad, "b")
+    case.learns(ours)
 
 
 @check(PatchEmbedding, see="The same as a convolution")
@@ -127,6 +128,7 @@ def several_sizes(embedding, case):
         images = case.randn(B, C, grid[0] * P, grid[1] * P)
         what = f"X of {grid[0]} × {grid[1]} patches"
         case.equal(ours(images), convolved(images, weights, shift), what)
+    case.equal(ours(images[:1]), convolved(images[:1], weights, shift), "X of a single patch")
 
 
 @check(ViTLayer, see="Norms before, sums after")
@@ -140,6 +142,7 @@ def gradients(layer, case):
     case.trains(Y, "X")
     Y.backward(seen)
     case.gradient(X, expected, "X")
+    case.learns(ours)
 
 
 @check(ViTLayer, see="Norms before, sums after")
@@ -168,6 +171,7 @@ def gradients(vit, case):
     parameters = dict(ours.named_parameters())
     for name in ("cls", "positions"):
         case.gradient(parameters[name], state[name].grad, name)
+    case.learns(ours)
 
 
 @check(ViT, see="From tokens to classes")

@@ -116,6 +116,18 @@ class Case:
             raise Failure(f"No gradient reaches {what}: is the graph cut, by detach or no_grad?")
         self.equal(of.grad, expected, f"gradient of {what}")
 
+    def learns(self, module) -> None:
+        """Demand that a backward pass has left a gradient on every parameter of a module.
+
+        Raises:
+            Failure: the graph is cut before one of them.
+        """
+        for name, parameter in module.named_parameters():
+            if parameter.grad is None:
+                raise Failure(
+                    f"No gradient reaches {name}: is the graph cut, by detach or no_grad?"
+                )
+
     def trains(self, given: object, what: str) -> None:
         """Demand that gradients go back from a result to what it was computed with.
 

@@ -454,6 +454,7 @@ def empty_rows(softmax, case):
     A = softmax(E, mask)
     case.shape(A, tuple(E.shape), "A")
     case.equal(A[1, 2], torch.zeros(E.shape[-1]), "A of an empty row")
+    case.equal(softmax(E, mask & False), torch.zeros(E.shape), "A where nothing is allowed")
 
 
 @check(masked_softmax, see="A mask comes before the softmax", single="B")
@@ -664,6 +665,7 @@ def gradients(attention, case):
     wanted = [by_X, by_memory, by_Q.T, by_K.T, by_V.T, out_proj.T]
     for name, tensor, gradient in zip(names, tensors, wanted, strict=True):
         case.gradient(tensor, gradient, name)
+    case.learns(ours)
 
 
 SIZES = [(5, 3, 3), (12, 4, 5), (9, 10, 7), (30, 2, 3), (17, 6, 9), (2, 5, 3), (8, 7, 5)]  # T, D, k

@@ -272,6 +272,7 @@ def gradient(attention, case):
         found = parameters[name].grad
         case.that(found is not None, f"A gradient should reach {name}, none does.")
         case.equal(found, leaves[name].grad, f"gradient of {name}")
+    case.learns(ours)
 
 
 def model_pair(case: Case, model, L: int = 2, room: int = 1) -> tuple:

@@ -1302,6 +1302,7 @@ def gradient(moe, case):
         mixed(leaves, X, 2, room).backward(seen)
         ours(X).backward(seen)
         demand_gradients(case, ours, leaves)
+        case.learns(ours)
 
 
 def adapted(case: Case, lora, alpha: float, *sizes: int) -> tuple:
@@ -1357,6 +1358,7 @@ def trains(lora, case):
     case.gradient(found["A"], torch.zeros(D_in, r), "A of a new adapter")
     A = found["A"].detach()
     case.gradient(found["B"], (X @ A).T @ seen * (5.0 / r), "B of a new adapter")
+    case.learns(ours)
 
 
 @check(LoRA, weight=2, see="Adapt a little", single={"D_in": 0, "D_out": 1})
@@ -1442,3 +1444,4 @@ def gradient(lora, case):
         case.trains(Y, f"what comes of {way}{' as long as B is zero' * is_new}")
         Y.backward(seen)
         demand_gradients(case, ours, leaves)
+        case.learns(ours)

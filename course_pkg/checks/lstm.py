@@ -164,7 +164,7 @@ def packed(torchs: nn.LSTM, X: Tensor, state, lengths: Tensor) -> tuple[Tensor, 
     return outputs, h[0], c[0]
 
 
-@check(LSTM, weight=2, see="When a sequence ends early")
+@check(LSTM, weight=2, see="When a sequence ends early", single="B")
 def ragged(lstm, case):
     """treats sequences of different lengths as torch's packed sequences"""
     B, T, D, H = case.sizes(4, low=3)

@@ -116,6 +116,7 @@ def gradients(encoder, case):
     h.backward(seen)
     given = dict(ours.named_parameters())["embedding.weight"]
     case.gradient(given, torchs["embedding"].weight.grad, "the embedding")
+    case.learns(ours)
 
 
 class Given(nn.Module):
@@ -200,6 +201,7 @@ def gradients(decoder, case):
     case.trains(logits, "logits")
     logits.backward(seen)
     case.gradient(h, expected, "h")
+    case.learns(ours)
 
 
 def small_decoder(case: Case, V: int, C: int, S: int, end: float = 0.0) -> SmallDecoder:
@@ -562,6 +564,7 @@ def gradients(decoder, case):
     case.trains(logits, "logits")
     logits.backward(seen)
     case.gradient(h, gradient, "h")
+    case.learns(ours)
 
 
 def hypotheses(case: Case, result: object) -> tuple[list[list[int]], Tensor]:

@@ -1699,3 +1699,4 @@ def gradients(attention, case):
         parameters = dict(ours.named_parameters())
         for name, leaf in leaves.items():
             case.gradient(parameters[name], leaf.grad, f"{name} by {way}")
+        case.learns(ours)

@@ -213,6 +213,15 @@ def test_the_single_size_is_that_of_the_sizes_that_are_drawn_first():
     assert single.lengths(1, 5).shape == (1,)
 
 
+def test_every_parameter_of_a_module_must_learn():
+    case, module = Case("any"), torch.nn.Linear(2, 3)
+    (torch.ones(2) @ module.weight.T + module.bias.detach()).sum().backward()
+    with pytest.raises(Failure, match="No gradient reaches bias: is the graph cut"):
+        case.learns(module)
+    module(torch.ones(2)).sum().backward()
+    case.learns(module)
+
+
 def test_a_result_without_a_graph_is_told():
     case, W = Case("graph"), torch.ones(2, requires_grad=True)
     case.trains(2 * W, "y")
