@@ -418,31 +418,24 @@ def load_gpt2(state: dict[str, Tensor]) -> dict[str, Tensor]:
     head = state.pop("lm_head.weight", None)
     if head is not None and not torch.equal(head, state["wte.weight"]):
         raise ValueError("lm_head.weight is not wte.weight, but our GPT has one matrix for both")
-    renamed = {
-        "wte": "token",
-        "wpe": "position",
-        "ln_f": "norm",
-        "ln_1": "norm_1",
-        "ln_2": "norm_2",
-        "mlp.c_fc": "expand",
-        "mlp.c_proj": "contract",
-    }
+    outside = {"wte": "token", "wpe": "position", "ln_f": "norm"}
+    inside = {"ln_1": "norm_1", "ln_2": "norm_2", "mlp.c_fc": "expand", "mlp.c_proj": "contract"}
     ours = {}
     for name, value in state.items():
         place, _, kind = name.rpartition(".")  # "h.0.mlp.c_fc" and "weight"
-        prefix = ""
+        prefix, renamed = "", outside
         if place.startswith("h."):
             _, number, place = place.split(".", 2)
-            prefix = f"blocks.{number}."
-        if place == "attn" and kind in ("bias", "masked_bias"):  # the masks of old files
+            prefix, renamed = f"blocks.{number}.", inside
+        if prefix and place == "attn" and kind in ("bias", "masked_bias"):  # masks of old files
             continue
         letter = {"weight": "W", "bias": "b"}.get(kind)
-        if letter is None:
+        if letter is None or name in ("wte.bias", "wpe.bias"):
             raise ValueError(f"our GPT has no place for {name}")
-        if place == "attn.c_attn":
+        if prefix and place == "attn.c_attn":
             for x, part in zip("QKV", value.chunk(3, dim=-1), strict=True):
                 ours[f"{prefix}attention.{letter}_{x}"] = part
-        elif place == "attn.c_proj":
+        elif prefix and place == "attn.c_proj":
             ours[f"{prefix}attention.{letter}_O"] = value
         elif place in renamed:
             is_linear = place.startswith("mlp") and kind == "weight"  # torch's are W x: turned

@@ -355,6 +355,14 @@ def refuses(load, case):
         "score.weight",
         "h.0.mlp.scale",
         "h.0.attn.c_attn.scale",
+        "wte.bias",
+        "wpe.bias",
+        "h.0.wte.weight",
+        "h.0.ln_f.weight",
+        "mlp.c_fc.weight",
+        "attn.c_attn.weight",
+        "attn.c_proj.weight",
+        "attn.bias",
     ):
         other = {**theirs, name: case.randn(4)}
         case.raises(ValueError, lambda other=other: load(other), f"the state has {name}")

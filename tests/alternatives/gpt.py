@@ -418,6 +418,8 @@ def by_pattern(state):
             for x, part in zip("QKV" if joined[2] == "attn" else "O", values, strict=True):
                 ours[f"{joined[1]}attention.{letter}_{x}"] = part.clone()
             continue
+        if not re.match(r"wte\.weight|wpe\.weight|ln_f|blocks\.\d+\.(ln_[12]|mlp)\.", name):
+            raise ValueError(f"unknown weight {name}")
         if "mlp" in name and value.dim() == 2:
             value = value.transpose(0, 1).contiguous()
         for theirs, new in {
