@@ -1237,7 +1237,7 @@ def log_of_zero(words, goals, follows, kinds):
 @bug(
     SentenceClassifier,
     "the encoder is frozen when it starts from pretrained weights",
-    told_by="A gradient should go from the logits to bert.",
+    told_by="SentenceClassifier.start_from changes which parameters of self learn",
 )
 class Frozen(SentenceClassifier):
     def start_from(self, state):

@@ -478,7 +478,7 @@ def interleaved(X, positions=None, base=10000.0):
 @bug(
     rope_rotate,
     "the angles of a shape are kept for its later calls, whatever the base then",
-    told_by="X turned with base",
+    told_by="with the inputs of its first call without base",
 )
 def kept_angles(X, positions=None, base=10000.0, kept={}):  # noqa: B006  a dict that outlives the call is the mistake
     if positions is not None:

@@ -72,7 +72,8 @@ def even(lookup, case):
 @check(soft_lookup, see="From exact to near")
 def gradient(lookup, case):
     """moves with the query by the rows' weighted covariance: ∂y/∂q = Cov_a(X) / τ"""
-    q, X, N, D = query_and_table(case)
+    _, X, N, D = query_and_table(case)
+    q = X[1].clone()  # at a distance of 0
     a = torch.softmax(-(torch.cdist(q[None], X)[0] ** 2) / 4, dim=0)
     covariance = torch.cov(X.T, aweights=a, correction=0)
     seen = case.randn(D)
@@ -209,15 +210,16 @@ def loud(layer, case):
 
 @check(AttentionLayer, see="From rows to keys and values")
 def unbatched(layer, case):
-    """agrees with torch for one query and no batch"""
+    """agrees with torch for one query and no batch, and for a batch of two axes"""
     N_X, D_X, D_Q, D_V = case.sizes(4)
     W = keys_and_values(case, D_X, D_Q, D_V)
-    Q, X = case.randn(1, D_Q), case.randn(N_X, D_X)
-    expected_Y, expected_A = torchs(Q[None], (X @ W["W_K"])[None], (X @ W["W_V"])[None])
     ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
-    Y, A = both(case, ours(Q, X), (1, D_V), (1, N_X), "YA")
-    case.equal(A, expected_A[0], "A")
-    case.equal(Y, expected_Y[0], "Y")
+    for shape, N_Q in [((), 1), ((2, 3), 4)]:
+        Q, X = case.randn(*shape, N_Q, D_Q), case.randn(*shape, N_X, D_X)
+        expected_Y, expected_A = torchs(Q[None], (X @ W["W_K"])[None], (X @ W["W_V"])[None])
+        Y, A = both(case, ours(Q, X), (*shape, N_Q, D_V), (*shape, N_Q, N_X), "YA")
+        case.equal(A, expected_A[0], "A")
+        case.equal(Y, expected_Y[0], "Y")
 
 
 @check(basic_self_attention, see="From given queries to self-attention")
@@ -263,11 +265,12 @@ def gradient(attend, case):
 
 @check(SelfAttention, see="Three roles, three projections")
 def batch(layer, case):
-    """keeps the members of a batch apart"""
+    """keeps the members of a batch apart, also of a batch of two axes"""
     B, N, D_X, D_Q, D_V = case.sizes(5)
     ours = with_weights(case, layer, D_X, D_Q, D_V, **matrices(case, D_X, D_Q, D_V))
     X = case.randn(B, N, D_X)
     Y, A = both(case, ours(X), (B, N, D_V), (B, N, N), "YA")
+    case.equal(case.unpack(ours(X[:, None]), "Y", "A")[0], Y[:, None], "Y of a batch of two axes")
     Y_one, A_one = both(case, ours(X[1]), (N, D_V), (N, N), "YA")
     case.equal(Y_one, Y[1], "Y of one member")
     case.equal(A_one, A[1], "A of one member")
@@ -448,13 +451,15 @@ def nothing_allowed(attention, case):
 
 @check(MultiHeadAttention, see="A mask says who may look at whom")
 def causal(attention, case):
-    """under a causal mask, keeps what comes later out of every position"""
+    """under a causal mask, keeps what comes later out of every position, at all scores"""
     B, T, H, D_h = case.sizes(4, low=3)
-    ours, _ = multi_head(case, attention, H * D_h, H)
+    ours, theirs = multi_head(case, attention, H * D_h, H)
     X, mask = case.randn(B, T, H * D_h), torch.ones(T, T, dtype=torch.bool).tril()
     whole = ours(X, mask=mask)
     case.shape(whole, tuple(X.shape), "Y")
     case.equal(ours(X[:, :2], mask=mask[:2, :2]), whole[:, :2], "Y of the first two positions")
+    loud = 1e6 * X
+    case.equal(ours(loud, mask=mask), torchs_heads(theirs, loud, loud, mask)[0], "Y of a loud X")
 
 
 @check(MultiHeadAttention, see="Several heads at once")

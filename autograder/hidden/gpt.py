@@ -225,6 +225,7 @@ def whole_numbers(perplexity, case):
     """accepts a single batch, and counts that are whole numbers"""
     one = torch.tensor([1.5], dtype=torch.float64)
     case.equal(perplexity(one, torch.tensor([7])), math.exp(1.5), "perplexity of one batch")
+    case.equal(perplexity(one, torch.tensor([70_000])), math.exp(1.5), "that of a large batch")
 
 
 @check(bits_per_byte, see="Perplexity, and what it hides")
@@ -240,6 +241,8 @@ def proportions(bits, case):
         0.5 * 2.0 / math.log(2) * 100 / 300,
         "bits per byte with twice the bytes",
     )
+    expected = 6.0 / math.log(2) * 90 / 60
+    case.equal(bits(6.0, 90, 60), expected, "bits per byte of a model worse than guessing")
 
 
 @check(token_probabilities, see="Keep the best tokens only")

@@ -185,10 +185,10 @@ def one_sentence(scores, case):
 
 @check(attend, see="From scores to a context")
 def large_scores(attend, case):
-    """stays finite for scores in the thousands"""
+    """stays finite for very large scores, and gives padding nothing, however low the others"""
     B, N, C = case.sizes(3, low=4)
     _, mask = masked(case, B, N)
-    e, h = 1e4 * case.randn(B, N), case.randn(B, N, C)
+    e, h = 1e11 * case.randn(B, N), case.randn(B, N, C)
     best = torch.where(mask, e, -math.inf).argmax(dim=1)
     c, a = case.unpack(attend(e, h, mask), "c", "a")
     case.equal(a, torch.eye(N)[best], "a")
@@ -262,10 +262,10 @@ def no_more_than_there_are(search, case):
 
 @check(beam_search, see="Beam search")
 def padded_sentence(search, case):
-    """gives the same for a sentence with padding after it"""
+    """gives the same for a sentence with padding after it, and for a wide beam"""
     N, C, S = case.sizes(3, low=3)
-    decoder = small_decoder(case, 8, C, S, 0.5)
+    decoder = small_decoder(case, 14, C, S, 0.5)
     h, mask = case.randn(1, N + 2, C), torch.arange(N + 2)[None] < N
-    expected = search_by_hand(decoder, h, mask, 4, 6, 1.0)
-    words, _ = hypotheses(case, search(decoder, h, mask, 4, 6))
+    expected = search_by_hand(decoder, h, mask, 12, 4, 1.0)
+    words, _ = hypotheses(case, search(decoder, h, mask, 12, 4))
     case.equal(padded(words), padded([one for one, _ in expected]), "words of hypotheses")

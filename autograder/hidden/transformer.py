@@ -63,10 +63,12 @@ def gradients(norm, case):
 
 @check(layer_norm, see="Layer norm")
 def constant(norm, case):
-    """gives the bias, and not NaN, for a vector of equal numbers"""
+    """gives the bias for a vector of equal numbers, and a gradient, not NaN"""
     X, gain, bias = to_normalise(case)
-    X = torch.full_like(X, 0.5)
-    case.equal(norm(X, gain, bias), bias.expand_as(X), "Y")
+    X = torch.full_like(X, 0.5).requires_grad_()
+    Y = norm(X, gain, bias)
+    case.equal(Y, bias.expand_as(X), "Y")
+    back(case, Y, F.layer_norm(X, gain.shape, gain, bias), {"X": X})
 
 
 @check(layer_norm, see="Layer norm")

@@ -83,7 +83,7 @@ class Guarded:
         self._name = name
         self._seconds = seconds
         self._place = place
-        self._was_called = False
+        self._tried: set[tuple] = set()  # what was called with which arguments, up to now
         self._rule = rule
 
     @property
@@ -106,18 +106,22 @@ class Guarded:
         contents = {name: _contents(value) for name, value in named.items()}
         place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
-        is_first, self._was_called = not self._was_called, True
-        is_tried = is_first and _is_plain([args, kwargs])
+        way = (self._name, *named)
+        is_tried = way not in self._tried and _is_plain([args, kwargs])
         before = kept.copy_of(self._target) if is_tried else None
         random = torch.get_rng_state()
-        result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
+        with _settings_kept(self._name):
+            result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
         for (name, tensor), copy in zip(inputs, copies, strict=True):
             if not _same(tensor, copy):
                 raise self._changed(name, tensor.clone())
         for name, value in named.items():
             if _contents(value) != contents[name]:
+                if isinstance(value, nn.Module):
+                    raise self._switched(name, _contents(value)[0] != contents[name][0])
                 raise self._changed(name)
         if before is not None and (after := kept.copy_of(self._target)) is not None:
+            self._tried.add(way)
             kept.demand_nothing(self._name, self._attempt, before, after, args, kwargs)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
@@ -142,6 +146,14 @@ class Guarded:
             what=f"{name} after the call",
             observed=observed,
         )
+
+    def _switched(self, name: str, is_mode: bool) -> Failure:
+        if is_mode:
+            return Failure(
+                f"{self._name} leaves {name} in another mode: if it calls train or eval, it should "
+                "go back at its end."
+            )
+        return Failure(f"{self._name} changes which parameters of {name} learn (requires_grad).")
 
     def _repeat(self, place: torch.device, twin: tuple, result: object, random: Tensor) -> None:
         """Make a call on the other device as well, beginning from the same random state."""
@@ -175,7 +187,9 @@ class Guarded:
     def _wrap(self, value: object, name: str):
         if _is_plain(value):
             return value
-        return Guarded(value, name, self._seconds, self._place, self._rule)
+        guarded = Guarded(value, name, self._seconds, self._place, self._rule)
+        guarded._tried = self._tried
+        return guarded
 
     def _attempt(self, action: Callable[[], object]):
         with enforced(self._rule):
@@ -279,12 +293,38 @@ def _line_of_student(error: BaseException) -> str:
     return text
 
 
-def _named(target, args, kwargs) -> dict[str, object]:
-    """Give the arguments of a call the names that they have in the signature."""
+@contextlib.contextmanager
+def _settings_kept(name: str) -> Iterator[None]:
+    """Set torch's own settings back, and demand that they need not be."""
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
-        return inspect.signature(target).bind(*args, **kwargs).arguments
+        yield
+    finally:
+        found = torch.is_grad_enabled(), torch.get_default_dtype()
+        torch.set_grad_enabled(grad)
+        torch.set_default_dtype(dtype)
+    if found[0] != grad:
+        raise Failure(
+            f"{name} leaves gradients switched {'on' if found[0] else 'off'} for everything after "
+            "it: use `with torch.no_grad():` in place of `torch.set_grad_enabled`."
+        )
+    if found[1] != dtype:
+        raise Failure(f"{name} changes torch's default dtype for everything after it.")
+
+
+def _named(target, args, kwargs) -> dict[str, object]:
+    """Give the arguments of a call the names that they have in the signature.
+
+    The module to which a method belongs is one too.
+    """
+    try:
+        named = kept.signature_of(target).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # no signature, or the call does not fit it and will say so
-        return {**{f"number {i + 1}": value for i, value in enumerate(args)}, **kwargs}
+        named = {**{f"number {i + 1}": value for i, value in enumerate(args)}, **kwargs}
+    owner = getattr(target, "__self__", None)
+    if isinstance(owner, nn.Module) and not hasattr(nn.Module, target.__name__):
+        named = {"self": owner, **named}
+    return named
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
@@ -298,7 +338,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _contents(value: object) -> object:
+def _contents(value: object) -> Any:
     """Copy what an argument contains, down to the objects that have no content to compare."""
     if isinstance(value, dict):
         return {key: _contents(item) for key, item in value.items()}
@@ -306,6 +346,9 @@ def _contents(value: object) -> object:
         return [_contents(item) for item in value]
     if isinstance(value, (set, frozenset)):
         return set(value)
+    if isinstance(value, nn.Module):
+        needed = [parameter.requires_grad for parameter in value.parameters()]
+        return [part.training for part in value.modules()], needed
     return value if isinstance(value, _SCALARS) else id(value)
 
 

@@ -1,10 +1,13 @@
-"""Does a module's call depend on those before it? Tried on copies, which nothing else sees.
+"""Does a call depend on those before it? Tried on copies, which nothing else sees.
 
 A mask, a table or a state that is kept from the first call is right there and wrong in the second;
-what is kept of the weights is wrong once they have changed.
+what is kept of the weights is wrong once they have changed. This looks at modules, at their
+methods, and at functions that have a default value to keep something in.
 """
 
 import copy
+import inspect
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,46 +27,116 @@ class Refusal(str):
     """The name of the exception by which a call refused its inputs; empty if it took too long."""
 
 
-def copy_of(module: object) -> nn.Module | None:
-    """Copy a module; None for anything else, or one that is too large or cannot be copied."""
-    if not isinstance(module, nn.Module):
-        return None
-    if sum(parameter.numel() for parameter in module.parameters()) > LARGEST:
-        return None
+def copy_of(target: Any) -> Any:
+    """Copy a module, a method of one, or a function that can keep something in a default value.
+
+    None for anything else, or a module that is too large or cannot be copied.
+    """
+    module = _module(target)
     try:
+        if module is None:
+            return _copy_of_function(target)
+        if sum(parameter.numel() for parameter in module.parameters()) > LARGEST:
+            return None
         with twice.deepcopy_of_tensors(_copy):
-            return copy.deepcopy(module)
+            new = copy.deepcopy(module)
+        return new if module is target else getattr(new, target.__name__)
     except Exception:
         return None
 
 
 def demand_nothing(
-    name: str, attempt: Attempt, before: nn.Module, after: nn.Module, args: tuple, kwargs: dict
+    name: str, attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict
 ) -> None:
-    """Demand that a module does the same with other inputs and weights, before and after a call.
+    """Demand that something does the same in a later call, before and after a first one.
+
+    It may refuse inputs, if it does so in both; where it takes too long, nothing more is tried.
 
     Args:
         name: what messages call it.
         attempt: does something within the time of a call, or raises Failure.
-        before, after: copies of the module from before and after the call; their weights change.
+        before, after: copies of it from before and after the first call.
         args, kwargs: what it was called with.
     Raises:
         Failure: it does not.
     """
-    _change_weights(before)
-    _change_weights(after)
-    for change in (_shorter, _reversed):
-        other = _map(change, args), _map(change, kwargs)
-        first, second = (_result(attempt, copied, *other) for copied in (before, after))
-        if not _agree(first, second):
-            raise Failure(
-                f"{name} depends on an earlier call: with other inputs and weights than at its "
-                "first call, it returns something else than if it had not been called before. What "
-                "does it keep?",
-                what=f"{name} called again",
-            )
-        if not isinstance(first, Refusal):
+    for pair, inputs, how in _trials(attempt, before, after, args, kwargs):
+        if None in pair:  # what was copied once cannot be copied again
             return
+        for module in filter(None, map(_module, pair)):
+            _change_weights(module)
+        for other in inputs:
+            results = [_result(attempt, call, *other) for call in pair]
+            if any(isinstance(result, Refusal) and not result for result in results):
+                return
+            if not _agree(*results):
+                raise Failure(
+                    f"{name} depends on an earlier call: with {how}, it returns something else "
+                    "than if it had not been called before. What does it keep?",
+                    what=f"{name} called again",
+                )
+
+
+def _trials(
+    attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict
+) -> Iterator[tuple[tuple[Callable, Callable], list, str]]:
+    """Yield copies from before and after a call, the inputs to compare them on, and a word for it.
+
+    With inputs of other values and sizes; with the same; and after a call in evaluation, without
+    gradients, where alone some keep things.
+    """
+    module = _module(before)
+    changed = [(_map(change, args), _map(change, kwargs)) for change in (_shorter, _reversed)]
+    other = f"other inputs{' and weights' if module else ''} than at its first call"
+    required, without = _required(before, args, kwargs)
+    again = f"the inputs of its first call{without}{' and other weights' if module else ''}"
+    yield (copy_of(before), copy_of(after)), changed, other
+    yield (copy_of(before), copy_of(after)), [required], again
+    if module is not None:
+        for copied in filter(None, map(_module, (before, after))):
+            copied.eval()
+        _result(attempt, after, args, kwargs)
+        yield (before, after), changed, other
+
+
+def signature_of(target: Any) -> inspect.Signature:
+    """Give the arguments of a call; those of a module are its forward's."""
+    return inspect.signature(target.forward if isinstance(target, nn.Module) else target)
+
+
+def _module(target: object) -> nn.Module | None:
+    owner = target.__self__ if inspect.ismethod(target) else target
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def _copy_of_function(target: object) -> types.FunctionType | None:
+    """Copy a function with its default values, if these can change."""
+    if not inspect.isfunction(target):
+        return None
+    defaults = target.__defaults__ or (), target.__kwdefaults__ or {}
+    if not any(
+        isinstance(value, (list, dict, set)) for value in (*defaults[0], *defaults[1].values())
+    ):
+        return None
+    places = target.__globals__, target.__name__, target.__defaults__, target.__closure__
+    new = types.FunctionType(target.__code__, *places)
+    new.__defaults__, new.__kwdefaults__ = copy.deepcopy(defaults)
+    return new
+
+
+def _required(call: Callable, args: tuple, kwargs: dict) -> tuple[tuple[tuple, dict], str]:
+    """Leave out the optional arguments of a call, and say which, in words for after it."""
+    try:
+        signature = signature_of(call)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return (args, kwargs), ""
+    empty = inspect.Parameter.empty
+    optional = [name for name in bound.arguments if signature.parameters[name].default is not empty]
+    for name in optional:
+        del bound.arguments[name]
+    without = f" without {' and '.join(optional)}" if optional else ""
+    return (bound.args, bound.kwargs), without
 
 
 def _change_weights(module: nn.Module) -> None:

@@ -388,7 +388,7 @@ def bleu_by_hand(hypotheses: list[list[str]], references: list[list[str]]) -> fl
 
 def corpus(case: Case, keep: float, low: int = 6, change: float = 0.15) -> tuple[list, list]:
     """Draw references from few words, and hypotheses: shortened, some words changed, swapped."""
-    words = ["a", "b", "c", "d", "aa", "ab", "bc"]
+    words = ["a", "b", "c", "A", "aa", "ab", "bc"]
     references, hypotheses = [], []
     for length in case.integers(low, low + 9, 12).tolist():
         reference = [words[k] for k in case.integers(0, 7, length).tolist()]

@@ -262,7 +262,7 @@ def values(layer, case):
     case.equal(Y, torchs(X), "X")
 
 
-@check(ViTLayer, see="Norms before, sums after")
+@check(ViTLayer, see="Norms before, sums after", single={"H": 2})
 def weights(layer, case):
     """returns the weights of every head, computed from the normalised tokens"""
     B, T, D, H = layer_sizes(case)
@@ -379,6 +379,8 @@ def weights(vit, case):
     expected_logits, expected = classified(settings, state, images)
     case.equal(logits, expected_logits, "logits")
     case.equal(A, expected, "A")
+    _, A = case.unpack(ours(images[:1], return_weights=True), "logits", "A")
+    case.equal(A, expected[:, :1], "A of one image")
 
 
 @check(ViT, see="A token for the class, and a place for each")
@@ -582,7 +584,7 @@ def rows_sum_to_one(rollout, case):
     case.equal(R.sum(dim=-1), torch.ones(B, T), "row sums")
 
 
-@check(attention_rollout, see="Half of it goes straight on")
+@check(attention_rollout, see="Half of it goes straight on", single={"H": 1})
 def one_layer(rollout, case):
     """is half the mean of the heads and half the identity if there is one layer"""
     B, H, T = case.sizes(3)

@@ -222,6 +222,28 @@ def test_every_parameter_of_a_module_must_learn():
     case.learns(module)
 
 
+def test_settings_of_torch_are_left_as_they_were():
+    with pytest.raises(Failure, match="f leaves gradients switched off for everything after it"):
+        Guarded(lambda: torch.set_grad_enabled(False), "f")()
+    with pytest.raises(Failure, match="f changes torch's default dtype"):
+        Guarded(lambda: torch.set_default_dtype(torch.float64), "f")()
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_mode_of_a_model_is_left_as_it_was():
+    class Model(torch.nn.Linear):
+        def write(self):
+            self.eval()
+
+    model = Guarded(Model(1, 1), "M")
+    with pytest.raises(Failure, match=r"M.write leaves self in another mode"):
+        model.write()
+    model.train()
+    with pytest.raises(Failure, match="f changes which parameters of model learn"):
+        Guarded(lambda model: model.requires_grad_(False) and None, "f")(model)
+
+
 def test_a_result_without_a_graph_is_told():
     case, W = Case("graph"), torch.ones(2, requires_grad=True)
     case.trains(2 * W, "y")

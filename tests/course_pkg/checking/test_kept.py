@@ -1,4 +1,4 @@
-"""A module that keeps something between calls is noticed; one that does not is left alone."""
+"""What keeps something between calls is noticed; what does not is left alone."""
 
 import pytest
 import torch
@@ -43,6 +43,46 @@ class KeepsItsWeight(Plain):
         return X @ self.kept
 
 
+class KeepsInEvaluation(Plain):
+    def forward(self, X):
+        return X @ (self.W if self.training else vars(self).setdefault("kept", self.W + 1))
+
+
+class KeepsWithoutGradients(Plain):
+    def forward(self, X):
+        if torch.is_grad_enabled():
+            return X @ self.W
+        return X @ vars(self).setdefault("kept", self.W + 1)
+
+
+class KnowsItsLastInput(Plain):
+    last = None
+
+    def forward(self, X):
+        if self.last is None or self.last[0].shape != X.shape or not (self.last[0] == X).all():
+            self.last = X.clone(), X @ self.W
+        return self.last[1]
+
+
+class KeepsItsState(Plain):
+    state = None
+
+    def forward(self, X, state=None):
+        self.state = self.state if state is None else state
+        return X @ self.W if self.state is None else X @ self.W + self.state
+
+    def step(self, X, state=None):
+        return self(X, state)
+
+
+def keeps_by_shape(X, kept={}):  # noqa: B006
+    return kept.setdefault(X.shape, X + 1)
+
+
+def keeps_what_is_right(n, kept={}):  # noqa: B006
+    return kept.setdefault(n, n + 1)
+
+
 class LoopsOnOtherInputs(Plain):
     def forward(self, X):
         while X[0, 0, 0] != 0:
@@ -55,10 +95,50 @@ class Draws(Plain):
         return X @ self.W + torch.rand(2)
 
 
-@pytest.mark.parametrize("module", [KeepsItsMask, KeepsItsResult, KeepsItsWeight])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(KeepsItsMask, KeepsItsResult, KeepsItsWeight),
+        *(KeepsInEvaluation, KeepsWithoutGradients, KnowsItsLastInput),
+    ],
+)
 def test_what_is_kept_and_used_is_noticed(module):
     with pytest.raises(Failure, match="M depends on an earlier call"):
         Guarded(module(), "M")(X)
+
+
+def test_an_optional_input_of_an_earlier_call_is_noticed():
+    module = Guarded(KeepsItsState(), "M")
+    assert torch.equal(module(X), X)
+    with pytest.raises(Failure, match="the inputs of its first call without state"):
+        module(X, torch.ones(2))
+
+
+def test_methods_are_tried_too():
+    with pytest.raises(Failure, match=r"M.step depends on an earlier call"):
+        Guarded(KeepsItsState(), "M").step(X, state=torch.ones(2))
+
+
+def test_what_a_function_keeps_in_a_default_value_is_noticed():
+    with pytest.raises(Failure, match="f depends on an earlier call: with other inputs than"):
+        Guarded(keeps_by_shape, "f")(X)
+    keeps = Guarded(keeps_what_is_right, "f")
+    assert [keeps(1), keeps(2), keeps(1)] == [2, 3, 2]
+
+
+def test_a_class_of_modules_is_tried_once_for_each_way_of_calling_it():
+    calls = []
+
+    class Counts(Plain):
+        def forward(self, X):
+            calls.append(X)
+            return super().forward(X)
+
+    M = Guarded(Counts, "M")
+    M()(X)
+    first = len(calls)
+    M()(X)
+    assert len(calls) == first + 1
 
 
 @pytest.mark.parametrize("module", [Plain, Draws, LoopsOnOtherInputs])
