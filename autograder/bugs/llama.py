@@ -2069,7 +2069,12 @@ class TrainsW(Varied):
         self.W = nn.Parameter(W.detach().clone())
 
 
-@bug(LoRA, "merge adds to W in place", classic=True)
+@bug(
+    LoRA,
+    "merge adds to W in place",
+    told_by="LoRA.merge depends on an earlier call",
+    classic=True,
+)
 class InPlace(Varied):
     def merge(self):
         self.W += (self.scale * self.A @ self.B).detach()
@@ -2140,7 +2145,11 @@ class MergesToItself(LoRA):
         return super().merge() if self.B.any() else self.W
 
 
-@bug(LoRA, "merge returns what it has computed the first time, though A and B have changed")
+@bug(
+    LoRA,
+    "merge returns what it has computed the first time, though A and B have changed",
+    told_by="LoRA.merge depends on an earlier call",
+)
 class MergesOnce(LoRA):
     def merge(self):
         if not hasattr(self, "merged"):

@@ -55,6 +55,7 @@ from course_pkg.checks.bert import (
     published,
     scored,
     searched,
+    share,
     span_inputs,
     span_scores,
     summed,
@@ -123,11 +124,15 @@ def random_words(mask, case):
     chi_square(case, rare + common, expected, "The random words")
     for word, count in ends.items():
         case.that(count > 0, f"Word {word} should be among the random words, yours lack it.")
+    ones = torch.ones(300, 400, dtype=torch.long)
+    inputs, goals = masked(case, mask, ones, V=2, numbers=([], 0))
+    what = "With two words, the share of chosen words that stay, half of the random ones too,"
+    share(case, inputs == ones, goals != -100, 0.1 + 0.1 / 2, what)
 
 
 @check(mask_tokens, see="15 percent, then 80, 10 and 10")
 def each_on_its_own(mask, case):
-    """chooses each word independently: not the same places in each text, nor whole texts"""
+    """chooses each word independently: neither the same places or texts nor an exact share"""
     tokens = case.integers(5, WORDS, 300, 300)
     _, goals = masked(case, mask, tokens)
     chosen = (goals != -100).double()
@@ -139,6 +144,14 @@ def each_on_its_own(mask, case):
             f"The number chosen for each {name} should have the variance {expected:.1f}, yours has "
             f"{spread:.1f}.",
         )
+    ends = chosen[:, [0, -1]].sum(dim=0)
+    case.that(ends.min() > 0, "The first and the last word should be chosen too, yours never are.")
+    counts = [int((masked(case, mask, tokens[:1])[1] != -100).sum()) for _ in range(30)]
+    case.that(
+        max(counts) - min(counts) > 5,
+        f"Of 300 words some 45 should be chosen, sometimes 35 and sometimes 55; yours chooses from "
+        f"{min(counts)} to {max(counts)}.",
+    )
 
 
 @check(mask_tokens, see="15 percent, then 80, 10 and 10")
@@ -319,10 +332,18 @@ def filling(model, case):
 
 @check(BertModel, see="The encoder")
 def plain(model, case):
-    """agrees with torch's layers without segments and lengths"""
+    """agrees with torch's layers without segments and lengths, back to the embedding"""
     B, T, V, H, D_h = case.sizes(5, low=2)
-    ours, state, (tokens, _, _) = bert_pair(case, model, B, T, V, H, D_h, 1)
-    case.equal(ours(tokens), encoded(state, H, tokens), "X")
+    ours, state, (tokens, _, _) = bert_pair(case, model, B, T, V, H, D_h, 2)
+    leaf = state["embeddings.token.weight"].clone().requires_grad_()
+    expected = encoded(state | {"embeddings.token.weight": leaf}, H, tokens)
+    X, seen = ours(tokens), case.randn(B, T, H * D_h)
+    case.equal(X, expected, "X")
+    case.trains(X, "X")
+    X.backward(seen)
+    expected.backward(seen)
+    own = dict(ours.named_parameters())
+    case.gradient(own["embeddings.token.weight"], leaf.grad, "embeddings.token.weight")
 
 
 @check(BertModel, see="The encoder")
@@ -367,10 +388,11 @@ def chosen_places(head, case):
 
 @check(nsp_head, see="One vector for the whole text")
 def classes(head, case):
-    """accepts any number of classes, and texts of one token"""
+    """accepts any number of classes, even one, and texts of one token"""
     B, D, C = case.sizes(3, low=3)
-    X, weights = case.randn(B, 1, D), nsp_weights(case, C, D)
-    case.equal(head(X, *weights), classified(X, weights), "logits")
+    for classes in (C, 1):
+        X, weights = case.randn(B, 1, D), nsp_weights(case, classes, D)
+        case.equal(head(X, *weights), classified(X, weights), f"logits of {classes} classes")
 
 
 @check(nsp_head, see="One vector for the whole text")
@@ -570,17 +592,19 @@ def equal_scores(best, case):
 @check(best_span, see="The best span")
 def single_words(best, case):
     """finds answers of one word where no more are allowed"""
-    start, end = span_scores(case, 40, 9)
+    start, end = span_scores(case, 40, 60)
     demand_spans(case, best(start, end, 1), searched(start, end, 1))
 
 
 @check(best_span, see="The best span")
 def whole_text(best, case):
-    """lets an answer be as long as the text, even where `longest` is larger"""
+    """lets an answer be as long as the text, even where `longest` is larger, at all scores"""
     start, end = span_scores(case, 40, 6)
     start[::2, 1] += 4
     end[::2, -1] += 4
-    demand_spans(case, best(start, end, 9), searched(start, end, 9))
+    for shift in (0.0, -1e5):
+        start = start + shift
+        demand_spans(case, best(start, end, 9), searched(start, end, 9))
 
 
 @check(best_span, see="The best span")

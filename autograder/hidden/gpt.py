@@ -12,6 +12,7 @@ from course_pkg.checks.gpt import (
     STRANGE,
     block_pair,
     continued,
+    demand_gradients,
     fresh,
     gpt_pair,
     kept,
@@ -155,7 +156,7 @@ def tied(gpt, case):
     gradient = dict(ours.named_parameters())["position.weight"].grad
     case.that(gradient is not None, "A gradient should reach position.weight, none does.")
     case.that(bool(gradient.any()), "A gradient should reach position.weight, yours is zero.")
-    case.learns(ours)
+    demand_gradients(case, gpt)
 
 
 @check(GPT, see="The whole model")

@@ -5,7 +5,7 @@ import functools
 import torch
 
 from course_pkg.checking.registry import check
-from course_pkg.checks.gpt import continued
+from course_pkg.checks.gpt import continued, demand_gradients
 from course_pkg.checks.kv_cache import (
     attention_pair,
     attention_state,
@@ -183,31 +183,24 @@ def reads_once(model, case):
 
 @check(CachedGPT, see="The whole model")
 def whole_context(model, case):
-    """reads as many tokens as the context has room for, and no more even without caches"""
+    """reads as many tokens as the context has room for, no more, and two texts in turn"""
     ours, theirs, tokens = model_pair(case, model, L=1)
     B, T = tokens.shape
     caches = ours.new_caches(B)
     case.equal(ours(tokens, caches), theirs(tokens), "logits of a full context")
     long = torch.cat([tokens, tokens[:, :1]], dim=1)
     case.raises(ValueError, lambda: ours(long), f"{T + 1} tokens are given and the context is {T}")
+    caches, others = ours.new_caches(B), ours.new_caches(B)
+    ours(tokens[:, :2], caches)
+    ours(tokens[:, :3].flip(1), others)
+    given = ours(tokens[:, 2:3], caches)
+    case.equal(given, theirs(tokens[:, :3])[:, 2:], "logits of the first of two texts")
 
 
 @check(CachedGPT, see="The whole model")
 def gradient(model, case):
-    """passes gradients back when there are no caches"""
-    ours, _, tokens = model_pair(case, model)
-    T = tokens.shape[1] - 1
-    logits = ours(tokens[:, :T])
-    case.trains(logits, "the logits")
-    logits.logsumexp(dim=-1).sum().backward()
-    parameters = dict(ours.named_parameters())
-    for name in ("position.weight", "blocks.0.attention.W_K", "blocks.1.norm_1.bias"):
-        found = parameters[name].grad
-        case.that(found is not None, f"A gradient should reach {name}, none does.")
-    used = parameters["position.weight"].grad.abs().sum(dim=1) > 0
-    expected = torch.arange(T + 1) < T
-    case.equal(used, expected, "positions that get a gradient")
-    case.learns(ours)
+    """passes gradients back as torch's layers do when there are no caches"""
+    demand_gradients(case, model)
 
 
 @check(CachedWriter, see="Write with a cache")
@@ -236,6 +229,15 @@ def by_default(writer, case):
     expected = drawn(theirs, tokens, 4)
     torch.random.set_rng_state(state)
     case.equal(ours.generate_with_cache(tokens, 4), expected, "texts drawn by default")
+    stop = int(expected[0, 3])
+    for row in expected[:, 3:]:
+        if stop in row.tolist():
+            row[row.tolist().index(stop) :] = stop
+    ended = int((expected[:, 3:] == stop).all(dim=0).int().argmax()) + 1
+    length = 3 + (ended if (expected[:, -1] == stop).all() else 4)
+    torch.random.set_rng_state(state)
+    given = ours.generate_with_cache(tokens, 4, stop=stop)
+    case.equal(given, expected[:, :length], "texts drawn by default, with a stop")
 
 
 @check(CachedWriter, see="Where it ends")
@@ -308,17 +310,19 @@ def gradient(attention, case):
     """passes the gradients of all queries of a group back to its keys and values"""
     B, T, D_h = case.sizes(3, low=3)
     ours, state = grouped_pair(case, attention, 6, 3, D_h)
-    X, seen = case.randn(B, T, 6 * D_h), case.randn(B, T, 6 * D_h)
+    X, seen = case.randn(B, T, 6 * D_h).requires_grad_(), case.randn(B, T, 6 * D_h)
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
-    grouped(leaves, 6, 3, X).backward(seen)
+    expected = torch.autograd.grad(grouped(leaves, 6, 3, X), [X, *leaves.values()], seen)
     Y = ours(X)
     case.trains(Y, "Y")
     Y.backward(seen)
+    case.gradient(X, expected[0], "X")
+    wanted = dict(zip(leaves, expected[1:], strict=True))
     parameters = dict(ours.named_parameters())
     for name in ("W_K", "W_V", "b_V"):
         found = parameters[name].grad
         case.that(found is not None, f"A gradient should reach {name}, none does.")
-        case.equal(found, leaves[name].grad, f"gradient of {name}")
+        case.equal(found, wanted[name], f"gradient of {name}")
     case.learns(ours)
 
 
@@ -335,7 +339,10 @@ def counts(attention, case):
         read += piece.shape[1]
         pairs += read * piece.shape[1]
         expected.append((read, pairs))
-    demand_counts(case, found, expected, "counted after each piece")
+    ours(X)
+    found.append(dict(ours.counts))
+    expected.append((read + 10, pairs + 100))
+    demand_counts(case, found, expected, "counted after each piece, and without a cache")
 
 
 @check(GroupedQueryAttention, see="What a cache must not keep")

@@ -143,10 +143,12 @@ def gradients(write, case):
 
 @check(delta_rule, see="Write the difference")
 def square(write, case):
-    """keeps rows and columns apart when D = D_V = T"""
+    """keeps rows and columns apart when D = D_V = T, and goes on by a single step"""
     B, H, T = case.sizes(3, low=3)
     given, S = delta_inputs(case, B, H, T, T, T), 0.02 * case.randn(B, H, T, T)
     demand_run(case, write(*given, S), replaced(*given, S))
+    one = [part[:, :, :1] for part in given]
+    demand_run(case, write(*one, S), replaced(*one, S))
 
 
 @check(delta_rule, see="Write the difference")
@@ -173,10 +175,12 @@ def gradients(run, case):
 
 @check(gated_recurrence, see="One line for all gates")
 def square(run, case):
-    """applies γ to the rows of S, not to its columns, when D = D_V = T"""
+    """applies γ to S's rows, not its columns, when D = D_V = T, and goes on by a single step"""
     B, H, T = case.sizes(3, low=3)
     given = [*triple(case, B, H, T, T, T), case.rand(B, H, T, T), 0.02 * case.randn(B, H, T, T)]
     demand_run(case, run(*given), decayed(*given))
+    one = [*(part[:, :, :1] for part in given[:4]), given[4]]
+    demand_run(case, run(*one), decayed(*one))
 
 
 @check(gated_recurrence, see="One line for all gates")
@@ -369,10 +373,12 @@ def small_keys(mix, case):
 
 @check(rwkv_time_mixing, see="One of the family")
 def square(mix, case):
-    """keeps sequences, steps and channels apart when B = T = D"""
+    """keeps sequences, steps and channels apart when B = T = D, and goes on by a single step"""
     (T,) = case.sizes(1, low=3)
     given, state = rwkv_inputs(case, T, T, T), (case.randn(T, T), case.randn(T, T))
     demand_mixed(case, mix(*given, state), faded(*given, state))
+    one = [*(part[:, :1] for part in given[:3]), *given[3:]]
+    demand_mixed(case, mix(*one, state), faded(*one, state))
 
 
 @check(rwkv_time_mixing, see="One of the family")
@@ -395,10 +401,11 @@ def gradients(convolve, case):
 
 @check(short_convolution, see=BACK)
 def square(convolve, case):
-    """keeps axes apart when T = D = W"""
+    """keeps axes apart when T = D = W, and goes on by a single step"""
     B, T = case.sizes(2, low=3)
     X, taps, past = case.randn(B, T, T), small_taps(case, T, T), case.randn(B, T - 1, T)
-    demand_convolved(case, convolve(X, taps, past), convolved(X, taps, past))
+    for part in (X, X[:, :1]):
+        demand_convolved(case, convolve(part, taps, past), convolved(part, taps, past))
 
 
 @check(TokenMixer, weight=2, see=RULES)

@@ -14,6 +14,7 @@ from course_pkg.checks.llama import (
     demand_published,
     demand_routes,
     drawn_choices,
+    experts_state,
     hub_state,
     keys_and_values,
     layered,
@@ -287,13 +288,14 @@ def everything(mask, case):
 
 @check(LlamaAttention, see="Attention as Llama has it")
 def gradient(attention, case):
-    """passes gradients back to all weights when there is no cache"""
+    """passes gradients back to X and to all weights when there is no cache"""
     B, T, pairs = case.sizes(3, low=3)
     ours, state = llama_layer(case, attention, 2 * pairs, window=3, sinks=1)
     X, seen = case.randn(2, B, T, 12 * pairs)
-    leaves = leaves_of(state)
-    attended(leaves, 6, 2, X, window=3, sinks=1).backward(seen)
-    ours(X).backward(seen)
+    leaves = leaves_of(state | {"X": X})
+    attended(leaves, 6, 2, leaves["X"], window=3, sinks=1).backward(seen)
+    ours(X.requires_grad_()).backward(seen)
+    case.gradient(X, leaves.pop("X").grad, "X")
     demand_gradients(case, ours, leaves)
     case.learns(ours)
 
@@ -353,13 +355,14 @@ def far_away(attention, case):
 
 @check(LlamaBlock, see="The block")
 def gradient(block, case):
-    """passes gradients back to all weights"""
+    """passes gradients back to X and to all weights"""
     B, T, pairs = case.sizes(3)
     ours, state = llama_block(case, block, pairs)
     X, seen = case.randn(2, B, T, 12 * pairs)
-    leaves = leaves_of(state)
-    layered(leaves, 6, 2, X).backward(seen)
-    ours(X).backward(seen)
+    leaves = leaves_of(state | {"X": X})
+    layered(leaves, 6, 2, leaves["X"]).backward(seen)
+    ours(X.requires_grad_()).backward(seen)
+    case.gradient(X, leaves.pop("X").grad, "X")
     demand_gradients(case, ours, leaves)
     case.learns(ours)
 
@@ -390,11 +393,19 @@ def two_texts(block, case):
 
 @check(LlamaBlock, see="The block")
 def base(block, case):
-    """has attention that turns as slowly as base says"""
+    """has attention that turns as slowly as base says, and experts if asked for"""
     B, T, pairs = case.sizes(3)
     ours, state = llama_block(case, block, pairs, (), base=40.0)
     X = case.randn(B, T, 12 * pairs)
     case.equal(ours(X), layered(state, 6, 2, X, base=40.0), "X for base = 40")
+    ours = block(12 * pairs, 6, 2, 7, experts=4).double()
+    experts = experts_state(case, 12 * pairs, 7, 4)
+    state = {name: value for name, value in state.items() if not name.startswith("feed")}
+    ours.load_state_dict(state | {f"feed_forward.{name}": W for name, W in experts.items()})
+    attention = under(state, "attention.")
+    expected = X + attended(attention, 6, 2, normed(X, state["norm_1.weight"]))
+    expected = expected + mixed(experts, normed(expected, state["norm_2.weight"]), 2)
+    case.equal(ours(X), expected, "X of a block with experts")
 
 
 @check(Llama, see="The whole model")
@@ -561,6 +572,10 @@ def edges(route, case):
     demand_routes(case, route, case.randn(1, 6), 3, "of a single token")
     demand_routes(case, route, case.randn(5, 1), 1, "where there is one expert")
     case.raises(ValueError, lambda: route(case.randn(4, 5), -1), "k is -1")
+    weights, experts = case.unpack(route(torch.zeros(1, 3), 2), "weights", "experts")
+    case.equal(weights, torch.full((1, 2), 0.5), "weights of three equal scores")
+    twice = experts.tolist()[0]
+    case.that(len(set(twice)) == 2, f"Two experts should be chosen, yours are {twice}.")
 
 
 @check(load_balancing_loss, see="Keep all of them busy")

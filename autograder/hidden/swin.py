@@ -187,15 +187,18 @@ def gradient(swin, case):
 
 @check(Swin, see="The whole model")
 def parameters(swin, case):
-    """has as many parameters as its parts, and refuses a stage without heads"""
+    """has as many parameters as its parts, also of four stages, and refuses one without heads"""
     C, classes = few_sizes(case, 2)
-    given = sum(p.numel() for p in swin(C, 2, 4, DEPTHS, HEADS, 4, classes).parameters())
-    D, expected = 4, (4 * C + 1) * 4 + 2 * 4
-    for number, (depth, H) in enumerate(zip(DEPTHS, HEADS, strict=True)):
-        if number:
-            expected += 8 * D + 8 * D**2
-            D *= 2
-        expected += depth * (12 * D**2 + 13 * D + 49 * H)
-    case.equal(given, torch.tensor(expected + 2 * D + (D + 1) * classes), "number of parameters")
+    for depths, heads in ((DEPTHS, HEADS), ((1, 1, 1, 1), (1, 2, 4, 8))):
+        given = sum(p.numel() for p in swin(C, 2, 4, depths, heads, 4, classes).parameters())
+        D, expected = 4, (4 * C + 1) * 4 + 2 * 4
+        for number, (depth, H) in enumerate(zip(depths, heads, strict=True)):
+            if number:
+                expected += 8 * D + 8 * D**2
+                D *= 2
+            expected += depth * (12 * D**2 + 13 * D + 49 * H)
+        expected += 2 * D + (D + 1) * classes
+        what = f"number of parameters of {len(depths)} stages"
+        case.equal(given, torch.tensor(expected), what)
     few = HEADS[:-1]
     case.raises(ValueError, lambda: swin(C, 2, 4, DEPTHS, few, 4, classes), "a stage has no heads")

@@ -103,6 +103,7 @@ class Guarded:
         named = _named(self._target, args, kwargs)
         inputs = [(name, tensor) for name, value in named.items() for tensor in _tensors(value)]
         copies = [tensor.detach().clone() for _, tensor in inputs]
+        needed = [tensor.requires_grad for _, tensor in inputs]
         contents = {name: _contents(value) for name, value in named.items()}
         place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
@@ -112,9 +113,11 @@ class Guarded:
         random = torch.get_rng_state()
         with _settings_kept(self._name):
             result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
-        for (name, tensor), copy in zip(inputs, copies, strict=True):
+        for (name, tensor), copy, has_gradient in zip(inputs, copies, needed, strict=True):
             if not _same(tensor, copy):
                 raise self._changed(name, tensor.clone())
+            if tensor.requires_grad != has_gradient:
+                raise Failure(f"{self._name} changes requires_grad of its input {name}.")
         for name, value in named.items():
             if _contents(value) != contents[name]:
                 if isinstance(value, nn.Module):
@@ -123,6 +126,10 @@ class Guarded:
         if before is not None and (after := kept.copy_of(self._target)) is not None:
             self._tried.add(way)
             kept.demand_nothing(self._name, self._attempt, before, after, args, kwargs)
+            if torch.equal(random, torch.get_rng_state()):
+                kept.demand_the_same_in_evaluation(
+                    self._name, self._attempt, before, args, kwargs, result
+                )
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):

@@ -77,6 +77,33 @@ def demand_nothing(
                 )
 
 
+def demand_the_same_in_evaluation(
+    name: str, attempt: Attempt, before: Callable, args: tuple, kwargs: dict, result: object
+) -> None:
+    """Demand that a call that drew no random numbers gives the same in evaluation.
+
+    Args:
+        before: a copy from before the call; its module is in evaluation afterwards.
+        name, attempt, args, kwargs: as in `demand_nothing`.
+        result: what the call returned.
+    Raises:
+        Failure: it does not.
+    """
+    module = _module(before)
+    if module is None or not module.training:
+        return
+    module.eval()
+    other = _result(attempt, before, args, kwargs)
+    if isinstance(other, Refusal) and not other:
+        return
+    if not _agree(result, other):
+        raise Failure(
+            f"{name} returns something else in evaluation, after eval(), than in training, though "
+            "it draws no random numbers.",
+            what=f"{name} in evaluation",
+        )
+
+
 def _trials(
     attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict
 ) -> Iterator[tuple[tuple[Callable, Callable], list, str]]:
@@ -93,10 +120,11 @@ def _trials(
     yield (copy_of(before), copy_of(after)), changed, other
     yield (copy_of(before), copy_of(after)), [required], again
     if module is not None:
-        for copied in filter(None, map(_module, (before, after))):
+        pair = copy_of(before), copy_of(after)
+        for copied in filter(None, map(_module, pair)):
             copied.eval()
-        _result(attempt, after, args, kwargs)
-        yield (before, after), changed, other
+        _result(attempt, pair[1], args, kwargs)
+        yield pair, changed, other
 
 
 def signature_of(target: Any) -> inspect.Signature:

@@ -98,10 +98,12 @@ def texts_to_mask(case: Case, B: int, T: int, V: int = WORDS) -> Tensor:
     return tokens
 
 
-def masked(case: Case, mask, tokens: Tensor, V: int = WORDS, **options) -> tuple[Tensor, Tensor]:
+def masked(
+    case: Case, mask, tokens: Tensor, V: int = WORDS, numbers: tuple = (SPECIAL, MASK), **options
+) -> tuple[Tensor, Tensor]:
     """Call a student's mask_tokens, and demand whole numbers of the right shape."""
     options.setdefault("generator", case.generator)
-    result = mask(tokens, SPECIAL, MASK, V, **options)
+    result = mask(tokens, *numbers, V, **options)
     inputs, targets = case.unpack(result, "inputs", "targets")
     for name, given in (("inputs", inputs), ("targets", targets)):
         case.shape(given, tuple(tokens.shape), name)
@@ -144,11 +146,21 @@ def targets(mask, case):
 
 @check(mask_tokens, weight=2, see="Hide words and remember which")
 def special(mask, case):
-    """never chooses a special word, nor padding"""
+    """never chooses a special word, nor padding, but any other, whatever the numbers are"""
     tokens = texts_to_mask(case, 300, 6)
     _, goals = masked(case, mask, tokens)
     found = int(((goals != -100) & (tokens < 5)).sum())
     case.that(found == 0, f"No special word should be chosen, yours chooses {found} of them.")
+    tokens = case.integers(0, 9, 60, 60)
+    for special in ([3, 7], []):
+        _, goals = masked(case, mask, tokens, numbers=(special, 5))
+        chosen = set(tokens[goals != -100].tolist())
+        right = set(range(9)) - set(special)
+        case.that(
+            chosen == right,
+            f"Of the words 0 to 8 all but {special} should be chosen now and then, [MASK] (5) "
+            f"among them; yours chooses {sorted(chosen)}.",
+        )
 
 
 @check(mask_tokens, weight=3, see="15 percent, then 80, 10 and 10")
@@ -479,6 +491,9 @@ def mask(layer, case):
     hidden = torch.arange(T) >= lengths[:, None]
     given, _ = layer_results(case, ours(X, ~hidden[:, None]), X, H)
     case.equal(given, theirs(X, src_key_padding_mask=hidden), "X with padding")
+    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    given, _ = layer_results(case, ours(X, causal), X, H)
+    case.equal(given, theirs(X, src_mask=~causal), "X under a mask for each word")
 
 
 @check(BertLayer, see="Norms after the sums")
@@ -499,7 +514,7 @@ def bert_pair(case: Case, model, B: int, T: int, V: int, H: int, D_h: int, L: in
     return made(model, state, V, T + 2, D, H, L), state, batch(case, B, T, V)
 
 
-@check(BertModel, weight=2, see="The encoder")
+@check(BertModel, weight=2, see="The encoder", single="B")
 def values(model, case):
     """agrees with a stack of torch.nn.TransformerEncoderLayer on texts without padding"""
     B, T, V, H, D_h = case.sizes(5, low=2)
@@ -753,9 +768,11 @@ def allowed(head, case):
     """gives −∞ where no answer may begin or end"""
     B, T, D = case.sizes(3, low=4)
     (X, S, E), places = span_inputs(case, B, T, D)
-    start, end = case.unpack(head(X, S, E, places), "start", "end")
-    case.equal(start, pointed(X, S, places), "start")
-    case.equal(end, pointed(X, E, places), "end")
+    scores = case.unpack(head(X, S, E, places), "start", "end")
+    for name, score in zip(("start", "end"), scores, strict=True):
+        case.shape(score, (B, T), name)
+    expected = torch.stack([pointed(X, v, places) for v in (S, E)])
+    case.equal(torch.stack(scores), expected, "start and end")
 
 
 def searched(

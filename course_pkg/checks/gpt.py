@@ -339,7 +339,6 @@ def torchs_gpt(state: dict[str, Tensor], H: int) -> Callable[[Tensor], Tensor]:
     """Build a GPT of torch's own layers; it turns tokens into logits."""
     layers = torchs_blocks(state, H)
 
-    @torch.no_grad()
     def logits(tokens: Tensor) -> Tensor:
         T = tokens.shape[1]
         X = F.embedding(tokens, state["token.weight"]) + state["position.weight"][:T]
@@ -370,6 +369,25 @@ def gpt_pair(case: Case, gpt, V: int, context: int, H: int, D_h: int, L: int) ->
     ours = gpt(V, context, H * D_h, H, L).double()
     ours.load_state_dict(state)
     return ours, torchs_gpt(state, H)
+
+
+def demand_gradients(case: Case, gpt) -> None:
+    """Demand that a GPT's loss reaches both tables as it does through torch's layers."""
+    B, T, H, D_h, V = case.sizes(5, low=3)
+    state, tokens = gpt_state(case, V, T + 1, H * D_h, 2), case.integers(0, V, B, T)
+    ours, seen = gpt(V, T + 1, H * D_h, H, 2).double(), case.randn(B, T, V)
+    ours.load_state_dict(state)
+    tables = {name: state[name].clone() for name in ("token.weight", "position.weight")}
+    for table in tables.values():
+        table.requires_grad_()
+    torchs_gpt(state | tables, H)(tokens).backward(seen)
+    logits = ours(tokens)
+    case.trains(logits, "the logits")
+    logits.backward(seen)
+    parameters = dict(ours.named_parameters())
+    for name, table in tables.items():
+        case.gradient(parameters[name], table.grad, name)
+    case.learns(ours)
 
 
 @check(GPT, weight=3, see="The whole model", single="B")

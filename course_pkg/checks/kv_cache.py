@@ -261,9 +261,10 @@ def counts(attention, case):
 def gradient(attention, case):
     """passes gradients back to all weights when there is no cache"""
     ours, state, B, T, D, H = attention_pair(case, attention)
-    X, seen = case.randn(B, T, D), case.randn(B, T, D)
+    X, seen = case.randn(B, T, D).requires_grad_(), case.randn(B, T, D)
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
-    grouped(leaves, H, H, X).backward(seen)
+    expected = torch.autograd.grad(grouped(leaves, H, H, X), [X, *leaves.values()], seen)
+    wanted = dict(zip(leaves, expected[1:], strict=True))
     Y = ours(X)
     case.trains(Y, "Y")
     Y.backward(seen)
@@ -271,7 +272,8 @@ def gradient(attention, case):
     for name in ("W_Q", "W_K", "W_V", "W_O", "b_V"):
         found = parameters[name].grad
         case.that(found is not None, f"A gradient should reach {name}, none does.")
-        case.equal(found, leaves[name].grad, f"gradient of {name}")
+        case.equal(found, wanted[name], f"gradient of {name}")
+    case.gradient(X, expected[0], "X")
     case.learns(ours)
 
 
@@ -632,7 +634,8 @@ def parameters(attention, case):
             f"There should be no other weights, yours are {sorted(found)}.",
         )
         case.that(ours.G == 3, f"G should be 3, yours is {ours.G}.")
-    case.raises(ValueError, lambda: attention(6 * D_h, 6, 4), "6 heads are to share 4 groups")
+    for D in (6 * D_h, 24):
+        case.raises(ValueError, lambda D=D: attention(D, 6, 4), "6 heads are to share 4 groups")
 
 
 def demand_state(case: Case, given: object, expected: dict[str, Tensor]) -> None:

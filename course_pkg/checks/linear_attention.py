@@ -67,9 +67,10 @@ def values(attend, case):
 
 @check(linear_attention, weight=2, see="A kernel in place of the softmax")
 def not_normalised(attend, case):
-    """leaves the sum as it is when normalised is False"""
+    """leaves the sum as it is when normalised is False, and only then"""
     Q, K, V = triple(case, *case.sizes(5))
     case.equal(attend(Q, K, V, normalised=False), attended(Q, K, V, normalised=False), "Y")
+    case.equal(attend(Q, K, V, normalised=True), attended(Q, K, V), "Y with normalised=True")
 
 
 @check(linear_attention, see="A kernel in place of the softmax")
@@ -123,10 +124,11 @@ def values(attend, case):
 
 @check(recurrent_linear_attention, see="The same as a recurrent network")
 def not_normalised(attend, case):
-    """leaves the sum as it is when normalised is False"""
+    """leaves the sum as it is when normalised is False, and only then"""
     Q, K, V = triple(case, *case.sizes(5))
     expected = attended(Q, K, V, normalised=False)
     demand_sums(case, attend(Q, K, V, normalised=False), expected, *memorised(K, V))
+    demand_sums(case, attend(Q, K, V, normalised=True), attended(Q, K, V), *memorised(K, V))
 
 
 @check(recurrent_linear_attention, weight=2, see="The same as a recurrent network")

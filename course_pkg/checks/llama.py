@@ -1432,7 +1432,7 @@ def no_rank(lora, case):
 
 @check(LoRA, see="Adapt a little")
 def gradient(lora, case):
-    """passes gradients back to A and B through what it computes, and through what it merges"""
+    """passes gradients back to A, B and X through what it computes, and through what it merges"""
     D_in, D_out, r, M = case.sizes(4)
     X, seen = case.randn(M, D_in), case.randn(M, D_out)
     for way, is_new in itertools.product(("forward", "merge"), (False, True)):
@@ -1445,3 +1445,6 @@ def gradient(lora, case):
         Y.backward(seen)
         demand_gradients(case, ours, leaves)
         case.learns(ours)
+    ours, W, added = adapted(case, lora, 5.0, D_in, r, D_out)
+    ours(X.requires_grad_()).backward(seen)
+    case.gradient(X, seen @ (W + added).T, "X")

@@ -333,10 +333,12 @@ def values(loss, case):
 
 @check(mae_loss, see="Each patch in its own units")
 def plain(loss, case):
-    """compares with the patches as they are if normalise is False"""
+    """compares with the patches as they are if normalise is False, and only then"""
     predicted, patches, masked = loss_inputs(case)
-    expected = error_by_loop(predicted, patches, masked, False)
-    case.equal(loss(predicted, patches, masked, normalise=False), expected, "loss")
+    for choice in (False, True):
+        expected = error_by_loop(predicted, patches, masked, choice)
+        given = loss(predicted, patches, masked, normalise=choice)
+        case.equal(given, expected, f"loss with normalise={choice}")
 
 
 @check(mae_loss, see="Masked patches only")

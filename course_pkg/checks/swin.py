@@ -94,6 +94,7 @@ def refuses(partition, case):
         (9, 6, "a map has 9 rows and M is 6"),
         (6, 9, "a map has 9 columns and M is 6"),
         (9, 4, "a map has 9 rows and 4 columns, 36 positions, and M is 6"),
+        (3, 3, "a map has 3 rows and columns and M is 6"),
     ):
         X = case.randn(2, h, w, 3)
         case.raises(ValueError, lambda X=X: partition(X, 6), when)
@@ -127,6 +128,9 @@ def refuses(reverse, case):
     case.raises(ValueError, lambda: reverse(six, 2, (8, 3)), "M is 2 and a map has 3 columns")
     case.raises(ValueError, lambda: reverse(two, 2, (3, 4)), "a map of 3 × 4 has two whole windows")
     case.raises(ValueError, lambda: reverse(two, 2, (4, 3)), "a map of 4 × 3 has two whole windows")
+    case.raises(ValueError, lambda: reverse(six, 2, (4, 4)), "six windows are given for four")
+    one = case.randn(B, 16, 1, D)
+    case.raises(ValueError, lambda: reverse(one, 2, (4, 4)), "16 windows of 1 are given, M is 2")
 
 
 def offsets(M: int) -> Tensor:
@@ -386,6 +390,7 @@ def refuses(mask, case):
     case.raises(ValueError, lambda: mask((8, 12), 4, 4), "shift is 4 and M is 4")
     case.raises(ValueError, lambda: mask((9, 12), 4, 1), "a map has 9 rows and M is 4")
     case.raises(ValueError, lambda: mask((8, 13), 4, 1), "a map has 13 columns and M is 4")
+    case.raises(ValueError, lambda: mask((2, 8), 4, 1), "a map has 2 rows and M is 4")
     case.raises(ValueError, lambda: mask((9, 12), 4, 0), "a map has 9 rows, M is 4 and shift is 0")
     case.equal(mask((8, 12), 4, 3), true_mask((8, 12), 4, 3), "mask for shift 3")
 
@@ -473,7 +478,7 @@ def several_maps(block, case):
     M = 3
     state = block_state(case, H * D_h, H, M)
     ours = load(block(H * D_h, H, M, 1), state)
-    for down, across in ((1, 2), (3, 2), (2, 3)):
+    for down, across in ((1, 2), (3, 2), (2, 3), (4, 3)):
         X = case.randn(B, M * down, M * across, H * D_h)
         shift = 0 if down == 1 else 1
         expected = block_output(state, H, M, shift, X)
@@ -486,6 +491,7 @@ def refuses(block, case):
     ours, _, _, _, X = block_case(case, block, shift=1)
     case.raises(ValueError, lambda: ours(X[:, :-1]), "a row of the map is missing")
     case.raises(ValueError, lambda: ours(X[:, :, :-1]), "a column of the map is missing")
+    case.raises(ValueError, lambda: ours(X[:, :2, :2]), "the map is smaller than a window")
 
 
 @check(SwinBlock, see="Who may see whom")

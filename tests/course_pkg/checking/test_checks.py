@@ -231,6 +231,11 @@ def test_settings_of_torch_are_left_as_they_were():
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_an_input_keeps_its_requires_grad():
+    with pytest.raises(Failure, match="f changes requires_grad of its input X"):
+        Guarded(lambda X: X.requires_grad_().sum(), "f")(torch.ones(2))
+
+
 def test_the_mode_of_a_model_is_left_as_it_was():
     class Model(torch.nn.Linear):
         def write(self):

@@ -83,6 +83,11 @@ def keeps_what_is_right(n, kept={}):  # noqa: B006
     return kept.setdefault(n, n + 1)
 
 
+class IsOtherInEvaluation(Plain):
+    def forward(self, X):
+        return X @ self.W if self.training else X + 1
+
+
 class LoopsOnOtherInputs(Plain):
     def forward(self, X):
         while X[0, 0, 0] != 0:
@@ -93,6 +98,11 @@ class LoopsOnOtherInputs(Plain):
 class Draws(Plain):
     def forward(self, X):
         return X @ self.W + torch.rand(2)
+
+
+class DrawsInTraining(Plain):
+    def forward(self, X):
+        return nn.functional.dropout(X @ self.W, training=self.training)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +151,13 @@ def test_a_class_of_modules_is_tried_once_for_each_way_of_calling_it():
     assert len(calls) == first + 1
 
 
-@pytest.mark.parametrize("module", [Plain, Draws, LoopsOnOtherInputs])
+def test_a_module_is_the_same_in_evaluation_if_it_draws_nothing():
+    with pytest.raises(Failure, match="M returns something else in evaluation"):
+        Guarded(IsOtherInEvaluation(), "M")(X)
+    assert torch.equal(Guarded(IsOtherInEvaluation().eval(), "M")(X), X + 1)
+
+
+@pytest.mark.parametrize("module", [Plain, Draws, DrawsInTraining, LoopsOnOtherInputs])
 def test_what_does_not_depend_on_earlier_calls_is_left_alone(module):
     torch.manual_seed(0)
     expected = module()(X)
