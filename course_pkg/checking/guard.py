@@ -328,9 +328,9 @@ def _named(target, args, kwargs) -> dict[str, object]:
         named = kept.signature_of(target).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # no signature, or the call does not fit it and will say so
         named = {**{f"number {i + 1}": value for i, value in enumerate(args)}, **kwargs}
-    owner = getattr(target, "__self__", None)
-    if isinstance(owner, nn.Module) and not hasattr(nn.Module, target.__name__):
-        named = {"self": owner, **named}
+    if inspect.ismethod(target) and isinstance(target.__self__, nn.Module):
+        if not hasattr(nn.Module, target.__name__):  # those that change its mode
+            named = {"self": target.__self__, **named}
     return named
 
 
