@@ -127,9 +127,7 @@ class Guarded:
             self._tried.add(way)
             kept.demand_nothing(self._name, self._attempt, before, after, args, kwargs)
             if torch.equal(random, torch.get_rng_state()):
-                kept.demand_the_same_in_evaluation(
-                    self._name, self._attempt, before, args, kwargs, result
-                )
+                kept.demand_the_same_in_evaluation(self._name, self._attempt, before, args, kwargs)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):

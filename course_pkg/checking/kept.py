@@ -78,25 +78,25 @@ def demand_nothing(
 
 
 def demand_the_same_in_evaluation(
-    name: str, attempt: Attempt, before: Callable, args: tuple, kwargs: dict, result: object
+    name: str, attempt: Attempt, before: Callable, args: tuple, kwargs: dict
 ) -> None:
     """Demand that a call that drew no random numbers gives the same in evaluation.
 
     Args:
         before: a copy from before the call; its module is in evaluation afterwards.
         name, attempt, args, kwargs: as in `demand_nothing`.
-        result: what the call returned.
     Raises:
         Failure: it does not.
     """
     module = _module(before)
     if module is None or not module.training:
         return
+    first = _result(attempt, before, args, kwargs)
     module.eval()
-    other = _result(attempt, before, args, kwargs)
-    if isinstance(other, Refusal) and not other:
+    second = _result(attempt, before, args, kwargs)
+    if any(isinstance(result, Refusal) and not result for result in (first, second)):
         return
-    if not _agree(result, other):
+    if not _agree(first, second):
         raise Failure(
             f"{name} returns something else in evaluation, after eval(), than in training, though "
             "it draws no random numbers.",
