@@ -2072,7 +2072,7 @@ class TrainsW(Varied):
 @bug(
     LoRA,
     "merge adds to W in place",
-    told_by="LoRA.merge depends on an earlier call",
+    told_by="It has changed W in place.",
     classic=True,
 )
 class InPlace(Varied):

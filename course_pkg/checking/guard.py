@@ -125,9 +125,8 @@ class Guarded:
                 raise self._changed(name)
         if before is not None and (after := kept.copy_of(self._target)) is not None:
             self._tried.add(way)
-            kept.demand_nothing(self._name, self._attempt, before, after, args, kwargs)
-            if torch.equal(random, torch.get_rng_state()):
-                kept.demand_the_same_in_evaluation(self._name, self._attempt, before, args, kwargs)
+            draws = not torch.equal(random, torch.get_rng_state())
+            kept.demand_nothing(self._name, self._attempt, before, after, args, kwargs, draws)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):

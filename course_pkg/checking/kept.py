@@ -46,21 +46,29 @@ def copy_of(target: Any) -> Any:
 
 
 def demand_nothing(
-    name: str, attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict
+    name: str,
+    attempt: Attempt,
+    before: Callable,
+    after: Callable,
+    args: tuple,
+    kwargs: dict,
+    draws: bool,
 ) -> None:
     """Demand that something does the same in a later call, before and after a first one.
 
-    It may refuse inputs, if it does so in both; where it takes too long, nothing more is tried.
+    And a module the same in evaluation, unless it draws random numbers. It may refuse inputs, if it
+    does so in both; where it takes too long, nothing more is tried.
 
     Args:
         name: what messages call it.
         attempt: does something within the time of a call, or raises Failure.
         before, after: copies of it from before and after the first call.
         args, kwargs: what it was called with.
+        draws: whether that call drew random numbers.
     Raises:
         Failure: it does not.
     """
-    for pair, inputs, how in _trials(attempt, before, after, args, kwargs):
+    for pair, inputs, problem, what in _trials(attempt, before, after, args, kwargs, draws):
         if None in pair:  # what was copied once cannot be copied again
             return
         for module in filter(None, map(_module, pair)):
@@ -70,61 +78,53 @@ def demand_nothing(
             if any(isinstance(result, Refusal) and not result for result in results):
                 return
             if not _agree(*results):
-                raise Failure(
-                    f"{name} depends on an earlier call: with {how}, it returns something else "
-                    "than if it had not been called before. What does it keep?",
-                    what=f"{name} called again",
-                )
-
-
-def demand_the_same_in_evaluation(
-    name: str, attempt: Attempt, before: Callable, args: tuple, kwargs: dict
-) -> None:
-    """Demand that a call that drew no random numbers gives the same in evaluation.
-
-    Args:
-        before: a copy from before the call; its module is in evaluation afterwards.
-        name, attempt, args, kwargs: as in `demand_nothing`.
-    Raises:
-        Failure: it does not.
-    """
-    module = _module(before)
-    if module is None or not module.training:
-        return
-    first = _result(attempt, before, args, kwargs)
-    module.eval()
-    second = _result(attempt, before, args, kwargs)
-    if any(isinstance(result, Refusal) and not result for result in (first, second)):
-        return
-    if not _agree(first, second):
-        raise Failure(
-            f"{name} returns something else in evaluation, after eval(), than in training, though "
-            "it draws no random numbers.",
-            what=f"{name} in evaluation",
-        )
+                raise Failure(f"{name} {problem}", what=f"{name} {what}")
 
 
 def _trials(
-    attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict
-) -> Iterator[tuple[tuple[Callable, Callable], list, str]]:
-    """Yield copies from before and after a call, the inputs to compare them on, and a word for it.
+    attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict, draws: bool
+) -> Iterator[tuple[tuple[Callable, Callable], list, str, str]]:
+    """Yield two copies, the inputs to compare them on, and what is wrong if they differ.
 
-    With inputs of other values and sizes; with the same; and after a call in evaluation, without
-    gradients, where alone some keep things.
+    From before and after a call: with inputs of other values and sizes; with the same; and after a
+    call in evaluation, without gradients, where alone some keep things. And in training and
+    evaluation.
     """
     module = _module(before)
     changed = [(_map(change, args), _map(change, kwargs)) for change in (_shorter, _reversed)]
-    other = f"other inputs{' and weights' if module else ''} than at its first call"
     required, without = _required(before, args, kwargs)
     again = f"the inputs of its first call{without}{' and other weights' if module else ''}"
-    yield (copy_of(before), copy_of(after)), changed, other
-    yield (copy_of(before), copy_of(after)), [required], again
-    if module is not None:
-        pair = copy_of(before), copy_of(after)
-        for copied in filter(None, map(_module, pair)):
-            copied.eval()
-        _result(attempt, pair[1], args, kwargs)
-        yield pair, changed, other
+    told = _changed_weights(before, after) or "What does it keep?"
+
+    def depends(how: str) -> str:
+        return (
+            f"depends on an earlier call: with {how}, it returns something else than if it had not "
+            f"been called before. {told}"
+        )
+
+    other = depends(f"other inputs{' and weights' if module else ''} than at its first call")
+    yield (copy_of(before), copy_of(after)), changed, other, "called again"
+    yield (copy_of(before), copy_of(after)), [required], depends(again), "called again"
+    if module is None:
+        return
+    pair = copy_of(before), copy_of(after)
+    for copied in filter(None, map(_module, pair)):
+        copied.eval()
+    _result(attempt, pair[1], args, kwargs)
+    yield pair, changed, other, "called again"
+    if module.training and not draws:
+        training = copy_of(before)
+        module.eval()
+        problem = "returns something else in evaluation, after eval(), than in training, though it "
+        problem += "draws no random numbers."
+        yield (training, before), [(args, kwargs)], problem, "in evaluation"
+
+
+def _changed_weights(before: Callable, after: Callable) -> str:
+    """Say which parameters and buffers a call has changed, if any."""
+    old, new = (module.state_dict() if (module := _module(c)) else {} for c in (before, after))
+    names = [n for n in old if n in new and not torch.equal(old[n], new[n])]
+    return f"It has changed {' and '.join(names)} in place." if names else ""
 
 
 def signature_of(target: Any) -> inspect.Signature:

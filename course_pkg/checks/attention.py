@@ -624,7 +624,8 @@ def masks(attention, case):
     X, memory = case.randn(B, N_Q, H * D_h), case.randn(B, N_X, H * D_h)
     mask = some_mask(case, B, N_Q, N_X)
     shapes = [("for each sequence", mask), ("for all", mask[0]), ("of one row", mask[:, :1])]
-    for name, shape in [*shapes, ("of one sequence", mask[:1])]:
+    shapes.append(("of one sequence", mask[:1]))
+    for name, shape in shapes:
         expected, _ = torchs_heads(theirs, X, memory, shape)
         case.equal(ours(X, memory, shape), expected, f"Y under a mask {name}")
     mask = some_mask(case, B, N_Q, N_Q)

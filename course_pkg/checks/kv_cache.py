@@ -259,7 +259,7 @@ def counts(attention, case):
 
 @check(CachedAttention, see="What a cache must not keep")
 def gradient(attention, case):
-    """passes gradients back to all weights when there is no cache"""
+    """passes gradients back to X and to all weights when there is no cache"""
     ours, state, B, T, D, H = attention_pair(case, attention)
     X, seen = case.randn(B, T, D).requires_grad_(), case.randn(B, T, D)
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}

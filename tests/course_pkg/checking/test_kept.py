@@ -75,11 +75,11 @@ class KeepsItsState(Plain):
         return self(X, state)
 
 
-def keeps_by_shape(X, kept={}):  # noqa: B006
+def keeps_by_shape(X, kept={}):  # noqa: B006  a dict that outlives the call is the mistake
     return kept.setdefault(X.shape, X + 1)
 
 
-def keeps_what_is_right(n, kept={}):  # noqa: B006
+def keeps_what_is_right(n, kept={}):  # noqa: B006  a dict that outlives the call, and may
     return kept.setdefault(n, n + 1)
 
 
@@ -115,6 +115,16 @@ class DrawsInTraining(Plain):
 def test_what_is_kept_and_used_is_noticed(module):
     with pytest.raises(Failure, match="M depends on an earlier call"):
         Guarded(module(), "M")(X)
+
+
+def test_a_parameter_that_a_call_changes_is_named():
+    class Adds(Plain):
+        def merge(self):
+            self.W.data += 1
+            return self.W.clone()
+
+    with pytest.raises(Failure, match=r"M.merge depends .* It has changed W in place"):
+        Guarded(Adds(), "M").merge()
 
 
 def test_an_optional_input_of_an_earlier_call_is_noticed():
