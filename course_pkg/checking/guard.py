@@ -84,6 +84,7 @@ class Guarded:
         self._seconds = seconds
         self._place = place
         self._tried: set[tuple] = set()  # what was called with which arguments, up to now
+        self._made: tuple = ()  # with which options an instance was made
         self._rule = rule
 
     @property
@@ -107,7 +108,7 @@ class Guarded:
         contents = {name: _contents(value) for name, value in named.items()}
         place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
-        way = (self._name, *named)
+        way = (self._name, *self._made, *named)
         is_tried = way not in self._tried and _is_plain([args, kwargs])
         before = kept.copy_of(self._target) if is_tried else None
         random = torch.get_rng_state()
@@ -131,7 +132,10 @@ class Guarded:
             self._repeat(place, twin, result, random)
         if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):
             twice.mark_what_stays_behind(result)
-        return self._wrap(result, self._name.partition(".")[0])
+        found = self._wrap(result, self._name.partition(".")[0])
+        if isinstance(found, Guarded) and inspect.isclass(self._target):
+            found._made = tuple(map(_option, named.values()))
+        return found
 
     def _iterate(self, *args, **kwargs) -> "Guarded":
         """Call it, and guard an iterator over the result."""
@@ -192,7 +196,7 @@ class Guarded:
         if _is_plain(value):
             return value
         guarded = Guarded(value, name, self._seconds, self._place, self._rule)
-        guarded._tried = self._tried
+        guarded._tried, guarded._made = self._tried, self._made
         return guarded
 
     def _attempt(self, action: Callable[[], object]):
@@ -326,9 +330,16 @@ def _named(target, args, kwargs) -> dict[str, object]:
     except (TypeError, ValueError):  # no signature, or the call does not fit it and will say so
         named = {**{f"number {i + 1}": value for i, value in enumerate(args)}, **kwargs}
     if inspect.ismethod(target) and isinstance(target.__self__, nn.Module):
-        if not hasattr(nn.Module, target.__name__):  # those that change its mode
+        if not kept.is_inherited(target):
             named = {"self": target.__self__, **named}
     return named
+
+
+def _option(value: object) -> object:
+    """Tell one option from another, and zero from other numbers, but not one size from another."""
+    if isinstance(value, (bool, str)):
+        return value
+    return value == 0 if isinstance(value, (int, float)) else type(value)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

@@ -30,12 +30,15 @@ class Refusal(str):
 def copy_of(target: Any) -> Any:
     """Copy a module, a method of one, or a function that can keep something in a default value.
 
-    None for anything else, or a module that is too large or cannot be copied.
+    None for anything else, such as what every module can do, or if it is too large or cannot be
+    copied.
     """
     module = _module(target)
     try:
         if module is None:
             return _copy_of_function(target)
+        if module is not target and is_inherited(target):
+            return None
         if sum(parameter.numel() for parameter in module.parameters()) > LARGEST:
             return None
         with twice.deepcopy_of_tensors(_copy):
@@ -102,7 +105,8 @@ def _trials(
             f"been called before. {told}"
         )
 
-    other = depends(f"other inputs{' and weights' if module else ''} than at its first call")
+    changing = ["inputs"] * bool(args or kwargs) + ["weights"] * (module is not None)
+    other = depends(f"other {' and '.join(changing)} than at its first call")
     yield (copy_of(before), copy_of(after)), changed, other, "called again"
     yield (copy_of(before), copy_of(after)), [required], depends(again), "called again"
     if module is None:
@@ -125,6 +129,11 @@ def _changed_weights(before: Callable, after: Callable) -> str:
     old, new = (module.state_dict() if (module := _module(c)) else {} for c in (before, after))
     names = [n for n in old if n in new and not torch.equal(old[n], new[n])]
     return f"It has changed {' and '.join(names)} in place." if names else ""
+
+
+def is_inherited(method: Any) -> bool:
+    """Tell whether every module has a method of that name, such as double, train or state_dict."""
+    return hasattr(nn.Module, method.__name__)
 
 
 def signature_of(target: Any) -> inspect.Signature:

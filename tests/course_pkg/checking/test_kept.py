@@ -146,19 +146,25 @@ def test_what_a_function_keeps_in_a_default_value_is_noticed():
     assert [keeps(1), keeps(2), keeps(1)] == [2, 3, 2]
 
 
-def test_a_class_of_modules_is_tried_once_for_each_way_of_calling_it():
+def test_a_class_of_modules_is_tried_once_for_each_way_of_making_and_calling_it():
     calls = []
 
     class Counts(Plain):
+        def __init__(self, size=1):
+            super().__init__()
+
         def forward(self, X):
             calls.append(X)
             return super().forward(X)
 
+    def count(*args):
+        before = len(calls)
+        M(*args)(X)
+        return len(calls) - before
+
     M = Guarded(Counts, "M")
-    M()(X)
-    first = len(calls)
-    M()(X)
-    assert len(calls) == first + 1
+    assert count() > 1
+    assert [count(), count(1) > 1, count(2), count(0) > 1] == [1, True, 1, True]
 
 
 def test_a_module_is_the_same_in_evaluation_if_it_draws_nothing():
