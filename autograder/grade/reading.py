@@ -1,7 +1,10 @@
 """Read submitted notebooks, whatever has happened to them: the texts and names of their cells."""
 
+import contextlib
+import gc
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 BYTES = 128 << 20  # of a notebook's file; most of a large one are pictures
@@ -58,7 +61,8 @@ def read(data: bytes) -> Notebook:
         raise Unreadable("the notebook has too many parts to be read")
     text = _decode(data).lstrip(_SPACE)
     try:
-        found, end = json.JSONDecoder(object_hook=_without_outputs).raw_decode(text)
+        with _uncollected():
+            found, end = json.JSONDecoder(object_hook=_without_outputs).raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"the notebook is not JSON: {error!s:.100}") from None
     cells = _cells(found)
@@ -82,6 +86,18 @@ def read(data: bytes) -> Notebook:
 def whole(text: str) -> str:
     """Replace halves of characters, which no file can hold."""
     return text.encode("utf-8", "replace").decode()
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Spare the garbage collector what is being read: none of it refers to itself."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _without_outputs(found: dict) -> dict:

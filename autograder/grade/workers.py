@@ -6,6 +6,7 @@ Even a single one: what ends or stops the process that judges must not end the g
 import contextlib
 import faulthandler
 import functools
+import gc
 import itertools
 import multiprocessing
 import os
@@ -59,7 +60,17 @@ def run(task: Task) -> Verdict:
         files = {name: Path(folder, str(n)) for n, name in enumerate(task.files)}
         for path, data in zip(files.values(), task.files.values(), strict=True):
             path.write_bytes(data)
-        return judge(task.assignment, task.plan, task.steps, files, task.inputs)
+        try:
+            return judge(task.assignment, task.plan, task.steps, files, task.inputs)
+        finally:
+            _freeze()
+
+
+@functools.cache
+def _freeze() -> None:
+    """Spare the garbage collector all that the first submission has loaded: it stays for good."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextlib.contextmanager

@@ -304,11 +304,11 @@ def _line_of_student(error: BaseException) -> str:
 @contextlib.contextmanager
 def _settings_kept(name: str) -> Iterator[None]:
     """Set torch's own settings back, and demand that they need not be."""
-    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    grad, dtype, seed = torch.is_grad_enabled(), torch.get_default_dtype(), torch.initial_seed()
     try:
         yield
     finally:
-        found = torch.is_grad_enabled(), torch.get_default_dtype()
+        found = torch.is_grad_enabled(), torch.get_default_dtype(), torch.initial_seed()
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
     if found[0] != grad:
@@ -318,6 +318,10 @@ def _settings_kept(name: str) -> Iterator[None]:
         )
     if found[1] != dtype:
         raise Failure(f"{name} changes torch's default dtype for everything after it.")
+    if found[2] != seed:
+        raise Failure(
+            f"{name} sets torch's seed: everything after it draws the same numbers again and again."
+        )
 
 
 def _named(target, args, kwargs) -> dict[str, object]:

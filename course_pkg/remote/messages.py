@@ -36,8 +36,10 @@ LABEL = 200  # characters of an object's name, kind and type
 _NAME = 100  # characters of a type's name
 _FIELDS = 100  # of a named tuple
 _INT_BITS = 1 << 16
+_LONG = 64  # bits from which an integer is sent as text
 _CHUNK = 1 << 20
 _LENGTHS = struct.Struct("!IQ")  # of the header and of the body
+_PLAIN = {bool, float, int, str, type(None)}  # what JSON holds as it is
 _CONTAINERS = {"list": list, "tuple": tuple, "dict": dict, "set": set}
 _SUBCLASSES = {
     "OrderedDict": OrderedDict,
@@ -128,7 +130,7 @@ class Encoder:
     def _container(self, value, depth: int) -> list:
         kind = next(name for name, base in _CONTAINERS.items() if isinstance(value, base))
         items = [item for pair in value.items() for item in pair] if kind == "dict" else value
-        trees = [self.value(item, depth + 1) for item in items]
+        trees = [item if _is_plain(item) else self.value(item, depth + 1) for item in items]
         name = type(value).__name__
         if not _is_name(name):
             raise WireError(f"a {kind} whose type is called {name[:_NAME]!r} cannot be sent")
@@ -226,7 +228,10 @@ class Decoder:
         try:
             match tree:
                 case [kind, str(name), list(fields), list(items)] if kind in _CONTAINERS:
-                    values = [self.value(item, resolve, depth + 1) for item in items]
+                    values = [
+                        item if type(item) in _PLAIN else self.value(item, resolve, depth + 1)
+                        for item in items
+                    ]
                     make = _container_type(kind, name, tuple(fields))
                     if kind == "dict":
                         return make(zip(values[::2], values[1::2], strict=True))
@@ -414,8 +419,13 @@ def _is_name(name: str) -> bool:
     return len(name) <= _NAME and name.isidentifier()
 
 
+def _is_plain(value: object) -> bool:
+    """Tell whether a value is its own tree, which long lists are spared a call for."""
+    return type(value) in _PLAIN and (type(value) is not int or value.bit_length() < _LONG)
+
+
 def _int_tree(value: int):
-    if -(1 << 63) <= value < 1 << 63:
+    if value.bit_length() < _LONG:
         return value
     if value.bit_length() > _INT_BITS:
         raise WireError(f"an integer of {value.bit_length()} bits cannot be sent")

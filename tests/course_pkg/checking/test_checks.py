@@ -227,6 +227,8 @@ def test_settings_of_torch_are_left_as_they_were():
         Guarded(lambda: torch.set_grad_enabled(False), "f")()
     with pytest.raises(Failure, match="f changes torch's default dtype"):
         Guarded(lambda: torch.set_default_dtype(torch.float64), "f")()
+    with pytest.raises(Failure, match="f sets torch's seed: everything after it draws the same"):
+        Guarded(lambda: torch.manual_seed(11), "f")()
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() == torch.float32
 
