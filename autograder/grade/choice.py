@@ -9,7 +9,7 @@ from autograder.grade.files import COUNT, NOT_WORK, SET_ASIDE, is_notebook, show
 from autograder.grade.mend import mend, recognise, squeeze
 from autograder.grade.plan import Plan
 from autograder.grade.reading import BYTES, Notebook, Unreadable, read
-from course_pkg.checking.syntax import bindings
+from course_pkg.checking.syntax import bindings, is_readable
 
 _ZIP = b"PK\x03\x04"
 _ZIP_ENTRY = b"PK\x01\x02"
@@ -81,10 +81,11 @@ def _unfitting(
 def _work(nb: Notebook, plan: Plan) -> set[tuple[str, str]]:
     """List what a student has written: exercises and questions, with the texts."""
     found = set()
+    readable = is_readable(cell.source for cell in nb.cells if cell.cell_type == "code")
     for cell in mend(nb.cells, plan).cells:
         text = squeeze(cell.source)
         planned = plan.cells.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
-        if planned is None and cell.cell_type == "code":
+        if planned is None and cell.cell_type == "code" and readable:
             solved = {name for name, is_solved in bindings(cell.source).items() if is_solved}
             found |= {(name, text) for name in solved & set(plan.exercises)}
         elif planned is not None and planned.is_written_by_students:

@@ -334,6 +334,9 @@ def at_fault(exercise: Exercise, inputs: int) -> frozenset[str]:
 
 def _is_solved_below(planned: Planned, steps: list[Step], plan: Plan) -> bool:
     """Say whether a student defines an exercise below its check too, more than as a stub."""
+    own = [step for step in steps if is_students(step, plan)]
+    if not syntax.is_readable(step.source for step in own):
+        return False
     below = itertools.dropwhile(lambda step: step.name != planned.name, steps)
     return any(
         is_students(step, plan) and syntax.bindings(step.source).get(planned.exercise or "")

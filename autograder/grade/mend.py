@@ -14,7 +14,7 @@ from nbformat.v4 import new_notebook
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.reading import Submitted, whole
 from autograder.handout.start import INSTALL
-from course_pkg.checking.syntax import bindings, definition
+from course_pkg.checking.syntax import bindings, definition, is_readable
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -62,16 +62,19 @@ def _with_solutions(cells: list[NotebookNode], plan: Plan) -> list[NotebookNode]
     """Let each check see the student's solution, wherever that stands.
 
     Where a check would see a stub, or nothing, it moves behind the solution; a stub that would
-    undo the solution moves before it.
+    undo the solution moves before it. With too much code to read, all stays where it is.
     """
     cells = list(cells)
-    bound = {id(c): bindings(c.source) if _is_students(c, plan) else {} for c in cells}
+    own = [cell for cell in cells if _is_students(cell, plan)]
+    if not is_readable(cell.source for cell in own):
+        return cells
+    bound = {id(cell): bindings(cell.source) for cell in own}
     for cell in list(cells):
         planned = _planned_as(cell, plan)
         if planned is None or planned.exercise is None:
             continue
         check = cells.index(cell)
-        kinds = [bound[id(c)].get(planned.exercise) for c in cells]
+        kinds = [bound.get(id(c), {}).get(planned.exercise) for c in cells]
         above = [n for n in range(check) if kinds[n] is not None]
         solved = [n for n, kind in enumerate(kinds) if kind]
         below = solved or [n for n, kind in enumerate(kinds) if kind is not None]
@@ -100,7 +103,7 @@ def recognise(submitted: list[Submitted], plan: Plan) -> dict[int, str]:
         for p in plan.cells.values()
         if p.cell_type == "code" and p.is_written_by_students and p.name not in claims.values()
     ]
-    if codes:
+    if codes and is_readable(cell.source for cell in submitted if cell.cell_type == "code"):
         _claim(
             claims,
             submitted,

@@ -2,11 +2,18 @@
 
 import ast
 import functools
+from collections.abc import Iterable
 
+READABLE = 500_000  # characters of code; the longest solved notebook has 90 000
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred)
 _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 _PYTHON = ("%%time", "%%capture", "%%prun")  # magics below which a cell goes on as Python
+
+
+def is_readable(sources: Iterable[str]) -> bool:
+    """Say whether a notebook's code is short enough to be analysed, which much of takes minutes."""
+    return sum(map(len, sources)) <= READABLE
 
 
 @functools.lru_cache(maxsize=512)  # the same cells are asked about for every exercise
@@ -21,9 +28,9 @@ def parse(source: str) -> ast.Module | None:
 
 
 def definition(name: str, sources: list[str]) -> Definition | None:
-    """Find the last definition of a function or class at the top of a cell."""
+    """Find the last definition of a function or class at the top of a cell, if all is readable."""
     found = None
-    for tree in map(parse, sources):
+    for tree in map(parse, sources if is_readable(sources) else []):
         for node in tree.body if tree else []:
             if isinstance(node, Definition) and node.name == name:
                 found = node

@@ -14,9 +14,8 @@ from typing import TypeGuard
 
 from course_pkg.checking.registry import Exercise
 from course_pkg.checking.rules import rule_of
-from course_pkg.checking.syntax import parse
+from course_pkg.checking.syntax import is_readable, parse
 
-READABLE = 500_000  # characters of code; the longest solved notebook has 90 000
 # What lets other code, or another process, do the work unseen; and what enforces rules.
 _WAYS_ROUND = (
     *("ctypes", "multiprocessing", "socket", "subprocess"),
@@ -40,8 +39,8 @@ def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()
         sources: the cells that the student wrote, in order.
         given: the assignment's own cells, whose imports the student's code uses.
     """
-    length = sum(map(len, sources))
-    if length > READABLE:
+    if not is_readable(sources):
+        length = sum(map(len, sources))
         return f"The notebook has {length:,} characters of code: a grader will look at it."
     names = rule_of(exercise).names
     modules = (*_KNOWING, *_WAYS_ROUND) if names else _KNOWING

@@ -222,9 +222,9 @@ def goes_back(attention, case):
     X, cache = case.randn(B, T, D), ours.new_cache(B, T)
     ours(X, cache)
     cache.truncate(T - 2)
-    other = torch.cat([X[:, : T - 2], case.randn(B, 1, D)], dim=1)
-    expected = full_attention(state, H, other)[:, -1:]
-    case.equal(ours(other[:, -1:], cache), expected, "Y after truncate")
+    other = torch.cat([X[:, : T - 2], case.randn(B, 2, D)], dim=1)
+    expected = full_attention(state, H, other)[:, -2:]
+    case.equal(ours(other[:, -2:], cache), expected, "Y after truncate")
 
 
 def demand_counts(case: Case, found: list, expected: list[tuple[int, int]], when: str) -> None:

@@ -127,8 +127,8 @@ def refuses_what_does_not_fit(join, case):
 def refuses_rests(join, case):
     """raises ValueError if P does not divide the sides, or P² the numbers of a patch"""
     B, C = case.sizes(2)
-    for size in ((3, 4), (4, 3)):
-        patches = case.randn(B, 3, 4 * C)
+    for size, N in (((3, 4), 3), ((4, 3), 3), ((5, 4), 4), ((4, 5), 4)):  # 4 where rests are cut
+        patches = case.randn(B, N, 4 * C)
         case.raises(
             ValueError,
             lambda patches=patches, size=size: join(patches, 2, size),
