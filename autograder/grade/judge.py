@@ -59,7 +59,7 @@ class Bounds:
     """
 
     cell: float = 60.0
-    solution: float = 15.0
+    solution: float = 10.0
     own: float = 5.0
     all_own: float = 10.0
     call: float = SECONDS

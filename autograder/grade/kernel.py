@@ -24,10 +24,10 @@ OUTPUTS = 200  # outputs of a cell
 LINES = 200  # of a traceback
 MESSAGE = 16 << 20  # bytes of one message, which takes many times as much when it is read
 START_SECONDS = 60.0
-UNREADABLE = "unreadable"  # stands for the type of such a message
+UNREADABLE, TOO_LONG = "unreadable", "too long"  # stand for the type of such a message
 SEND_SECONDS = 1.0  # for a kernel to take a message
-GRACE = 3.0  # for a cell to end after it has been interrupted
-FLOOD = 32 << 20  # characters after which a cell that prints is stopped
+GRACE = 1.5  # for a cell to end after it has been interrupted
+FLOOD = 16 << 20  # characters after which a cell that prints is stopped
 
 
 class Outputs:
@@ -47,7 +47,10 @@ class Outputs:
 
     def add(self, message: dict) -> None:
         """Take what a message on iopub brings; ignore a malformed one."""
-        if message["msg_type"] == "clear_output":
+        if message["msg_type"] == TOO_LONG:
+            self.size += message["content"]["size"]
+            self._is_cut = True
+        elif message["msg_type"] == "clear_output":
             self._clear = True
             if not message["content"].get("wait"):
                 self._clear_now()
@@ -58,10 +61,10 @@ class Outputs:
                 self.size += _size(message["content"])
                 _shorten(message["content"])
                 self._append(output_from_msg(message))
-            if self._is_cut and not self._says_so:
-                self._says_so = True
-                text = "\nThe output of this cell was cut here: it is too long.\n"
-                self.found.append(new_output("stream", name="stdout", text=text))
+        if self._is_cut and not self._says_so:
+            self._says_so = True
+            text = "\nThe output of this cell was cut here: it is too long.\n"
+            self.found.append(new_output("stream", name="stdout", text=text))
 
     def _clear_now(self) -> None:
         self.found, self._clear = [], False
@@ -107,10 +110,15 @@ def _size(content: dict) -> int:
 
 
 def _shorten(content: dict) -> None:
-    """Leave out what no output of a cell needs, before anything looks at it closely."""
+    """Leave out what no output of a cell needs, before anything looks at it closely.
+
+    Of a text that is too long one character more than is kept stays: the output is cut there.
+    """
+    if isinstance(content.get("text"), str):
+        content["text"] = content["text"][: TEXT + 1]
     if "data" in content:
-        found = content["data"].items()
-        content["data"] = {whole(k): whole(v) for k, v in found if isinstance(v, str)}
+        found = [(k, v[: PICTURES + 1]) for k, v in content["data"].items() if isinstance(v, str)]
+        content["data"] = {whole(k): whole(v) for k, v in found}
     if "traceback" in content:
         content["traceback"] = content["traceback"][:LINES]
     content["metadata"] = {}
@@ -167,8 +175,6 @@ class Kernel:
         self._client = self._manager.client()
         try:
             self._client.start_channels(hb=False)
-            for channel in (self._client.iopub_channel, self._client.shell_channel):
-                channel.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE)
             # Sockets that the student's code has broken take nothing, and sending would wait.
             for channel in (self._client.shell_channel, self._client.control_channel):
                 channel.socket.setsockopt(zmq.SNDTIMEO, int(1000 * SEND_SECONDS))
@@ -303,7 +309,7 @@ class Kernel:
                 elif outputs is not None:
                     outputs.add(message)
             if shell in ready and (message := self._receive(shell, request)):
-                if message["msg_type"] == UNREADABLE:  # it may be the reply to anything
+                if message["msg_type"] in (UNREADABLE, TOO_LONG):  # the reply to anything
                     self.kill()
                     raise KernelDied("its replies cannot be read")
                 if message["msg_type"] == "execute_reply" and not replied:
@@ -352,13 +358,20 @@ class Kernel:
                 raise KernelDied(f"it does not answer within {START_SECONDS:g} s")
 
     def _receive(self, socket: zmq.Socket, request: str) -> dict | None:
-        """Read one message; None if it belongs to another request."""
+        """Read one message, unless it is too long; None if it belongs to another request."""
+        session = self._client.session
         try:
-            _, message = self._client.session.recv(socket, mode=zmq.NOBLOCK, content=True)
-            if message is None or message["parent_header"].get("msg_id") != request:
+            frames = socket.recv_multipart(zmq.NOBLOCK)
+            if (size := sum(map(len, frames))) > MESSAGE:
+                return {"msg_type": TOO_LONG, "content": {"size": size}}
+            _, frames = session.feed_identities(frames)
+            message = session.deserialize(frames)
+            if message["parent_header"].get("msg_id") != request:
                 return None
             if isinstance(message["msg_type"], str) and isinstance(message["content"], dict):
                 return message
+        except zmq.Again:
+            return None
         except Exception:  # whatever the sandbox sends must not end the grader
             pass
         return {"msg_type": UNREADABLE, "content": {}}
