@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 BYTES = 128 << 20  # of a notebook's file; most of a large one are pictures
 PARTS = 8 << 20  # lists, objects and their items: each needs many times its bytes when it is read
-CELLS = 2500
+CELLS = 5000
 TEXT = 1 << 20  # characters of a cell
 _KINDS = ("code", "markdown", "raw")
 _SPACE = " \t\r\n\0"

@@ -286,7 +286,7 @@ DOUBTFUL = {
     "another text below the end": "there is text below the notebook's end",
     "damaged bytes": "some characters of its cells cannot be read",
     "a very long cell": "a cell was cut after 1,048,576 characters",
-    "too many cells": "only the first 2500 of",
+    "too many cells": "only the first 5000 of",
     "a second attempt below its check": "gru_step is defined again below its check",
     "another notebook": "02_lstm.ipynb holds no cell of this assignment",
 }
