@@ -403,10 +403,14 @@ def gradient(split, case):
 
 @check(merge_heads, see="One vector, several heads")
 def one_head(merge, case):
-    """only removes the axis of one head"""
+    """only removes the axis of one head, in half precision too"""
     B, T, D = case.sizes(3, low=3)
     X = case.randn(B, 1, T, D)
     case.equal(merge(X), X[:, 0], "merged")
+    half = merge(X.half())
+    case.equal(half, X[:, 0].half(), "merged in half precision")
+    message = f"merged should be torch.float16 as X is, yours is {half.dtype}."
+    case.that(half.dtype == torch.float16, message)
 
 
 @check(merge_heads, see="One vector, several heads")

@@ -136,6 +136,8 @@ def of_a_corpus(score, case):
     references += [references[1][:2], references[2]]
     expected = bleu_by_hand(hypotheses, references)
     case.equal(score(hypotheses, references), expected, "BLEU with a word and nothing")
+    short = [row[:3] for row in references]
+    case.equal(score(short, short), 0.0, "BLEU without any four words in a row")
 
 
 @check(bleu, see="Measuring a translation")

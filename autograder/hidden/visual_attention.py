@@ -93,13 +93,20 @@ def only_one_location(attend, case):
 
 @check(hard_attention, see="Hard attention")
 def draws_anew(attend, case):
-    """draws anew for each picture and in each call"""
+    """draws anew for each picture and in each call, from torch's generator"""
     B, L, D = 30, *case.sizes(2, low=4)
     e, a = torch.zeros(B, L, dtype=torch.float64), case.randn(1, L, D).expand(B, L, D).clone()
+    state = torch.get_rng_state()
     *_, first = chosen(case, attend(e, a), B, L, a)
     *_, second = chosen(case, attend(e, a), B, L, a)
     case.that(len(first.unique()) > 1, "Pictures should have draws of their own, yours share one.")
     case.that(not torch.equal(first, second), "Each call should draw anew, yours repeats itself.")
+    torch.set_rng_state(state)
+    *_, again = chosen(case, attend(e, a), B, L, a)
+    case.that(
+        torch.equal(first, again),
+        "Locations should repeat when torch's seed does, yours do not: does torch draw them?",
+    )
 
 
 @check(doubly_stochastic_penalty, see="Look everywhere once")

@@ -465,10 +465,10 @@ def padding(attend, case):
 
 @check(attend, see="From scores to a context")
 def sums_to_one(attend, case):
-    """has weights that sum to one over the source words"""
+    """has weights that sum to one over the source words, at large scores too"""
     B, N, C = case.sizes(3, low=4)
     _, mask = masked(case, B, N)
-    _, a = case.unpack(attend(case.randn(B, N), case.randn(B, N, C), mask), "c", "a")
+    _, a = case.unpack(attend(800 + case.randn(B, N), case.randn(B, N, C), mask), "c", "a")
     case.shape(a, (B, N), "a")
     case.equal(a.sum(dim=1), torch.ones(B), "sum of a")
 
