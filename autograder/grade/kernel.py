@@ -361,11 +361,11 @@ class Kernel:
         """Read one message, unless it is too long; None if it belongs to another request."""
         session = self._client.session
         try:
-            frames = socket.recv_multipart(zmq.NOBLOCK)
+            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             if (size := sum(map(len, frames))) > MESSAGE:
                 return {"msg_type": TOO_LONG, "content": {"size": size}}
-            _, frames = session.feed_identities(frames)
-            message = session.deserialize(frames)
+            _, parts = session.feed_identities([frame.bytes for frame in frames])
+            message = session.deserialize(parts)
             if message["parent_header"].get("msg_id") != request:
                 return None
             if isinstance(message["msg_type"], str) and isinstance(message["content"], dict):

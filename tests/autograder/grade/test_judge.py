@@ -165,6 +165,22 @@ def test_slow_cells_leave_time_for_the_solutions_below_them():
     assert verdict.points == {"check_init_forget_bias": 2.0}
 
 
+def test_own_cells_do_not_begin_when_their_time_is_over():
+    started = []
+
+    def start_and_note(*about):
+        started.append(about)
+        return start(*about)
+
+    busy = Step(None, "import time; time.sleep(0.1)")
+    bounds = Bounds(own=0.3, all_own=0.6)
+    judging = Judging(LSTM, Plan.read(LSTM.solved), bounds=bounds, start=start_and_note)
+    verdict = judging.judge([busy] * 20 + SOLUTION)
+    assert len(started) == 1  # none was stopped, which may take a kernel
+    assert "its own cells ran for more than" in text(verdict.outputs[19])
+    assert verdict.points == {"check_init_forget_bias": 2.0}
+
+
 def test_a_new_process_takes_no_time_from_the_cell_that_needs_it():
     started = []
 

@@ -15,6 +15,7 @@ from autograder.grade.files import SET_ASIDE, clean
 from autograder.grade.mend import mend
 from autograder.grade.plan import Plan
 from autograder.grade.reading import Unreadable, read
+from course_pkg.checking import syntax
 from tests import course as toolbox
 from tests.hostile.accidents import UNREADABLE, code
 from tests.hostile.course import as_json
@@ -111,6 +112,16 @@ def test_code_above_the_imports_follows_them(plan, solved, stub, above):
     found = [c.source for c in mend(read(json.dumps(nb).encode()).cells, plan).cells]
     place = found.index("half = torch.tensor(0.5)")
     assert "from course_pkg import" in found[place - 1]
+
+
+def test_too_much_code_is_not_parsed_and_stays_in_place(plan, solved, stub, monkeypatch):
+    nb = as_json(solved, stub)
+    long = "# long\n" * (syntax.READABLE // 6)
+    nb["cells"].append(code(long))
+    parsed = []
+    monkeypatch.setattr(syntax, "parse", parsed.append)
+    found = mend(read(json.dumps(nb).encode()).cells, plan).cells
+    assert not parsed and found[-1].source == long and len(found) == len(nb["cells"])
 
 
 @pytest.mark.parametrize("name", sorted(UNREADABLE))

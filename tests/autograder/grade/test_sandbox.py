@@ -173,6 +173,10 @@ def test_a_kernel_runs_cells_and_cuts_output(is_warm):
         assert sum(len(o.text) for o in outputs) < 120_000
         outputs, why = kernel.run("for _ in iter(int, 1): print('x' * 10_000)", 60)
         assert why == "it printed more than 16 MB" and len(outputs) < 10
+        outputs, why = kernel.run("print('x' * 30_000_000)", 60)
+        assert "was cut here" in outputs[-1].text
+        outputs, why = kernel.run("print('next')", 60)
+        assert not why and outputs[-1].text == "next\n"
         outputs, why = kernel.run("import time; time.sleep(100)", 1)
         assert why == "it ran for more than 1 s" and outputs[-1].ename == "KeyboardInterrupt"
         loop = "while True:\n try:\n  time.sleep(60)\n except BaseException: pass"
