@@ -60,6 +60,7 @@ journal = "autograder.grade.journal.plugin"
 c.Mend.course = c.Judge.course = c.Mark.course = str(root)
 c.NoticeScores.course = c.NoteScores.course = str(root)
 c.Autograde.exporter_class = f"{grade}.SubmissionExporter"
+c.SubmissionExporter.optimistic_validation = True  # once, after all steps, and not after each
 c.Autograde.pre_convert_hook = f"{grade}.clean_submission"
 c.Autograde.sanitize_preprocessors = [
     f"{grade}.Mend",
