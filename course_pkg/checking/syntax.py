@@ -12,7 +12,7 @@ _PYTHON = ("%%time", "%%capture", "%%prun")  # magics below which a cell goes on
 
 
 def is_readable(sources: Iterable[str]) -> bool:
-    """Say whether a notebook's code is short enough to be analysed, which much of takes minutes."""
+    """Say whether a notebook's code is short enough to be analysed: a lot of it takes minutes."""
     return sum(map(len, sources)) <= READABLE
 
 
