@@ -13,7 +13,7 @@ from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
 from autograder.grade.errors import KernelDied
-from autograder.grade.kernel import GRACE, Kernel, start
+from autograder.grade.kernel import GRACE, SHORTEST, Kernel, start
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.points import earned, told
 from autograder.grade.reading import whole
@@ -198,7 +198,7 @@ class Judging:
         return outputs
 
     def _run_in(self, kernel: Kernel, step: Step, seconds: float) -> tuple[list, str]:
-        grace = self._patience(step).shortened(GRACE)
+        grace = max(SHORTEST, self._patience(step).shortened(GRACE))
         return kernel.run(step.source, seconds, self._processor(step, seconds), grace)
 
     def _charge(self, step: Step, seconds: float) -> None:
