@@ -14,38 +14,54 @@ import os
 import re
 from pathlib import Path
 
-from autograder.grade.sandbox import Limits
-
 ROOM = 1 << 30  # bytes beyond a sandbox's limit, at which the watch ends it and says why
 GRADERS = "graders"  # the group of the graders themselves: one that is divided holds no process
 _SANDBOX = re.compile(r"sandbox-(\d+)-\d+")
+_SWAP = "memory.swap.max"
 _ENTER = 'echo 0 > "$0" && exec "$@"'  # 0 stands for the process that writes it
 _numbers = itertools.count()
 
 
-def entering(limits: Limits) -> list[str]:
-    """Make a group with these limits; give the words before a command that let it begin there.
+def entering(memory: int, processes: int) -> list[str]:
+    """Make a group with limits; give the words before a command that let it begin there.
 
-    None where this process may not divide its group.
+    No words where this process may not divide its group: then the watch is alone.
+
+    Args:
+        memory: bytes of all processes together, at which the watch ends them.
+        processes: how many there may be, as the watch counts them.
     """
     divided = _divided()
     if divided is None:
         return []
+    try:
+        group = _new(divided, memory, processes)
+    except OSError:  # there are as many groups as there may be, or systemd has removed this one
+        return []
+    return ["/bin/sh", "-c", _ENTER, str(group / "cgroup.procs")]
+
+
+def _new(divided: Path, memory: int, processes: int) -> Path:
+    """Make a group with limits.
+
+    Raises:
+        OSError: the system does not let this process make it.
+    """
     _remove_old(divided)
     group = divided / f"sandbox-{os.getpid()}-{next(_numbers)}"
     group.mkdir()
     controllers = (divided / "cgroup.subtree_control").read_text().split()
     values = {
-        "memory.max": limits.memory + ROOM,
-        "memory.swap.max": 0,
+        "memory.max": memory + ROOM,
+        _SWAP: 0,
         "memory.oom.group": 1,  # all of it ends, not what happens to be largest
-        "pids.max": 2 * limits.processes,
+        "pids.max": 2 * processes,
     }
     for name, value in values.items():
         if name.partition(".")[0] in controllers:
-            with contextlib.suppress(FileNotFoundError, PermissionError):  # a kernel without swap
+            with contextlib.suppress(*[OSError] * (name == _SWAP)):  # not every kernel counts it
                 (group / name).write_text(str(value))
-    return ["/bin/sh", "-c", _ENTER, str(group / "cgroup.procs")]
+    return group
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import LocalProvisioner
 
 from autograder.assignment import Assignment
-from autograder.grade import cgroup, sandbox
+from autograder.grade import sandbox
 from autograder.grade.kit import kit
 from autograder.grade.sandbox import Limits
 from autograder.grade.warm import Template, WarmProcess, template
@@ -74,14 +74,13 @@ class SandboxProvisioner(LocalProvisioner):
         return kwargs
 
     def _command(self, argv: list[str], sockets: Path) -> list[str]:
-        command = sandbox.command(
+        return sandbox.command(
             sandbox.closed(argv),
             kit=kit(Assignment(self.assignment)),
             sockets=sockets,
             files=Path(self.files) if self.files else None,
             limits=self.limits,
         )
-        return cgroup.entering(self.limits) + command
 
     def _template(self) -> Template:
         return template(kit(Assignment(self.assignment)), self.limits)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.assignment import ROOT
+from autograder.grade import cgroup
 from autograder.grade.errors import SandboxMissing
 from course_pkg.remote.closed import CALLS
 
@@ -106,7 +107,7 @@ def command(
     extra: tuple[str, ...] = (),
     environment: dict[str, str] | None = None,
 ) -> list[str]:
-    """Make the command that runs another one in the sandbox.
+    """Make the command that runs another one in the sandbox, in a cgroup of its own if possible.
 
     Args:
         argv: the command to run.
@@ -144,7 +145,8 @@ def command(
     options += [*extra, "--remount-ro", "/dev", "--remount-ro", "/"]
     for name, value in (variables() | (environment or {})).items():
         options += ["--setenv", name, value]
-    return [*options, "--", *_limited(limits), *argv]
+    entering = cgroup.entering(limits.memory, limits.processes)
+    return [*entering, *options, "--", *_limited(limits), *argv]
 
 
 def closed(argv: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from autograder.grade import cgroup, sandbox
+from autograder.grade import sandbox
 from autograder.grade.errors import TemplateEnded
 from autograder.grade.files import files_of
 from autograder.grade.sandbox import WORK, Limits
@@ -44,8 +44,7 @@ class Template:
         argv = [sys.executable, "-m", "course_pkg.remote.template", str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
-                cgroup.entering(limits)
-                + sandbox.command(
+                sandbox.command(
                     sandbox.closed(argv),
                     kit=kit,
                     sockets=self.folder,

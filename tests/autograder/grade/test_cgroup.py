@@ -9,9 +9,8 @@ import subprocess
 import pytest
 
 from autograder.grade import cgroup
-from autograder.grade.sandbox import Limits
 
-LIMITS = Limits(memory=3 << 30, processes=40)
+LIMITS = (3 << 30, 40)  # bytes and processes
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def start(group) -> list[str]:
     cgroup._divided()
     control = group / "cgroup.subtree_control"
     control.write_text(control.read_text().replace("+", ""))
-    return cgroup.entering(LIMITS)
+    return cgroup.entering(*LIMITS)
 
 
 def test_a_command_begins_in_a_group_with_limits(group):
@@ -76,7 +75,7 @@ def test_groups_of_sandboxes_that_have_ended_are_removed(group):
     start(group)
     (group / "sandbox-999999999-7").mkdir()
     (group / "sandbox-1-0").mkdir()  # of a grader that lives
-    cgroup.entering(LIMITS)
+    cgroup.entering(*LIMITS)
     names = sorted(path.name for path in group.glob("sandbox-*"))
     assert len(names) == 2 and "sandbox-1-0" in names
 
@@ -86,9 +85,15 @@ def test_a_group_that_was_not_delegated_is_left_alone(group, monkeypatch):
         raise OSError("no such attribute")
 
     monkeypatch.setattr(cgroup.os, "getxattr", none, raising=False)
-    assert cgroup.entering(LIMITS) == []
+    assert cgroup.entering(*LIMITS) == []
     assert sorted(path.name for path in group.iterdir()) == [
         "cgroup.controllers",
         "cgroup.procs",
         "cgroup.subtree_control",
     ]
+
+
+def test_a_group_that_cannot_be_made_keeps_nothing_from_starting(group, monkeypatch):
+    start(group)
+    monkeypatch.setattr(cgroup, "_numbers", iter([1000, 1000]))
+    assert cgroup.entering(*LIMITS) and cgroup.entering(*LIMITS) == []  # it is there already
