@@ -29,6 +29,12 @@ SEND_SECONDS = 1.0  # for a kernel to take a message
 GRACE = 1.0  # for a cell to end after it has been interrupted,
 SHORTEST = 0.3  # and at least, when patience is over: a busy machine is late
 FLOOD = 16 << 20  # characters after which a cell that prints is stopped
+# quit() in a cell would end the kernel; the cells below it still count. And what is printed comes
+# every .01 s, not .2: a fast loop prints 200 MB in .2 s, which take seconds to send.
+FIRST_CELL = """
+get_ipython().ask_exit = lambda: None
+__import__("ipykernel.iostream").iostream.OutStream.flush_interval = 0.01
+"""
 
 
 class Outputs:
@@ -180,8 +186,7 @@ class Kernel:
             for channel in (self._client.shell_channel, self._client.control_channel):
                 channel.socket.setsockopt(zmq.SNDTIMEO, int(1000 * SEND_SECONDS))
             self._wait_for_welcome()
-            # quit() in a cell would end the kernel; the cells below it still count.
-            self.settle(self.submit("get_ipython().ask_exit = lambda: None"), START_SECONDS)
+            self.settle(self.submit(FIRST_CELL), START_SECONDS)
         except BaseException as error:
             reason = self.reason or str(error)
             self.kill()
