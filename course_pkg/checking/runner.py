@@ -23,6 +23,8 @@ from course_pkg.checking.uses import breach
 from course_pkg.tools.threads import one_thread
 from course_pkg.tools.train import device
 
+_TOLD = torch.full((8,), 173, dtype=torch.uint8)  # the bytes of a seed that nobody chooses
+
 
 class Student(Protocol):
     """A student's function or class as checks use it: Guarded, or a Proxy from another process."""
@@ -203,8 +205,17 @@ def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
 
 
 def _seed(number: int) -> None:
-    """Seed what draws, as torch.manual_seed does, which looks for all devices: it takes a ms."""
-    torch.default_generator.manual_seed(number)
+    """Seed what draws with a number, and let torch believe that it was another.
+
+    The numbers drawn are those of torch.manual_seed(number), which looks for all devices and takes
+    a ms. But torch.initial_seed() tells none that a student would choose: so a solution that sets
+    the seed is noticed even where it sets this one.
+    """
+    generator = torch.default_generator
+    generator.manual_seed(number)
+    state = generator.get_state()
+    state[:8] = _TOLD  # where it keeps the seed; what it draws next follows from the rest
+    generator.set_state(state)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(number)
 

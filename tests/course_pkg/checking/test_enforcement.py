@@ -204,3 +204,15 @@ def test_objects_of_a_solution_keep_its_rule():
 
 def test_rules_are_kept_where_they_can_be_seen():
     assert sum(rule_of(exercise) != NOTHING for exercise in CHECKS) >= 18
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_is_noticed_also_where_checks_begin_with_it(seed):
+    from course_pkg.lstm import gru_step as right
+
+    def gru_step(*parts):
+        torch.manual_seed(seed)
+        return right(*parts)
+
+    report = run_here(find("gru_step"), gru_step)
+    assert "gru_step sets torch's seed" in report.text and report.share == 0
