@@ -5,6 +5,7 @@ from pathlib import Path
 
 # Reasons say what is missing and, after a colon, how to get it.
 BUBBLEWRAP = "apt-get install bubblewrap, on Linux"
+DELEGATION = "no cgroup to divide: systemd-run --user --scope -p Delegate=yes make test"
 TRITON = "Triton is not installed: make env installs it on Linux, where alone it exists"
 
 

@@ -1,21 +1,40 @@
 """A sandbox begins in a group of its own, where the grader's group was given to it to divide.
 
-The folder of a group stands in for the system's: what is written to its files is looked at.
+The folder of a group stands in for the system's, and a command for systemctl: what is written to
+files is looked at. Where the system does divide the group of the tests, its limits are tried.
 """
 
 import os
+import signal
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from autograder.grade import cgroup
+from tests import untested
 
 LIMITS = (3 << 30, 40)  # bytes and processes
 
 
 @pytest.fixture
-def group(tmp_path, monkeypatch):
+def systemctl(tmp_path, monkeypatch):
+    """Put a command in its place, which says "yes" and keeps what it was asked."""
+    program = tmp_path / "bin" / "systemctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho yes\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    return program
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch, systemctl):
     """Make a delegated group in which this process and another one are."""
+    tmp_path = tmp_path / "user@7.service" / "run-5.scope"
+    tmp_path.mkdir(parents=True)
     for name, text in {
         "cgroup.controllers": "cpu memory pids",
         "cgroup.procs": f"{os.getpid()}\n12345\n",
@@ -23,7 +42,6 @@ def group(tmp_path, monkeypatch):
     }.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(cgroup, "_own", lambda: tmp_path)
-    monkeypatch.setattr(cgroup.os, "getxattr", lambda path, name: b"1", raising=False)
     cgroup._divided.cache_clear()
     yield tmp_path
     cgroup._divided.cache_clear()
@@ -80,11 +98,14 @@ def test_groups_of_sandboxes_that_have_ended_are_removed(group):
     assert len(names) == 2 and "sandbox-1-0" in names
 
 
-def test_a_group_that_was_not_delegated_is_left_alone(group, monkeypatch):
-    def none(path, name):
-        raise OSError("no such attribute")
+def test_systemd_is_asked_for_the_unit_and_its_manager(group, tmp_path):
+    start(group)
+    asked = (tmp_path / "asked").read_text()
+    assert asked == "--user show --property=Delegate --value -- run-5.scope\n"
 
-    monkeypatch.setattr(cgroup.os, "getxattr", none, raising=False)
+
+def test_a_group_that_was_not_delegated_is_left_alone(group, systemctl):
+    systemctl.write_text("#!/bin/sh\necho no\n")
     assert cgroup.entering(*LIMITS) == []
     assert sorted(path.name for path in group.iterdir()) == [
         "cgroup.controllers",
@@ -93,7 +114,63 @@ def test_a_group_that_was_not_delegated_is_left_alone(group, monkeypatch):
     ]
 
 
+def test_without_systemd_no_group_is_divided(group, monkeypatch):
+    monkeypatch.setenv("PATH", str(group))
+    assert cgroup.entering(*LIMITS) == []
+
+
 def test_a_group_that_cannot_be_made_keeps_nothing_from_starting(group, monkeypatch):
     start(group)
     monkeypatch.setattr(cgroup, "_numbers", iter([1000, 1000]))
     assert cgroup.entering(*LIMITS) and cgroup.entering(*LIMITS) == []  # it is there already
+
+
+def _bounds() -> bool:
+    """Say whether the system lets the tests bound the memory and processes of a group."""
+    divided = cgroup._divided()
+    found = (divided / "cgroup.subtree_control").read_text().split() if divided else []
+    return {"memory", "pids"} <= set(found)
+
+
+needs_delegation = pytest.mark.skipif(not _bounds(), reason=untested.DELEGATION)
+
+
+@needs_delegation
+def test_the_system_ends_all_that_take_too_much_together(monkeypatch):
+    """None of the processes has much, and nothing of it has a name or belongs to one of them."""
+    monkeypatch.setattr(cgroup, "ROOM", 16 << 20)
+    code = """
+import mmap, os, time
+for _ in range(100):
+    part = mmap.mmap(-1, 1 << 20)
+    part.write(bytes(1 << 20))
+    if not os.fork():
+        time.sleep(600)
+"""
+    words = cgroup.entering(48 << 20, 200)
+    done = subprocess.run([*words, sys.executable, "-c", code], timeout=300)
+    assert done.returncode == -signal.SIGKILL
+    group = Path(words[-1]).parent
+    assert "oom_group_kill 1" in (group / "memory.events").read_text()
+    deadline = time.monotonic() + 60
+    while "populated 1" in (group / "cgroup.events").read_text():  # some of it is still ending
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@needs_delegation
+def test_the_system_bounds_the_number_of_processes():
+    code = """
+import os, time
+for n in range(100):
+    try:
+        if not os.fork():
+            time.sleep(2)
+            break
+    except BlockingIOError:
+        print(n)
+        break
+"""
+    words = cgroup.entering(1 << 30, 10)
+    done = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, timeout=300)
+    assert int(done.stdout) == 19  # and the one that made them
