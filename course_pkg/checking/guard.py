@@ -215,8 +215,7 @@ def attempt(name: str, action: Callable[[], object], seconds: float = SECONDS):
         Failure: the student's code raised or ran too long.
     """
     try:
-        with deadline(seconds):
-            return action()
+        return _within(seconds, action)
     except TooSlow:
         raise Failure(f"{name} ran for more than {seconds:g} s.") from None
     except (Exception, SystemExit) as error:
@@ -249,34 +248,34 @@ def _not_implemented(name: str, error: NotImplementedError) -> str:
     return f"{name} is not implemented yet, because {stub} is not."
 
 
-@contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Raise TooSlow in the block after a time (where the platform has interval timers).
+def _within(seconds: float, action: Callable[[], object]) -> object:
+    """Do something, and raise TooSlow in it after a time (where there are interval timers).
 
     The process's own time counts, so a right solution is no slower on a busy machine. One that
     sleeps or waits is stopped too, after PATIENCE times as long.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not (hasattr(signal, "setitimer") and in_main_thread):
-        yield
-        return
+        return action()
+
+    def inside() -> object:
+        return action()
+
+    def stop(signum, frame):
+        while frame is not None:  # never out of it, where nothing catches the exception
+            if frame.f_code is inside.__code__:
+                raise TooSlow
+            frame = frame.f_back
 
     timers = {
         signal.ITIMER_PROF: (signal.SIGPROF, seconds),
         signal.ITIMER_REAL: (signal.SIGALRM, PATIENCE * seconds),
     }
-
-    def stop(signum, frame):
-        for timer, (number, _) in timers.items():
-            if number != signum:  # it might go off while this exception is on its way
-                signal.setitimer(timer, 0)
-        raise TooSlow
-
     previous = {number: signal.signal(number, stop) for number, _ in timers.values()}
     for timer, (_, after) in timers.items():
         signal.setitimer(timer, after, 1.0)  # again each second, in case code catches it
     try:
-        yield
+        return inside()
     finally:
         for timer in timers:
             signal.setitimer(timer, 0)

@@ -192,6 +192,18 @@ def test_no_time_limit_is_left_when_both_end_at_once(monkeypatch):
         assert [signal.getitimer(timer)[0] for timer in timers] == [0.0, 0.0]
 
 
+def test_a_time_limit_interrupts_nothing_but_what_it_is_for():
+    """It repeats, and may come again while what has been stopped is still on its way out."""
+
+    def quick():
+        return signal.getsignal(signal.SIGPROF)
+
+    guard.attempt("quick", quick)(signal.SIGPROF, sys._getframe())
+    late = guard.attempt("quick", lambda: (quick(), sys._getframe()))
+    with pytest.raises(guard.TooSlow):
+        late[0](signal.SIGPROF, late[1])
+
+
 def test_unknown_mistake_gets_numbers_but_no_guess():
     text = report(LSTM_STEP, lambda x, h, c, W, b: (0.3 * h + 0.1, 0.7 * c)).text
     assert "c_t[0, 0] should be" in text
