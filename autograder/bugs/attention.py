@@ -956,6 +956,19 @@ def features_first(X):
     return merge_heads(X).mT
 
 
+@bug(
+    merge_heads,
+    "the heads are copied into a tensor of single precision, whatever X has",
+    told_by="merged should be torch.float16 as X is",
+)
+def in_single_precision(X):
+    B, H, T, D_h = X.shape
+    Y = torch.zeros(B, T, H * D_h, device=X.device, dtype=torch.promote_types(X.dtype, torch.float))
+    for h in range(H):
+        Y[:, :, h * D_h : (h + 1) * D_h] = X[:, h]
+    return Y
+
+
 @bug(merge_heads, "the axes are in order, but heads and features are not joined")
 def not_joined(X):
     return X.transpose(1, 2)

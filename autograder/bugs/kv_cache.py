@@ -295,6 +295,22 @@ class MaskOnlyAtFirst(Varied):
         return causal_mask(T) if T == N else torch.ones(T, N, dtype=torch.bool)
 
 
+@bug(CachedAttention, "the layer counts the past itself, also what a cache has given back")
+class OwnCount(Varied):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.past = 0
+
+    def forward(self, X, cache=None):
+        self.past = 0 if cache is None or not cache.length else self.past
+        Y = super().forward(X, cache)
+        self.past += X.shape[1]
+        return Y
+
+    def mask(self, T, N):
+        return causal_mask(T, past=self.past)[:, :N]
+
+
 @bug(
     CachedAttention,
     "there is no mask where there is a cache, not even in the prefill",

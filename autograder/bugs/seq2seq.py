@@ -513,6 +513,16 @@ def three_words(hypotheses, references):
     return score(hypotheses, references, orders=(1, 2, 3))
 
 
+@bug(
+    bleu,
+    "lengths of n-grams that no translation has are left out",
+    told_by="BLEU without any four words in a row",
+)
+def without_empty_lengths(hypotheses, references):
+    longest = max(map(len, hypotheses), default=0)
+    return score(hypotheses, references, orders=range(1, min(longest, 4) + 1))
+
+
 @bug(bleu, "only single words are counted")
 def one_word(hypotheses, references):
     return score(hypotheses, references, orders=(1,))
@@ -724,6 +734,16 @@ def zero_scores(e, h, mask):
 )
 def zeroed_after(e, h, mask):
     return average(torch.softmax(e, dim=1) * mask, h)
+
+
+@bug(
+    attend,
+    "weights are set to 0 after the softmax and divided by their sum, which may be 0 too",
+    told_by="yours is nan",
+)
+def zeroed_and_divided(e, h, mask):
+    p = torch.softmax(e, dim=1) * mask
+    return average(p / p.sum(dim=1, keepdim=True), h)
 
 
 @bug(attend, "the softmax runs over the batch")

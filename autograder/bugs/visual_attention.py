@@ -1,5 +1,6 @@
 """Known wrong solutions of visual_attention."""
 
+import numpy as np
 import torch
 
 from autograder.bugs import bug, equivalent
@@ -203,6 +204,17 @@ def always_drawn(e, a, sample=True):
 
 @bug(
     hard_attention,
+    "numpy draws, with a generator that torch's seed does not reach",
+    told_by="does torch draw them?",
+)
+def drawn_by_numpy(e, a, sample=True):
+    p = torch.softmax(e.double(), dim=1).detach().numpy()
+    drawn = [np.random.default_rng().choice(len(row), p=row / row.sum()) for row in p]
+    return pick(e, a, torch.tensor(drawn) if sample else draw(e, False))
+
+
+@bug(
+    hard_attention,
     "locations are drawn evenly, not by their weights",
     told_by="should be drawn in a share of",
 )
@@ -299,7 +311,7 @@ def one_for_all(e, a, sample=True):
 @bug(
     hard_attention,
     "the generator is seeded in every call, so that all draws are the same",
-    told_by="Each call should draw anew",
+    told_by="sets torch's seed",
 )
 def seeded(e, a, sample=True):
     torch.manual_seed(0)

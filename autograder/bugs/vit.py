@@ -225,6 +225,16 @@ def patches_counted(patches, P, size):
     return joined(patches, P, size)
 
 
+@bug(
+    unpatchify,
+    "what P leaves over at the sides is cut",
+    told_by="should raise ValueError when",
+)
+def rest_cut(patches, P, size):
+    whole = (size[0] // P * P, size[1] // P * P)
+    return unpatchify(patches, P, whole)
+
+
 @bug(unpatchify, "the axes are permuted as in patchify, not the inverse way", classic=True)
 def same_way(patches, P, size):
     demand_fit(patches, P, size)
