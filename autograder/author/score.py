@@ -17,6 +17,7 @@ from autograder.author.names import at_home, wrong_names
 from autograder.author.other_inputs import other_inputs
 from autograder.author.trials import SECONDS, examine, exercises, trials
 from autograder.bugs import EQUIVALENT
+from autograder.memory import bounded_memory
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import WIDTH, Report
 from tests.alternatives import ALTERNATIVES
@@ -26,6 +27,7 @@ MUTANTS_KILLED = 0.95  # the smallest share; for bugs and alternatives it is 1
 # checks of the reference take together. One that is said to equal the reference has SECONDS.
 LEAST_PATIENCE, PATIENCE = 0.3, 2.0
 BUGS_NEEDED, ALTERNATIVES_NEEDED = 8, 2
+MEMORY = 4 << 30  # bytes for the process that scores: some mutants take all that they get
 
 
 @dataclass
@@ -96,11 +98,12 @@ def _score_and_check(
     assignment: Assignment, with_files: bool, is_thorough: bool
 ) -> tuple[list[Row], list[str]]:
     """Score an assignment; list its files that are out of date, if that is asked for."""
-    rows = score(assignment.topic)
-    if is_thorough:
-        for exercise, row in zip(exercises(assignment.topic), rows, strict=True):
-            row.problems += [] if row.why_not else other_inputs(exercise)
-            row.problems += [] if row.why_not else wrong_names(exercise)
+    with bounded_memory(MEMORY):
+        rows = score(assignment.topic)
+        if is_thorough:
+            for exercise, row in zip(exercises(assignment.topic), rows, strict=True):
+                row.problems += [] if row.why_not else other_inputs(exercise)
+                row.problems += [] if row.why_not else wrong_names(exercise)
     return rows, [is_stale(path, assignment) for path in check(assignment)] if with_files else []
 
 

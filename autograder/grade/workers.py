@@ -10,7 +10,6 @@ import gc
 import itertools
 import multiprocessing
 import os
-import resource
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from autograder.grade.plan import Plan
 from autograder.grade.submission import judge
 from autograder.grade.verdict import Step, Verdict
 from autograder.grade.warm import end_templates
+from autograder.memory import bounded_memory
 
 AHEAD = 3  # submissions under way for each worker, so that none waits
 FETCH = 5.0  # seconds for which a worker is waited for that has a verdict
@@ -76,7 +76,7 @@ def _freeze() -> None:
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
     """Work with a submission: one at a time in a process, which has bounds on time and memory."""
-    with _one_at_a_time, _in_time(seconds), _small(MEMORY):
+    with _one_at_a_time, _in_time(seconds), bounded_memory(MEMORY):
         yield
 
 
@@ -89,18 +89,6 @@ def _in_time(seconds: float) -> Iterator[None]:
             yield
         finally:
             faulthandler.cancel_dump_traceback_later()
-
-
-@contextlib.contextmanager
-def _small(memory: int) -> Iterator[None]:
-    """Let what takes more memory in this process raise MemoryError, or torch's RuntimeError."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    bounds = [limit for limit in (soft, hard, memory) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def on_dask(

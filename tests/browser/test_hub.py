@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from autograder.assignment import Assignment
+from autograder.assignment import ROOT, Assignment
 from autograder.grade.watch import descendants
 from tests import course as toolbox
 from tests.browser.assistant import Assistant
@@ -24,11 +25,15 @@ from tests.server import free_port, wait_until
 LSTM = Assignment("02_lstm")
 PROXY = "configurable-http-proxy"
 IS_ROOT = sys.platform.startswith("linux") and os.geteuid() == 0
+IS_OPEN = all(folder.stat().st_mode & stat.S_IXOTH for folder in (ROOT, *ROOT.parents))
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.xdist_group("browser-hub"),
     toolbox.needs_sandbox,
     pytest.mark.skipif(not IS_ROOT, reason="JupyterHub needs root, on Linux: sudo make test"),
+    pytest.mark.skipif(
+        not IS_OPEN, reason=f"other accounts cannot enter {ROOT}: clone the course outside of it"
+    ),
     pytest.mark.skipif(
         not shutil.which(PROXY), reason=f"no proxy for JupyterHub: npm install -g {PROXY}"
     ),
