@@ -32,7 +32,7 @@ pytestmark = [
     toolbox.needs_sandbox,
     pytest.mark.skipif(not IS_ROOT, reason="JupyterHub needs root, on Linux: sudo make test"),
     pytest.mark.skipif(
-        not IS_OPEN, reason=f"other accounts cannot enter {ROOT}: clone the course outside of it"
+        not IS_OPEN, reason=f"other accounts cannot enter {ROOT}: clone the course elsewhere"
     ),
     pytest.mark.skipif(
         not shutil.which(PROXY), reason=f"no proxy for JupyterHub: npm install -g {PROXY}"
