@@ -194,7 +194,8 @@ def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
             check.run(student, Case(name, single=place))
     except Failure as failure:
         failure.message = where + failure.message
-        return failure
+        failure.__context__ = None  # this and the traceback hold all that the check has made
+        return failure.with_traceback(None)
     except CheckingError:
         raise
     except Exception as error:  # the reference passes, so it is the student's result that is odd

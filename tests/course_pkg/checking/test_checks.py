@@ -1,12 +1,14 @@
 """Checks answer every wrong solution in words: no stack trace of their own, no guesses."""
 
 import contextlib
+import gc
 import importlib
 import io
 import signal
 import sys
 import textwrap
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -202,6 +204,19 @@ def test_a_time_limit_interrupts_nothing_but_what_it_is_for():
     late = guard.attempt("quick", lambda: (quick(), sys._getframe()))
     with pytest.raises(guard.TooSlow):
         late[0](signal.SIGPROF, late[1])
+
+
+def test_a_report_keeps_nothing_that_a_call_has_made():
+    made = []
+
+    def wrong(*inputs):
+        large = torch.ones(1000)
+        made.append(weakref.ref(large))
+        raise ValueError(large.sum())
+
+    kept = report(LSTM_STEP, wrong)
+    gc.collect()
+    assert not kept.passed and made and not any(tensor() is not None for tensor in made)
 
 
 def test_unknown_mistake_gets_numbers_but_no_guess():
