@@ -17,6 +17,8 @@ from course_pkg.checking.failure import (
     plain,
 )
 
+_ROUNDING = 8 * torch.finfo(torch.float32).eps
+
 
 class Case:
     """The inputs and the comparisons of one run of one check.
@@ -81,11 +83,13 @@ class Case:
         what: str,
         *,
         rtol: float = 1e-5,
-        atol: float = 1e-7,
+        atol: float | None = None,
     ) -> None:
         """Demand that the student's value equals the expected one, entry by entry.
 
-        float32 is accepted where float64 is expected; the tolerances leave room for it.
+        float32 is accepted where float64 is expected; the tolerances leave room for it. Unless
+        `atol` is given, it is 1e-7, and for numbers in float32 an eps or eight of the largest that
+        is expected: what a sum rounds off is as large as what it adds up, however small the sum.
 
         Raises:
             Failure: another type, kind of numbers, shape or value; it gives the first index that
@@ -102,6 +106,8 @@ class Case:
             )
         self.shape(given, tuple(expected.shape), what)
         wide = torch.complex128 if expected.is_complex() else torch.float64
+        if atol is None:
+            atol = max(1e-7, _ROUNDING * _largest(expected)) if _is_float32(given) else 1e-7
         close = torch.isclose(given.to(wide), expected.to(wide), rtol, atol, equal_nan=True)
         if not close.all():
             raise mismatch(given, expected, ~close, what)
@@ -194,3 +200,15 @@ class Case:
         if dense is None:
             raise Failure(f"{what} should hold values, yours is on the meta device.")
         return dense
+
+
+def _is_float32(given: Tensor) -> bool:
+    """Tell whether numbers have the precision of float32, also where they were converted later."""
+    if given.dtype == torch.float64:
+        return torch.equal(given.nan_to_num(), given.float().double().nan_to_num())
+    return given.dtype == torch.float32
+
+
+def _largest(expected: Tensor) -> float:
+    """Give the size of the largest number, but for infinite ones; 0 where there is none."""
+    return expected.abs().double().nan_to_num(0, 0, 0).amax().item() if expected.numel() else 0.0

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import io
+import math
 import signal
 import sys
 import textwrap
@@ -637,3 +638,19 @@ class TestCase:
             case.raises(KeyError, lambda: guarded("three"), "there is no number")
         with pytest.raises(Failure, match=r"should raise ValueError when .*, yours returns"):
             case.raises(ValueError, lambda: guarded("3"), "there is a number")
+
+
+def test_numbers_in_float32_are_compared_with_the_largest_of_them():
+    """A sum that happens to be near zero rounds off as much as one that does not."""
+    case = Case("any")
+    expected = torch.tensor([3.0, -1.0 / 7e3, math.nan, math.inf], dtype=torch.float64)
+    rounded = (expected - 4e-7).float()
+    case.equal(rounded, expected, "y")
+    case.equal(rounded.double(), expected, "y")
+    with pytest.raises(Failure, match=r"y\[1\] should be -0.0001429, yours is -0.0001433"):
+        case.equal(expected - 4e-7, expected, "y")
+    with pytest.raises(Failure, match=r"y\[1\] should be"):
+        case.equal((expected - 4e-6).float(), expected, "y")
+    with pytest.raises(Failure, match=r"y\[1\] should be"):
+        case.equal(rounded, expected, "y", atol=1e-7)
+    case.equal(torch.empty(0, 3).float(), torch.empty(0, 3).double(), "nothing")
