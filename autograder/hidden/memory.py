@@ -118,6 +118,9 @@ def gradients(find, case):
     """passes gradients to the memory, the key and β"""
     B, N, M = case.sizes(3)
     inputs = [case.randn(B, N, M), case.randn(B, M), 1 + case.rand(B)]
+    for vectors in inputs[:2]:  # none near zero, where the direction turns with the smallest change
+        lengths = vectors.norm(dim=-1, keepdim=True)
+        vectors *= (0.5 + lengths) / lengths
 
     def oracle(memory, key, beta):
         unit = memory / memory.norm(dim=2, keepdim=True), key / key.norm(dim=1, keepdim=True)

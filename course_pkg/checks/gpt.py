@@ -704,14 +704,20 @@ def ends(written: Tensor, stop: int) -> dict[int, int]:
 
 
 def two_that_end(case: Case, writer) -> tuple:
-    """Make a Writer, and two texts that end at different times, both after less than 8 tokens."""
-    ours, theirs, tokens = writers(case, writer, 60, 3)
-    written = continued(theirs, tokens, 7)
-    found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
-    found = {stop: lengths for stop, lengths in found.items() if lengths}
-    stop = max(found, key=lambda s: max(found[s].values()) - min(found[s].values()))
-    first, last = (pick(found[stop], key=found[stop].get) for pick in (min, max))
-    lengths = found[stop][first], found[stop][last]
+    """Make a Writer, and two texts that end at different times, both after less than 8 tokens.
+
+    After its end the first one would go on with something else than the stop token.
+    """
+    goes_on = torch.tensor(False)
+    while not goes_on:
+        ours, theirs, tokens = writers(case, writer, 60, 3)
+        written = continued(theirs, tokens, 7)
+        found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
+        found = {stop: lengths for stop, lengths in found.items() if lengths}
+        stop = max(found, key=lambda s: max(found[s].values()) - min(found[s].values()))
+        first, last = (pick(found[stop], key=found[stop].get) for pick in (min, max))
+        lengths = found[stop][first], found[stop][last]
+        goes_on = (written[first, 3 + lengths[0] : 3 + lengths[1]] != stop).any()
     return ours, tokens[[first, last]], written[[first, last]], stop, lengths
 
 

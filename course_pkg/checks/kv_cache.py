@@ -415,14 +415,17 @@ def ends(written, stop: int) -> dict[int, int]:
 @check(CachedWriter, weight=2, see="Where it ends")
 def stops(writer, case):
     """writes only stop after a text's end, and finishes when all texts have ended"""
-    ours, theirs, tokens = writer_pair(case, writer, B=60)
-    written = continued(theirs, tokens, 7, context=12)
-    found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
-    spread = {s: max(n.values()) - min(n.values()) for s, n in found.items() if n}
-    stop = max(spread, key=spread.get)
-    rows = sorted(found[stop], key=found[stop].get)
-    rows = [rows[0], rows[-1]]
-    lengths = [found[stop][row] for row in rows]
+    goes_on = torch.tensor(False)
+    while not goes_on:  # until the first text would write something else than stop after its end
+        ours, theirs, tokens = writer_pair(case, writer, B=60)
+        written = continued(theirs, tokens, 7, context=12)
+        found = {stop: ends(written[:, 3:], stop) for stop in range(11)}
+        spread = {s: max(n.values()) - min(n.values()) for s, n in found.items() if n}
+        stop = max(spread, key=spread.get)
+        rows = sorted(found[stop], key=found[stop].get)
+        rows = [rows[0], rows[-1]]
+        lengths = [found[stop][row] for row in rows]
+        goes_on = (written[rows[0], 3 + lengths[0] : 3 + lengths[1]] != stop).any()
     expected = written[rows, : 3 + lengths[1]]
     expected[0, 3 + lengths[0] :] = stop
     given = ours.generate_with_cache(tokens[rows], 8, 0.0, stop=stop)

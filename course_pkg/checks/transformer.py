@@ -671,15 +671,20 @@ def greedy_by_hand(model: SmallTranslator, X: Tensor, lengths: Tensor, most: int
 @check(greedy_translate, weight=3, see="Write word by word")
 def values(translate, case):
     """takes the most probable word after all words so far, and PAD after EOS"""
-    model, X, lengths = greedy_case(case, end=1.0)
-    case.equal(translate(model, X, lengths, 12), greedy_by_hand(model, X, lengths, 12), "words")
+    expected = torch.empty(0)
+    while not (expected == PAD).any():  # some models end all sentences at once, or none
+        model, X, lengths = greedy_case(case, end=1.0)
+        expected = greedy_by_hand(model, X, lengths, 12)
+    case.equal(translate(model, X, lengths, 12), expected, "words")
 
 
 @check(greedy_translate, see="Write word by word")
 def stops(translate, case):
     """takes no further step when every sentence has ended"""
-    model, X, lengths = greedy_case(case, end=3.0)
-    expected = greedy_by_hand(model, X, lengths, 50)
+    expected = torch.empty(9, 50)
+    while expected.shape[1] == 50:  # some models never say EOS
+        model, X, lengths = greedy_case(case, end=3.0)
+        expected = greedy_by_hand(model, X, lengths, 50)
     case.shape(translate(model, X, lengths, 50), tuple(expected.shape), "words")
 
 
