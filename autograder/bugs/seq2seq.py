@@ -1039,7 +1039,11 @@ def eos_not_counted(decoder, h, mask, width, max_length, alpha=1.0):
     )
 
 
-@bug(beam_search, "the logarithm is taken of a softmax, which may be 0")
+@bug(
+    beam_search,
+    "the logarithm is taken of a softmax, which may be 0",
+    told_by="hypotheses should number at least",
+)
 def log_of_softmax_searched(decoder, h, mask, width, max_length, alpha=1.0):
     return search(
         decoder, h, mask, width, max_length, alpha, scores=lambda logits: logits.softmax(1).log()
