@@ -40,7 +40,7 @@ class Channel:
 
     Args:
         process: the child.
-        patience: gives the time limit of one call, kept by the child (see guard.deadline).
+        patience: gives the time limit of one call, kept by the child (see guard.attempt).
         grace: how much longer the child may take before it is ended from outside.
         proxy: makes the stand-in for an object, from this channel and the object's number, name,
             kind and type.
