@@ -53,7 +53,7 @@ class Bounds:
         solution: for such a cell with a solution, which only defines something (see Patience).
         own: for a cell that a student has added.
         all_own: for all of these together.
-        call: for a call of a solution, of its processor's time (see guard.deadline).
+        call: for a call of a solution, of its processor's time (see guard.attempt).
         checks: for the checks of an exercise.
         submission: for everything.
         restarts: how often a kernel that has ended is started again, for each exercise.
