@@ -16,8 +16,8 @@ from autograder.author.mutants import mutants
 from autograder.author.names import at_home, wrong_names
 from autograder.author.other_inputs import other_inputs
 from autograder.author.trials import SECONDS, examine, exercises, trials
+from autograder.bounded import bounded_memory
 from autograder.bugs import EQUIVALENT
-from autograder.memory import bounded_memory
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import WIDTH, Report
 from tests.alternatives import ALTERNATIVES

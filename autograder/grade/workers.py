@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.assignment import Assignment
+from autograder.bounded import bounded_memory
 from autograder.grade.cluster import Cluster
 from autograder.grade.crew import AGAIN, Crew
 from autograder.grade.errors import EndedWorkers
@@ -29,7 +30,6 @@ from autograder.grade.plan import Plan
 from autograder.grade.submission import judge
 from autograder.grade.verdict import Step, Verdict
 from autograder.grade.warm import end_templates
-from autograder.memory import bounded_memory
 
 AHEAD = 3  # submissions under way for each worker, so that none waits
 FETCH = 5.0  # seconds for which a worker is waited for that has a verdict
