@@ -8,6 +8,7 @@ from autograder.author.mutants import Mutant, changed, mutants
 from autograder.author.trials import examine
 from autograder.bugs import BUGS
 from course_pkg.checking import naming
+from course_pkg.checking.failure import NotRaised
 from course_pkg.checking.naming import Entry
 from course_pkg.checking.registry import Exercise
 from course_pkg.checking.report import Report
@@ -76,6 +77,7 @@ def _evidence(exercise: Exercise, solution: object, hidden: bool) -> dict[str, E
         outcome.check.name: naming.entry(outcome.check, outcome.failure)
         for outcome in report.outcomes
         if outcome.failure is not None and (hidden or not outcome.check.hidden)
+        if not isinstance(outcome.failure, NotRaised)  # the message says it, see naming.causes
     }
 
 

@@ -1039,6 +1039,12 @@ class ShiftsAnyway(Shifts):
         return super().amount(before, number, M, True)
 
 
+@bug(Swin, "a block shifts if shifted is True or its number is odd, not only where both hold")
+class ShiftedOrOdd(Shifts):
+    def amount(self, before, number, M, shifted):
+        return M // 2 if shifted or number % 2 else 0
+
+
 @bug(Swin, "the layer norm after the patches, patch_norm, is left out")
 class NoPatchNorm(Swin):
     def maps(self, images):

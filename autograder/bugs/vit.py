@@ -593,6 +593,12 @@ class AlwaysFirst(VariedViT):
         return X[:, 0]
 
 
+@bug(ViT, "the two pools are exchanged")
+class PoolsExchanged(VariedViT):
+    def pooled(self, X):
+        return X.mean(dim=1) if self.pool == "cls" else X[:, 0]
+
+
 @bug(ViT, "the mean leaves the first patch out")
 class FirstPatchMissing(VariedViT):
     def pooled(self, X):

@@ -734,6 +734,11 @@ def chooses(choose, case):
 @check(choose_beams, weight=2, see="Which beams go on")
 def keeps_ended(choose, case):
     """lets a beam that has ended compete as it is"""
+    rows, (_, _, *rest) = beam_rows(case, 4, 5, [True] * 4)
+    log_p, lengths = [-9.0, -1.0, -2.2, -3.9], [3, 1, 2, 4]  # a token more would help the shortest
+    rows = [(*each, *row[2:]) for *each, row in zip(log_p, lengths, rows, strict=True)]
+    inputs = torch.tensor(log_p).double(), torch.tensor(lengths), *rest
+    compare_choice(case, choose, rows, inputs, 2, 1.0)
     ended = [False, True, True, False, True, False]
     for alpha in (0.0, 0.7, 1.0):
         compare_choice(case, choose, *beam_rows(case, 6, 5, ended), 7, alpha)

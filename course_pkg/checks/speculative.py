@@ -538,12 +538,12 @@ def again(writers, case):
     target = reader(case)
     draft, rows, expected, noted = near(case, target), [], [], []
     one = writers(target, draft, 60, 0.0)
-    for length in (5, 20, 35):
+    for length, k in ((5, 3), (20, 1), (35, 4)):
         text = case.integers(0, 7, length).tolist()
-        rows.append(written(one, text, 8, 3))
+        rows.append(written(one, text, 8, k))
         expected.append(plain(target, text, 8))
         new = writers(target, draft, 60, 0.0)
-        written(new, text, 8, 3)
+        written(new, text, 8, k)
         noted += flat(pairs(new.history, "history"))
     compare_tokens(case, rows, expected, "three texts of one writer at temperature 0")
     found = flat(pairs(one.history, "history"))
