@@ -41,6 +41,7 @@ from course_pkg.checks.speculative import (
     kept_in,
     known,
     latent_layer,
+    looked_up,
     matrix,
     near,
     outcome,
@@ -213,6 +214,12 @@ def without_drafts(writers, case):
             again = torch.Generator().manual_seed(k)
             expected.append(by_hand(target, draft, text, count, k, 0.9, again)[0])
     compare_tokens(case, rows, expected, "texts with k = 0 and k = 9")
+    labels = torch.randperm(4, generator=case.generator)
+    text = labels[[0, 3, 1, 2, 3, 0, 2, 1, 2, 3, 2, 0, 3, 1, 2, 3]]
+    for k in (1, 5):  # a run of 3 was seen; of those of 1 and 5, another one was the latest
+        found = writers(target, None, 30).propose(text, k, case.rand(k))
+        drafted = as_list(case.unpack(found, "drafted", "q")[0], "drafted")
+        same(case, drafted, looked_up(text.tolist(), k), f"drafted tokens with k = {k}")
 
 
 @check(SpeculativeWriter, see="A whole text")

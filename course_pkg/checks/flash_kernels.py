@@ -285,6 +285,9 @@ def compare_paged(case: Case, decode, given: list[Tensor], *parts: int) -> None:
 def values(decode, case):
     """gives torch's attention over the positions that the table names, in all heads"""
     compare_paged(case, decode, paged_inputs(case, 6, 2, 4, 5, [31]), 1)
+    Q, K, V, tables, lengths = paged_inputs(case, 3, 1, 4, 5, [2 * SIDE])
+    for order in (tables, tables.flip(1)):  # the largest score comes late in one of them
+        compare_paged(case, decode, [Q, K, V, order, lengths], 1)
 
 
 @check_kernel(triton_paged_decode, weight=2, see="Decode from a paged cache")
