@@ -1,5 +1,6 @@
 """Known wrong solutions of paged_attention."""
 
+import hashlib
 import math
 from collections import OrderedDict
 
@@ -749,6 +750,19 @@ def by_place(tokens, block_size, parent=""):
     return [repr(pair) for pair in enumerate(blocks_of(tokens, block_size))]
 
 
+@bug(
+    prefix_hash,
+    "names are so short that two texts with the same one can be found",
+    told_by="A name needs 22 characters",
+)
+def short_names(tokens, block_size, parent=""):
+    names = []
+    for block in blocks_of(tokens, block_size):
+        parent = hashlib.sha256(repr((parent, block)).encode()).hexdigest()[:8]
+        names.append(parent)
+    return names
+
+
 @bug(prefix_hash, "there are so few names that different texts share one", classic=True)
 def few_names(tokens, block_size, parent=""):
     names = []
@@ -855,6 +869,18 @@ class TakesOver(PrefixCache):
             self.names[block], self.places[name] = name, block
 
 
+@bug(
+    PrefixCache,
+    "a second block of the same content also has the name, and takes it away when it is reused",
+    told_by="when the second block named a is handed out anew",
+)
+class NamedTwice(PrefixCache):
+    def register(self, block, name):
+        if block not in self.names:
+            self.names[block] = name
+            self.places.setdefault(name, block)
+
+
 @bug(PrefixCache, "a block that still has users counts as idle when one of them frees it")
 class IdleInUse(PrefixCache):
     def free(self, block):
@@ -863,6 +889,16 @@ class IdleInUse(PrefixCache):
             if self.references[block] == 0:
                 self.unused.remove(block)
             self.idle[block] = None
+
+
+@bug(
+    BlockManager,
+    "blocks gives the blocks by their number, not in the order of the table",
+    told_by="that has got the blocks of another one",
+)
+class SortedBlocks(BlockManager):
+    def blocks(self, number):
+        return sorted(super().blocks(number))
 
 
 @bug(BlockManager, "a prompt that is cached as a whole leaves nothing to compute")

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import check
 from course_pkg.checks.paged_attention import (
     attended,
@@ -103,7 +104,7 @@ def refuses(tables, case):
 def any_range(tables, case):
     """looks up the slots of any range of positions"""
     table, _, expected, _ = table_of(case, tables, 3, [10])
-    for start, stop in ((0, 10), (2, 4), (3, 6), (9, 10), (5, 5)):
+    for start, stop in ((0, 10), (2, 4), (3, 6), (9, 10), (5, 5), (10, 10)):
         found = numbers(table.slots(start, stop), "slots")
         same(case, found, expected[start:stop], f"slots({start}, {stop})")
 
@@ -237,6 +238,8 @@ def extreme(attend, case):
     inputs = 40 * Q, 40 * K, V, tables, lengths
     for at_once in (1, 4):
         case.equal(attend(*inputs, at_once), attended(*inputs), "Y")
+    low = torch.full_like(Q, 100), torch.full_like(K, -150), V, tables, lengths
+    case.equal(attend(*low), attended(*low), "Y when all scores are -33541")
 
 
 @check(copy_on_write, see="Fork, and copy only what is written")
@@ -263,6 +266,10 @@ def many_texts(hashes, case):
     texts = [[0, 1], [2**61 - 1, 1], [256, 1], [257, 1], [1, 1]]
     names = [row[0] for row in named(case, hashes, texts, 2)]
     compare_names(case, names, [tuple(text) for text in texts], str(texts)[1:-1])
+    ((name,),) = named(case, hashes, [list(range(99))], 99)
+    if len(str(name)) < 22:  # 128 bits, with 64 different characters
+        said = f"yours has {len(str(name))}: {name!r}"
+        raise Failure(f"A name needs 22 characters, or two texts that share one are found; {said}.")
 
 
 @check(PrefixCache, weight=2, see="Blocks that are remembered")
@@ -322,6 +329,12 @@ def one_name_one_block(caches, case):
     what = "a, b and x when another block is named a and b is also named x; "
     what += "available when the second a is freed; users of three blocks"
     same(case, seen, [*owned, -1, 2, 2, 2, 0], what)
+    taken = [number(cache.allocate(), "block") for _ in range(2)]
+    seen = found_among(cache, "abx")
+    for block in taken:
+        cache.free(block)
+    what = "which of a, b and x are found when the second block named a is handed out anew"
+    same(case, seen, [1, 1, 0], what)
     case.raises(ValueError, lambda: cache.free(other), "a block is freed that nobody uses")
     for _ in range(2):
         cache.free(owned[0])  # now idle

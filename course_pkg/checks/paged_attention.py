@@ -701,6 +701,14 @@ def one_object(managers, case):
     manager.open(1, [4, 4])
     tokens = numbers(record(manager, 1).tokens, "tokens")
     same(case, tokens, list(range(8)), "tokens of a sequence that gets a new table")
+    manager = managers(4, 2)
+    for each in (0, 1):
+        manager.open(each, [each] * 4)
+        grown(manager, each, 4)
+    manager.close(0)
+    grown(manager, 1, 4)
+    what = "length and blocks of a table that has got the blocks of another one"
+    same(case, tables(manager, 1)[0], [8, *lists(manager, 1)[0]], what)
 
 
 @check(BlockManager, weight=2, see="Blocks for every sequence")
@@ -724,13 +732,14 @@ def finds_prefixes(managers, case):
 def leaves_one_token(managers, case):
     """leaves at least one token of a prompt to compute, even if all are cached"""
     opened = []
-    for length in (6, 7, 8, 9):
+    for length in (3, 6, 7, 8, 9):
         manager, text = managers(9, 3), list(range(length))
         manager.open(0, text)
         grown(manager, 0, length)
         manager.commit(0, text)
         opened += [number(manager.open(each, text), "open") for each in (1, 2)]
-    same(case, opened, [3, 3, 6, 6, 6, 6, 6, 6], "tokens found of prompts of 6, 7, 8 and 9, twice")
+    what = "tokens found of prompts of 3, 6, 7, 8 and 9, twice"
+    same(case, opened, [0, 0, 3, 3, 6, 6, 6, 6, 6, 6], what)
 
 
 @check(BlockManager, weight=2, see="Fork, and copy only what is written")
