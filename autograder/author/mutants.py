@@ -63,6 +63,7 @@ _NAMES = {
     "argmax": "argmin",
     "tril": "triu",
     "triu": "tril",
+    "reshape": "view",
 }
 _COPIES = {"list", "dict", "set", "deque"}  # called with one argument
 _GUARDS = {"clone", "copy", "detach", "contiguous", "clamp", "nan_to_num"}  # methods

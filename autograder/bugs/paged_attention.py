@@ -947,7 +947,7 @@ class KeepsUser(BlockManager):
         return copies
 
 
-@bug(BlockManager, "the copies are given as (to, from)")
+@bug(BlockManager, "the copies are not given as (from, to)")
 class ToFrom(BlockManager):
     def grow(self, number, count):
         return [(target, source) for source, target in super().grow(number, count)]

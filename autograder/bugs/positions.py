@@ -43,7 +43,7 @@ def divided_by_T(T, D, normalise=False):
     return numbered(torch.arange(T) / T if normalise else torch.arange(T), D)
 
 
-@bug(linear_positions, "the numbers are divided by T - 1 even when normalise is False")
+@bug(linear_positions, "the numbers are divided by T - 1 though normalise was not asked for")
 def always_normalised(T, D, normalise=False):
     return linear(T, D, True)
 

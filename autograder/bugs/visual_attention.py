@@ -394,7 +394,7 @@ def one_for_each(p, mask):
     return (1 - (p * mask[:, :, None]).sum(dim=1)).square().sum(dim=1)
 
 
-@bug(doubly_stochastic_penalty, "the sum over time should be the number of words, not one")
+@bug(doubly_stochastic_penalty, "every location is to get words / L in sum, not one")
 def number_of_words(p, mask):
     looked = (p * mask[:, :, None]).sum(dim=1)
     return (mask.sum(dim=1, keepdim=True) / p.shape[2] - looked).square().sum(dim=1).mean()
@@ -727,7 +727,9 @@ def mean_over_words(log_y, log_p, mask, baseline):
     return -(R + (R.detach() - baseline) * chosen).mean(), R.detach()
 
 
-@bug(reinforce_loss, "the reward of each picture is replaced by the mean over the batch")
+@bug(
+    reinforce_loss, "every choice is weighed by the mean reward of the batch, not by its picture's"
+)
 def mean_reward(log_y, log_p, mask, baseline):
     R, chosen = parts_of_loss(log_y, log_p, mask)
     return -(R + (R.detach().mean() - baseline) * chosen).mean(), R.detach()

@@ -70,6 +70,10 @@ def errors_leave_no_trace(allocators, case):
     counts = references(case, allocator)
     found = [counts[first], counts[second], sum(counts), allocator.available]
     same(case, found, [1, 0, 1, 2], "users of two blocks, of all, and free blocks")
+    for _ in range(2):
+        allocator.allocate()
+    case.raises(OutOfBlocks, allocator.allocate, "all blocks are in use")
+    same(case, [allocator.available], [0], "free blocks after there was none to allocate")
 
 
 @check(BlockAllocator, see="Hand out blocks")
@@ -183,6 +187,8 @@ def small_scores(merge, case):
     E_a, V_a, E_b, V_b = merge_inputs(case)
     merged(case, merge, E_a - 900, V_a, E_b - 899, V_b)
     merged(case, merge, E_a - 1e5, V_a, E_b - 1e5, V_b)
+    level = torch.full_like(E_a, -(2.0**34)), V_a, torch.full_like(E_b, -(2.0**34)), V_b
+    merged(case, merge, *level)
 
 
 @check(online_softmax_merge, see="Two softmaxes make one")

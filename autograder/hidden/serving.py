@@ -348,6 +348,10 @@ def narrow(engines, case):
     compare_tokens(case, found[1], found[0], "tokens of three samples with 7 blocks, as with 40")
     different = len(set(map(tuple, found[0])))
     case.that(different > 1, "Samples should differ, yours are all the same.")
+    prompts = texts(case, 3, 4)
+    expected = [generate_uncached(model, prompt, 8) for prompt in prompts]
+    rows = serve(case, engines(model, 6, 2, most=2, budget=2), prompts, Sampling(8))
+    compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
 
 
 @check(EngineCore, see="Limits and errors")
@@ -363,6 +367,8 @@ def refuses_settings(engines, case):
         (prompt, Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
         (prompt, Sampling(4, samples=2, beams=2), "there are samples and beams"),
         (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
+        (prompt, Sampling(4, top_p=2.0), "top_p is 2 and the temperature 0"),
+        (prompt, Sampling(4, temperature=1.0, top_k=0), "top_k is 0"),
         (prompt, Sampling(4, temperature=-1.0), "the temperature is negative"),
     ):
         case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)

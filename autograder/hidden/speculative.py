@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch import Tensor
 
 from course_pkg.checking.failure import describe
 from course_pkg.checking.models import SmallDraft, SmallReader, SmallServed
@@ -19,7 +20,6 @@ from course_pkg.checks.serving import (
     texts,
 )
 from course_pkg.checks.speculative import (
-    START,
     as_list,
     by_hand,
     by_slices,
@@ -35,6 +35,7 @@ from course_pkg.checks.speculative import (
     drawn_integers,
     expected_keys,
     far_from_zero,
+    four,
     from_latents,
     hadamard,
     hexadecimal,
@@ -90,6 +91,9 @@ def ends(draw, case):
     for V in (1, 2):
         only = torch.eye(V, dtype=torch.float64)[-1]
         demand_drawn(case, draw, only, [0.0, 0.999], f"tokens when one of {V} is certain")
+    p = torch.tensor([2.0**24, 1, 1])
+    what = "tokens where a sum in float32 loses the last two"
+    demand_drawn(case, draw, p, [0.5, 1 - 9e-8, 1 - 5e-8], what)
 
 
 @check(draw_token, see="A number becomes a token")
@@ -134,6 +138,9 @@ def rounding(accept, case):
     q = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
     given = [outcome(accept, p, q, [2], [1 - 1e-9, u])[0] for u in (0.2, 0.6, 0.9) * 2]
     same(case, given, [0, 1, 2] * 2, "tokens where rounding leaves nothing of p - q")
+    p[0], q[0] = torch.tensor([0.5, 0.49998, 0.00002]), torch.tensor([0.5, 0.5, 0])
+    given = [outcome(accept, p, q, [1], [0.99999, u])[0] for u in (0.2, 0.6, 0.9)]
+    same(case, given, [2] * 3, "tokens where p - q leaves 0.00002 of one token")
 
 
 @check(accept_or_resample, see="Accept or resample")
@@ -148,6 +155,8 @@ def refuses(accept, case):
     for wrong in ((p[:3], q, drafted, u), (p, p, drafted, u), (p, q, drafted, u[:3])):
         case.raises(ValueError, lambda w=wrong: accept(*w), "the sizes do not fit")
     case.raises(ValueError, lambda: accept(p, q, drafted[:2], u), "two tokens come with three rows")
+    longer = torch.cat([u, u[:1]])
+    case.raises(ValueError, lambda: accept(p, q, drafted, longer), "there is a number u too many")
 
 
 @check(Speculator, see="One step")
@@ -748,6 +757,15 @@ def axes(linear, case):
 # Rotate
 
 
+def twelve() -> Tensor:
+    """Make a Hadamard matrix of size 12, from the squares modulo 11 (Paley 1933)."""
+    signs = [0] + [1 if n in {m * m % 11 for m in range(1, 11)} else -1 for n in range(1, 11)]
+    H = torch.eye(12)
+    H[0, 1:], H[1:, 0] = 1, -1
+    H[1:, 1:] += torch.tensor([[signs[(j - i) % 11] for j in range(11)] for i in range(11)])
+    return H
+
+
 @check(rotate, see="Turn the outliers away")
 def sizes(rotate, case):
     """leaves a single feature alone, and works with a vector, a start alone, and many axes"""
@@ -758,7 +776,9 @@ def sizes(rotate, case):
     X = case.randn(2, 3, 8, 5).transpose(2, 3)
     case.equal(rotate(X), X @ hadamard(8) / math.sqrt(8), "rotated X")
     X = case.randn(5, 4)
-    case.equal(rotate(X, START), X @ START.double() / 2, "rotated X, D being the start's")
+    case.equal(rotate(X, four()), X @ four().double() / 2, "rotated X, D being the start's")
+    X, begin = case.randn(5, 24), twelve()
+    case.equal(rotate(X, begin), X @ hadamard(24, begin) / math.sqrt(24), "rotated X, 24 = 12 · 2")
 
 
 @check(rotate, see="Where to begin")
@@ -766,8 +786,8 @@ def dtypes(rotate, case):
     """gives results in X's dtype, whatever the start's is, and passes gradients back"""
     X = case.randn(3, 8)
     for kind in (torch.int64, torch.float32, torch.float64):
-        given = rotate(X.float(), START.to(kind))
-        case.equal(given, X @ hadamard(8, START.double()) / math.sqrt(8), f"rotated X, {kind}")
+        given = rotate(X.float(), four().to(kind))
+        case.equal(given, X @ hadamard(8, four().double()) / math.sqrt(8), f"rotated X, {kind}")
         case.that(given.dtype == torch.float32, f"It should be float32, yours is {given.dtype}.")
     X, seen = case.randn(3, 8).requires_grad_(), case.randn(3, 8)
     Y = rotate(X)
@@ -780,8 +800,8 @@ def dtypes(rotate, case):
 def impossible(rotate, case):
     """raises ValueError for sizes that are no multiple, and for those that are an odd one"""
     for D, r in ((3, 1), (6, 1), (24, 1), (5, 4), (12, 4), (20, 4)):
-        X, begin = case.randn(2, D), None if r == 1 else START
-        call = (lambda X=X: rotate(X)) if begin is None else (lambda X=X: rotate(X, START))
+        X, begin = case.randn(2, D), None if r == 1 else four()
+        call = (lambda X=X: rotate(X)) if begin is None else (lambda X=X: rotate(X, four()))
         case.raises(ValueError, call, f"D is {D} and it starts at {r}")
 
 

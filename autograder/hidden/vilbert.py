@@ -1,5 +1,7 @@
 """Hidden checks of vilbert: gradients, what padding holds, single words and regions, edges."""
 
+import math
+
 import torch
 from torch.nn import functional as F
 
@@ -64,10 +66,11 @@ def filling(embeddings, case):
     regions = real_ones(case.lengths(B, R), R)
     shown = with_img(regions)
     runs = []
-    for value in (0.0, 50.0):
+    for value in (0.0, 50.0, math.nan):
         runs.append(ours(torch.where(regions[:, :, None], features, value), boxes, regions))
         case.shape(runs[-1], (B, R + 1, D), "v")
-    case.equal(runs[1][shown], runs[0][shown], "v with other padding")
+    for run, filling in zip(runs[1:], ("50", "NaN"), strict=True):
+        case.equal(run[shown], runs[0][shown], f"v with {filling} in regions that are not real")
 
 
 @check(VisualEmbeddings, see="What is where in a picture")
@@ -236,6 +239,8 @@ def one_of_each(loss, case):
     given[1][1, 2], given[4] = 3, torch.zeros_like(given[4])
     given[4][2, 0] = True
     case.equal(loss(*given), hidden_parts(*given), "loss of one word and one region")
+    given[0], given[2] = 900 * given[0], 900 * given[2]
+    case.equal(loss(*given), hidden_parts(*given), "loss of large logits")
 
 
 @check(masked_multimodal_loss, see="Hide words and regions")
@@ -335,6 +340,8 @@ def far_below(loss, case):
     scores = (16 * scores).round() / 16  # exact in float32, and 65 536 lower too
     expected = chosen(scores, right, paths)
     case.equal(loss(scores - 65536, right, paths), expected, "loss of scores far below 0")
+    level = torch.full_like(scores, -(2.0**32))
+    case.equal(loss(level, right, paths), chosen(level, right, paths), "loss of scores of -2³²")
 
 
 @check(agent_aware_attention, see="Whose past is it")

@@ -79,7 +79,7 @@ def gradient_of_z(attend, case):
         case.equal(e.grad, torch.zeros(B, L), "gradient of e")
 
 
-@check(hard_attention, see="Hard attention")
+@check(hard_attention, see="Hard attention", single="B")
 def only_one_location(attend, case):
     """takes the only location there is, with log p_s = 0"""
     B, D = case.sizes(2)

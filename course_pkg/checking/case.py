@@ -29,11 +29,13 @@ class Case:
     Args:
         name: seeds the generator.
         single: the place, among the sizes that are drawn first, of one that is 1.
+        strided: whether random numbers lie in memory as after a transpose of their last two axes.
     """
 
-    def __init__(self, name: str, single: int | None = None):
+    def __init__(self, name: str, single: int | None = None, strided: bool = False):
         self.generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         self._single = single
+        self._strided = strided
 
     def sizes(self, count: int, low: int = 2) -> list[int]:
         """Draw `count` different sizes from `low` up, so that no two axes can be confused."""
@@ -49,15 +51,18 @@ class Case:
 
     def randn(self, *shape: int) -> Tensor:
         """Draw standard normal numbers."""
-        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        return self._laid(torch.randn(shape, generator=self.generator, dtype=torch.float64))
 
     def rand(self, *shape: int) -> Tensor:
         """Draw uniform numbers from [0, 1)."""
-        return torch.rand(shape, generator=self.generator, dtype=torch.float64)
+        return self._laid(torch.rand(shape, generator=self.generator, dtype=torch.float64))
+
+    def _laid(self, drawn: Tensor) -> Tensor:
+        return drawn.mT.contiguous().mT if self._strided and drawn.dim() > 1 else drawn
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         """Draw integers from low to high - 1."""
-        return torch.randint(low, high, shape, generator=self.generator)
+        return self._laid(torch.randint(low, high, shape, generator=self.generator))
 
     def lengths(self, B: int, T: int) -> Tensor:
         """Draw B lengths from 1 to T, in no particular order; of several, some have 1 and T."""

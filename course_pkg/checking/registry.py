@@ -59,7 +59,8 @@ def check(
         why_not: says why the check cannot run on this machine; None when it can.
         single: the axes for each of which the check runs once more with a size of 1, and their
             places among the sizes that it draws first; a name alone is the first of them. A
-            `squeeze` too many passes wherever no size is 1.
+            `squeeze` too many passes wherever no size is 1. Such a check also runs once more with
+            inputs that are not contiguous, which a `view` needs.
     Raises:
         ValueError: an exercise of another module has the same name; `check(f)` knows no more of f.
     """

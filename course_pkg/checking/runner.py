@@ -192,6 +192,9 @@ def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
         for axis, place in check.single:
             where = f"With {axis} = 1: "
             check.run(student, Case(name, single=place))
+        if check.single:
+            where = "With inputs that are not contiguous: "
+            check.run(student, Case(name, strided=True))
     except Failure as failure:
         failure.message = where + failure.message
         failure.__context__ = None  # this and the traceback hold all that the check has made

@@ -146,6 +146,10 @@ def skips(forward, case):
     right = torchs(Q[:, :, :6], K[:, :, :6], V[:, :, :6], True)
     case.shape(Y, tuple(Q.shape), "Y")
     case.equal(Y[:, :, :6], right, "Y of the first tiles")
+    Y, _ = case.unpack(forward(Q, K, V, True, 4, 4), "Y", "s")
+    right = torchs(Q[:, :, :8], K[:, :, :8], V[:, :, :8], True)
+    case.shape(Y, tuple(Q.shape), "Y")
+    case.equal(Y[:, :, :8], right, "Y of tiles that end where the next tile of keys begins")
 
 
 def compare_backward(case: Case, backward, QKV: list[Tensor], causal: bool, *tile: int) -> None:
@@ -200,6 +204,10 @@ def skips(backward, case):
     dQ, _, _ = case.unpack(backward(Q, K, V, Y, s, dY, True, 3, 4), "dQ", "dK", "dV")
     case.shape(dQ, tuple(Q.shape), "dQ")
     case.equal(dQ[:, :, :6], leaf.grad[:, :, :6], "dQ of the first tiles")
+    dQ, _, _ = case.unpack(backward(Q, K, V, Y, s, dY, True, 4, 4), "dQ", "dK", "dV")
+    case.shape(dQ, tuple(Q.shape), "dQ")
+    what = "dQ of tiles that end where the next tile of keys begins"
+    case.equal(dQ[:, :, :8], leaf.grad[:, :, :8], what)
 
 
 # The kernels in Triton

@@ -776,6 +776,15 @@ def all_or_nothing(managers, case):
     case.raises(OutOfBlocks, lambda: manager.grow(1, 2), "two blocks are needed and one is free")
     after = [*lists(manager, 1)[0], *references(case, manager.allocator)]
     same(case, after, before, "blocks of the sequence, and users of all blocks, after the error")
+    manager = managers(2, 2)
+    manager.open(0, [1, 2, 3])
+    grown(manager, 0, 3)
+    manager.commit(0, [1, 2, 3])
+    manager.close(0)
+    manager.open(1, [9] * 9)
+    case.raises(OutOfBlocks, lambda: manager.grow(1, 9), "five blocks are needed of two")
+    found = number(manager.open(2, [1, 2, 3]), "open")
+    same(case, [found], [2], "tokens found of a prompt that was there before the error")
 
 
 @check(BlockManager, see="Blocks for every sequence")

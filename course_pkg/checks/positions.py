@@ -295,6 +295,9 @@ def half_precision(rotate, case):
     )
     expected = rotated(X.double(), positions)
     case.equal(turned, expected, "turned X", rtol=0.02, atol=0.03)
+    X = case.randn(300, 2).bfloat16()
+    expected = rotated(X.double(), torch.arange(300))
+    case.equal(rotate(X), expected, "turned X of 300 positions", rtol=0.02, atol=0.03)
 
 
 @check(rope_rotate, see="Turn the queries and the keys")

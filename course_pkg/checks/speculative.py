@@ -960,7 +960,7 @@ def constant(quantise, case):
 def drawn_integers(case: Case, *shape: int) -> Tensor:
     """Draw bytes, among them 255."""
     Q = case.integers(0, 256, *shape).to(torch.uint8)
-    Q.view(-1)[0] = 255
+    Q.reshape(-1)[0] = 255
     return Q
 
 
@@ -1045,7 +1045,7 @@ def rows(pack, case):
     """packs along the last axis, neighbours together, and keeps all other axes"""
     B, G, half = case.sizes(3, low=3)
     Q = case.integers(0, 16, B, G, 2 * half)
-    expected = hexadecimal(Q.view(-1, 2).tolist()).view(B, G, half)
+    expected = hexadecimal(Q.reshape(-1, 2).tolist()).view(B, G, half)
     demand_bytes(case, pack(Q), expected, "packed Q")
     demand_bytes(case, pack(Q.to(torch.uint8)), expected, "packed Q of uint8")
 
@@ -1060,7 +1060,7 @@ def odd(pack, case):
 @check(pack_int4, see="Two to a byte")
 def too_large(pack, case):
     """raises ValueError when an integer needs more than four bits, or has a sign"""
-    for wrong in (16, 255, -1):
+    for wrong in (16, 255, 256, -1):
         Q = case.integers(0, 16, 3, 6)
         Q[1, 4] = wrong
         case.raises(ValueError, lambda Q=Q: pack(Q), f"an integer is {wrong}")
@@ -1079,7 +1079,7 @@ def rows(unpack, case):
     """unpacks along the last axis, and keeps all other axes"""
     B, G, half = case.sizes(3, low=3)
     Q = case.integers(0, 16, B, G, 2 * half).to(torch.uint8)
-    packed = hexadecimal(Q.view(-1, 2).tolist()).view(B, G, half)
+    packed = hexadecimal(Q.reshape(-1, 2).tolist()).view(B, G, half)
     demand_bytes(case, unpack(packed), Q, "unpacked bytes")
 
 
@@ -1270,9 +1270,9 @@ def no_gradient(cache, case):
 def recorded(X: Tensor, bits: int) -> Tensor:
     """Write the records of vectors, byte by byte."""
     rows = []
-    for x in X.half().view(-1, X.shape[-1]):
+    for x in X.half().reshape(-1, X.shape[-1]):
         q, scale, zero = by_slices(x, bits, (0,))
-        integers = q if bits == 8 else hexadecimal(q.view(-1, 2).tolist())
+        integers = q if bits == 8 else hexadecimal(q.reshape(-1, 2).tolist())
         numbers = torch.cat([scale, zero]).numpy().tobytes()
         rows.append(torch.tensor([*integers.tolist(), *numbers], dtype=torch.uint8))
     return torch.stack(rows).view(*X.shape[:-1], -1)
@@ -1469,8 +1469,10 @@ def hadamard(D: int, start: Tensor | None = None) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-# A Hadamard matrix of size 4 that is not symmetric.
-START = torch.tensor([[1.0, 1, 1, 1], [1, 1, -1, -1], [1, -1, -1, 1], [1, -1, 1, -1]])[[2, 0, 1, 3]]
+def four() -> Tensor:
+    """Make a Hadamard matrix of size 4 that is not symmetric; anew, since students get it."""
+    rows = [[1.0, -1, -1, 1], [1, 1, 1, 1], [1, 1, -1, -1], [1, -1, 1, -1]]
+    return torch.tensor(rows)
 
 
 @check(rotate, weight=3, see="Turn the outliers away", single={"B": 0, "T": 1})
@@ -1510,8 +1512,8 @@ def start(rotate, case):
     B = case.sizes(1, low=3)[0]
     for D in (4, 8, 16):
         X = case.randn(B, D)
-        expected = X @ hadamard(D, START.double()) / math.sqrt(D)
-        case.equal(rotate(X, START.double()), expected, f"rotated X of {D} features with a start")
+        expected = X @ hadamard(D, four().double()) / math.sqrt(D)
+        case.equal(rotate(X, four().double()), expected, f"rotated X of {D} features with a start")
 
 
 @check(rotate, see="Where to begin")
@@ -1519,7 +1521,7 @@ def refuses(rotate, case):
     """raises ValueError when no doubling leads to D"""
     X = case.randn(3, 12)
     case.raises(ValueError, lambda: rotate(X), "D is 12 and it starts at 1")
-    case.raises(ValueError, lambda: rotate(X[:, :2], START), "D is 2 and it starts at 4")
+    case.raises(ValueError, lambda: rotate(X[:, :2], four()), "D is 2 and it starts at 4")
 
 
 # Latent attention

@@ -19,7 +19,7 @@ from course_pkg.visual_attention import (
 )
 
 
-@check(grid_features, weight=2, see="From feature maps to locations")
+@check(grid_features, weight=2, see="From feature maps to locations", single="B")
 def values(grid, case):
     """puts the features at (row, column) into row C · row + column, location by location"""
     B, D, R, C = case.sizes(4)
@@ -137,7 +137,8 @@ def one_location(attend, case):
 def frequencies(attend, case):
     """draws each location as often as its weight says"""
     B, (L, D) = 4000, case.sizes(2, low=3)
-    row, a = case.randn(1, L), case.randn(1, L, D)
+    order = torch.randperm(L, generator=case.generator)
+    row, a = 1.5 * order + 0.2 * case.randn(1, L), case.randn(1, L, D)
     result = attend(row.expand(B, L).clone(), a.expand(B, L, D).clone())
     *_, s = chosen(case, result, B, L, a.expand(B, L, D))
     p = torch.softmax(row[0], dim=0)
@@ -206,7 +207,7 @@ def unpack_step(case: Case, result: object) -> tuple:
     return scores, *case.unpack(state, "h", "c"), p, log_p
 
 
-@check(CaptionDecoder, weight=2, see="One step of the decoder", single={"B": 1})
+@check(CaptionDecoder, weight=2, see="One step of the decoder", single={"B": 1, "L": 2})
 def soft_step(student, case):
     """looks with h_{t-1} at all locations, then updates the LSTM, then scores the words"""
     words, B, L, D, H, A = case.sizes(6)
@@ -267,7 +268,7 @@ def hard_step_in_training(student, case):
     case.equal(scores, torch.stack([t[0] for t in tries], dim=1)[torch.arange(B), s], "scores")
 
 
-@check(CaptionDecoder, weight=2, see="The decoder over a caption")
+@check(CaptionDecoder, weight=2, see="The decoder over a caption", single={"T": 6})
 def caption(student, case):
     """reads the true words y_0 … y_{T-1}, one step each, from the state of `start`"""
     words, B, L, D, H, A, T = case.sizes(7)

@@ -236,6 +236,23 @@ def test_an_axis_too_few_is_told_where_a_size_is_1():
     assert told["values"].message.startswith("With B = 1: h_t should have shape (1, ")
 
 
+def test_a_view_is_told_where_inputs_are_not_contiguous():
+    def views(X, *rest):
+        return additive_cell_step(X.view(-1).view(X.shape), *rest)
+
+    found = run(Exercise.of(additive_cell_step), Guarded(views, "additive_cell_step"))
+    message = {o.check.name: o.failure for o in found.outcomes}["values"].message
+    assert message.startswith("With inputs that are not contiguous: ") and "view size" in message
+
+
+def test_numbers_are_the_same_whether_they_are_contiguous_or_not():
+    ordinary, strided = Case("numbers"), Case("numbers", strided=True)
+    for draw in ("randn", "rand"):
+        X, Y = getattr(ordinary, draw)(2, 3, 4), getattr(strided, draw)(2, 3, 4)
+        assert torch.equal(X, Y) and X.is_contiguous() and not Y.is_contiguous()
+    assert strided.integers(0, 9, 3, 4).stride() == (1, 3)
+
+
 def test_the_single_size_is_that_of_the_sizes_that_are_drawn_first():
     ordinary, single = Case("sizes"), Case("sizes", single=1)
     (B, T), (D,) = single.sizes(2), single.sizes(1)
