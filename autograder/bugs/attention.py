@@ -1275,6 +1275,11 @@ same_axes = "axes 1 and 2 are exchanged either way"
 reshaped = "return X.reshape(B, T, H, D // H)"
 equivalent(split_heads, f"{reshaped}.transpose(1, 2) → {reshaped}.transpose(2, 1)", same_axes)
 equivalent(
+    split_heads,
+    f"{reshaped}.transpose(1, 2) → {reshaped.replace('reshape', 'view')}.transpose(1, 2)",
+    "an axis can be cut in two however it lies in memory",
+)
+equivalent(
     merge_heads,
     "return X.transpose(1, 2).flatten(2) → return X.transpose(2, 1).flatten(2)",
     same_axes,
