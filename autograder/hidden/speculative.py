@@ -695,6 +695,11 @@ def axes(cache, case):
     demand_bytes(case, ours.encode(X), records, "records")
     turned = records.transpose(0, 1)
     case.equal(ours.decode(turned), read_back(X.transpose(0, 1), 8), "decoded records")
+    ours, x = cache(1, 2, 3, 1, 2, 4, torch.float64), vectors(case, 1, 1, 2)
+    ours.write(0, torch.tensor([3]), x, -x)
+    keys, values = case.unpack(ours.gather(0, [1], 1), "K", "V")
+    case.equal(keys, read_back(x, 4), "K of a single vector of two features")
+    case.equal(values, read_back(-x, 4), "V of a single vector of two features")
 
 
 # Linear

@@ -154,10 +154,11 @@ def filling(model, case):
 
 @check(ViLBERT, see="Two streams that meet")
 def one_block(model, case):
-    """agrees with torch's layers with one block, and no layer for the words alone"""
-    ours, state, H, batch = model_case(case, model, L_t=0, L=1)
-    given = streams(case, ours(*batch), state, batch)
-    demand_streams(case, given, understood(state, H, *batch), batch)
+    """agrees with torch's layers with one block, and no layer for the words alone, or three"""
+    for L_t in (0, 3):
+        ours, state, H, batch = model_case(case, model, L_t=L_t, L=1)
+        given = streams(case, ours(*batch), state, batch)
+        demand_streams(case, given, understood(state, H, *batch), batch, f" with L_t = {L_t}")
 
 
 @check(ViLBERT, see="Two streams that meet")
@@ -352,6 +353,8 @@ def agents_of_each(attend, case):
     parts = [asked_by_agent(x, own, weights) for x, own in zip(X, every, strict=True)]
     expected = tuple(torch.stack(part) for part in zip(*parts, strict=True))
     demand_attended(case, attend(X, every, *weights), expected, " of other agents")
+    renamed = 1000 * every - 7  # only which are equal matters
+    demand_attended(case, attend(X, renamed, *weights), expected, " of agents with other numbers")
 
 
 @check(agent_aware_attention, see="Whose past is it")

@@ -60,7 +60,7 @@ def check(
         single: the axes for each of which the check runs once more with a size of 1, and their
             places among the sizes that it draws first; a name alone is the first of them. A
             `squeeze` too many passes wherever no size is 1. Such a check also runs once more with
-            inputs that are not contiguous, which a `view` needs.
+            inputs that are not contiguous, where a `view` fails.
     Raises:
         ValueError: an exercise of another module has the same name; `check(f)` knows no more of f.
     """

@@ -960,7 +960,7 @@ def constant(quantise, case):
 def drawn_integers(case: Case, *shape: int) -> Tensor:
     """Draw bytes, among them 255."""
     Q = case.integers(0, 256, *shape).to(torch.uint8)
-    Q.reshape(-1)[0] = 255
+    Q[(0,) * Q.dim()] = 255
     return Q
 
 

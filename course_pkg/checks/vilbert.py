@@ -575,7 +575,7 @@ def sides(lay_out, case):
     _, given, _ = case.unpack(lay_out(features, boxes, regions), "features", "boxes", "regions")
     B, P, R = regions.shape
     case.shape(given, (B, P * R, 4), "boxes")
-    views = given.view(B, P, R, 4)
+    views = given.reshape(B, P, R, 4)
     first = torch.arange(P)[:, None] / P
     inside = (views[..., 1] >= first - 1e-6) & (views[..., 3] <= first + 1 / P + 1e-6)
     case.that(inside.all(), "left and right should lie in their view's part, some do not.", given)

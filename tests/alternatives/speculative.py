@@ -621,7 +621,8 @@ class ByStruct(PagedKVCache):
 
     def decode(self, records):
         rows = records.reshape(-1, records.shape[-1])
-        numbers = rows[:, -4:].clone().view(torch.float16).to(self.dtype)
+        numbers = rows[:, -4:].clone(memory_format=torch.contiguous_format)
+        numbers = numbers.view(torch.float16).to(self.dtype)
         Q = rows[:, :-4]
         Q = unpack_int4(Q) if self.bits == 4 else Q
         X = dequantise(Q, numbers[:, :1], numbers[:, 1:])
