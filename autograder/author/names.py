@@ -21,8 +21,9 @@ def wrong_names(exercise: Exercise) -> Iterator[str]:
     """Name every mutant, and some pairs; yield a sentence for each that has a name in error.
 
     A mutant that gets the name of a known mistake must be the same function as that mistake: it
-    must give the same results for inputs other than those by which it was recognised. One that gets
-    two names must have been made of two that get one each.
+    must give the same results for inputs other than those by which it was recognised, but for
+    errors that it should raise and does not: messages tell these by themselves. One that gets two
+    names must have been made of two that get one each.
     """
     found: list[tuple[int, str]] = []
     for mutant in mutants(exercise):
