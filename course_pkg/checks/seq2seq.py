@@ -657,18 +657,13 @@ def search_by_hand(decoder, h, mask, width: int, max_length: int, alpha: float) 
     return sorted(kept, key=judge)
 
 
-def narrow(case: Case, search, alpha: float, **settings) -> None:
-    """Compare with the search by hand for narrow beams."""
-    for width in (4, 3, 2):
-        decoder, h, mask = search_case(case, **settings)
-        expected = search_by_hand(decoder, h, mask, width, 7, alpha)
-        compare(case, search(decoder, h, mask, width, 7, alpha), expected)
-
-
 @check(beam_search, weight=2, see="Beam search")
 def narrow_beams(search, case):
     """keeps the same hypotheses as a search with lists, for widths from two to four"""
-    narrow(case, search, 1.0, V=9)
+    for width in (4, 3, 2):
+        decoder, h, mask = search_case(case, V=9)
+        expected = search_by_hand(decoder, h, mask, width, 7, 1.0)
+        compare(case, search(decoder, h, mask, width, 7), expected)
 
 
 @check(beam_search, weight=2, see="Beam search")
