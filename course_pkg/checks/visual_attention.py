@@ -123,10 +123,10 @@ def best(attend, case):
     case.equal(log_p, torch.log_softmax(e, dim=1)[torch.arange(B), s], "log_p")
 
 
-@check(hard_attention, weight=2, see="Hard attention")
+@check(hard_attention, weight=2, see="Hard attention", single="B")
 def one_location(attend, case):
     """returns the features of one location, and the logarithm of that location's weight"""
-    B, L, D = 40, *case.sizes(2, low=3)
+    B, L, D = case.narrowed([40, 5, 3])
     e, a = case.randn(B, L), case.randn(B, L, D)
     _, p, log_p, s = chosen(case, attend(e, a), B, L, a)
     case.equal(p, torch.softmax(e, dim=1), "p")
