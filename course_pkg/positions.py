@@ -190,7 +190,7 @@ class RotaryAttention(nn.Module):
                 at least two axes: the same for all heads. Everything when None.
             return_weights: whether to return A as well, the weights of every head.
         Returns:
-            Y, or (Y, A).
+            Y, or (Y, A). A query that may attend to nothing has zero weights.
         """
         ### BEGIN SOLUTION
         Q, K, V = (split_heads(X @ W, self.H) for W in (self.W_Q, self.W_K, self.W_V))

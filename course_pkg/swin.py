@@ -139,7 +139,7 @@ def window_attention_cost(h: int, w: int, D: int, M: int) -> dict[str, int]:
     Args:
         h, w: height and width of the map.
         D: features of a position, of its query, its key and its value.
-        M: side of a window.
+        M: side of a window; divides h and w.
     Returns:
         The multiply-adds of all matrix products, "global" and "windowed".
     """

@@ -117,7 +117,7 @@ class SmallerEps(VariedNorm):
         super().__init__(D, eps)
 
 
-@bug(RMSNorm, "ε is left out")
+@bug(RMSNorm, "ε is not added to the mean square")
 class NoEps(VariedNorm):
     def root(self, X):
         return X.square().mean(dim=-1, keepdim=True).sqrt()
@@ -959,7 +959,10 @@ class NoSinks(VariedLlama):
         return sliding_window_mask(T, self.window, past=past)
 
 
-@bug(LlamaAttention, "the window applies to old positions as if they were the only ones")
+@bug(
+    LlamaAttention,
+    "with old positions in the cache, window and sinks do not count from the beginning",
+)
 class WindowOfTheOld(VariedLlama):
     def allowed(self, T, past):
         everything = sliding_window_mask(T, past=past)
@@ -1440,7 +1443,7 @@ def exchanged(state, names):
     return converted(state, change)
 
 
-@bug(load_llama, "the matrices are not transposed", classic=True)
+@bug(load_llama, "not all matrices are transposed", classic=True)
 def not_turned(state):
     return converted(state, lambda n, v: (n, v.mT if ".W_" in n or n == "W_head" else v))
 

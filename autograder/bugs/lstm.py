@@ -348,7 +348,7 @@ class SingleStepAfresh(LSTM):
         return super().forward(X, state if X.shape[1] > 1 else None, lengths)
 
 
-@bug(LSTM, "h is the last column of the outputs, where short sequences have padding", classic=True)
+@bug(LSTM, "h is read where short sequences have padding, as in the last column", classic=True)
 class LastColumn(LSTM):
     def forward(self, X, state=None, lengths=None):
         outputs, (_, c) = super().forward(X, state, lengths)
@@ -509,7 +509,7 @@ def refuse(state):
         raise ValueError(f"one layer and one direction only, not {extra}")
 
 
-@bug(convert_torch_lstm, "the gates stay in torch's order i, f, g, o")
+@bug(convert_torch_lstm, "the gates of W stay in torch's order i, f, g, o")
 def torch_order(state):
     refuse(state)
     return fused(state, [0, 1, 2, 3])

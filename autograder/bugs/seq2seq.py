@@ -1025,7 +1025,10 @@ def not_normalised(decoder, h, mask, width, max_length, alpha=1.0):
     return search(decoder, h, mask, width, max_length, 0.0)
 
 
-@bug(beam_search, "the search goes by log p, and only what it returns is sorted by log p / T^α")
+@bug(
+    beam_search,
+    "only what is returned is sorted by log p / T^α: the search goes by log p, or the like",
+)
 def divided_at_the_end(decoder, h, mask, width, max_length, alpha=1.0):
     found = search(decoder, h, mask, width, max_length, 0.0)
     return sorted(found, key=lambda pair: -pair[1] / len(pair[0]) ** alpha)

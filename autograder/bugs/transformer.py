@@ -39,7 +39,7 @@ def outside(X, gain, bias, eps=1e-5):
     return gain * (X - X.mean(-1, keepdim=True)) / (deviation + eps) + bias
 
 
-@bug(layer_norm, "ε is left out")
+@bug(layer_norm, "ε is not added to the variance")
 def no_eps(X, gain, bias, eps=1e-5):
     return gain * standardise(X, 0.0) + bias
 

@@ -67,6 +67,7 @@ def shapes(cache, case):
         "there are fewer texts of values than of keys": (K, V[:1]),
         "positions come before heads": (K.transpose(1, 2), V.transpose(1, 2)),
         "a single head comes, of a single text": (K[0, 0], V[0, 0]),
+        "the first axis is missing": (K[0], V[0]),
     }
     for when, (keys, values) in wrong.items():
         case.raises(ValueError, lambda k=keys, v=values: ours.append(k, v), when)
@@ -149,8 +150,8 @@ def two_texts(attention, case):
     first, second = case.randn(B, T, D), case.randn(B, T, D)
     caches = ours.new_cache(B, 2 * T), ours.new_cache(B, 2 * T)
     ours(first[:, :-1], caches[0])
-    expected = full_attention(state, H, second[:, :-1])
-    case.equal(ours(second[:, :-1], caches[1]), expected, "Y of the second of two texts")
+    expected = full_attention(state, H, second[:, :-2])
+    case.equal(ours(second[:, :-2], caches[1]), expected, "Y of the second of two texts")
     ours(second)
     given = ours(first[:, -1:], caches[0])
     case.equal(given, full_attention(state, H, first)[:, -1:], "Y of the first of two texts")
@@ -212,6 +213,8 @@ def edges(writer, case):
     expected = continued(theirs, tokens, 1, context=12)
     case.equal(ours.generate_with_cache(tokens, 1, 0.0), expected, "texts of a full context")
     case.equal(ours.generate_with_cache(tokens, 0, 0.0), tokens, "texts with nothing new")
+    given = ours.generate_with_cache(expected, 0, 0.0)  # 13 tokens, of which 12 would be read
+    case.equal(given, expected, "texts of one token more, with nothing new")
 
 
 @check(CachedWriter, see="Write with a cache")

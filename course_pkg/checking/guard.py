@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking import enforcement, kept, twice
+from course_pkg.checking import enforcement, kept, precision, twice
 from course_pkg.checking.enforcement import enforced
 from course_pkg.checking.failure import Failure, NotImplementedYet, describe
 from course_pkg.checking.rules import NOTHING, Rule
@@ -111,6 +111,7 @@ class Guarded:
         way = (self._name, *self._made, *named)
         is_tried = way not in self._tried and _is_plain([args, kwargs])
         before = kept.copy_of(self._target) if is_tried else None
+        single = twice.copies(torch.float32, self._target, args, kwargs) if is_tried else None
         random = torch.get_rng_state()
         with _settings_kept(self._name):
             result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
@@ -128,10 +129,16 @@ class Guarded:
             self._tried.add(way)
             draws = not torch.equal(random, torch.get_rng_state())
             kept.demand_nothing(self._name, self._attempt, before, after, args, kwargs, draws)
+        if single is not None:
+            self._tried.add(way)
+            self._repeat_in_float32(single, result, random)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
-        if place is not None and inspect.isclass(self._target) and isinstance(result, nn.Module):
-            twice.mark_what_stays_behind(result)
+        if inspect.isclass(self._target) and isinstance(result, nn.Module):
+            if all(tensor.dtype != torch.float64 for _, tensor in inputs):
+                precision.demand_default(self._name, result)
+            if place is not None:
+                twice.mark_what_stays_behind(result)
         found = self._wrap(result, self._name.partition(".")[0])
         if isinstance(found, Guarded) and inspect.isclass(self._target):
             found._made = tuple(map(_option, named.values()))
@@ -183,6 +190,19 @@ class Guarded:
             twice.demand_same(again, result, place, drawn)
         except Failure as failure:
             raise Failure(f"{failure.message}\n{twice.HINT}", kinds=failure.kinds) from None
+
+    def _repeat_in_float32(self, copies: tuple, result: object, random: Tensor) -> None:
+        """Make a call in float32 as well, beginning from the same random state."""
+        target, args, kwargs = copies
+        name = f"In float32, {self._name}"
+        try:
+            with torch.random.fork_rng([]), enforced(self._rule):
+                torch.set_rng_state(random)
+                action = lambda: _materialise(target(*args, **kwargs))  # noqa: E731
+                again = attempt(name, action, self._seconds)
+            precision.demand_finite(name, again, result)
+        except Failure as failure:
+            raise Failure(f"{failure.message}\n{precision.HINT}", kinds=failure.kinds) from None
 
     def __getattr__(self, name: str):
         if name.startswith("_"):

@@ -171,19 +171,21 @@ class SmallTranslator(tuple):
     tuple, so that it crosses to a child as data.
 
     Args:
-        weights: S (V_source, C), E and F (V, C), O (C, V) and b (V); and, for a memory that is
-            moved at random by each call of `encode`, by how much.
+        weights: S (V_source, C), E and F (V, C), O (C, V) and b (V); after them, if wanted, by how
+            much each call of `encode` moves the memory at random, and how many words it scores.
     """
 
     def encode(self, X: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the memory and a mask (B, 1, N)."""
-        moved = self[5] * torch.randn(()).to(X.device) if len(self) > 5 else 0
+        moved = self[5] * torch.randn(()).to(X.device) if self[5:] else 0
         mask = torch.arange(X.shape[1], device=X.device) < lengths[:, None]
         return self[0][X] + moved, mask[:, None]
 
     def decode(self, Y: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
         """Return the logits of the word after each word of Y."""
-        _, last, earlier, output, bias = self[:5]
+        _, last, earlier, output, bias, *options = self
+        if options[1:] and Y.shape[1] > options[1]:
+            raise RuntimeError(f"word {Y.shape[1]} was asked for, after all sentences had ended")
         share = memory_mask / memory_mask.sum(dim=2, keepdim=True)  # (B, 1, N)
         root = torch.arange(1, Y.shape[1] + 1).to(memory).sqrt()[:, None]
         s = share.to(memory) @ memory + last[Y] + (earlier[Y] / root).cumsum(dim=1)

@@ -27,19 +27,28 @@ _OF_TENSOR, _OF_PARAMETER = Tensor.__deepcopy__, nn.Parameter.__deepcopy__
 _WIDEST = (3e-2, 3e-2)  # for half precision
 
 
-def copies(place: torch.device, target: object, args: tuple, kwargs: dict) -> tuple | None:
-    """Copy a call to a device. Tensors that share memory share it as copies too.
+def copies(
+    place: torch.device | torch.dtype, target: object, args: tuple, kwargs: dict
+) -> tuple | None:
+    """Copy a call to a device, or what is in float64 to another type.
+
+    Tensors that share memory share it as copies too.
 
     Returns:
-        The function, its positional and its named arguments; None where no tensor lies elsewhere,
+        The function, its positional and its named arguments; None where no tensor has to be moved,
         or something is tied to the CPU: a generator of random numbers, a function, an iterator.
     """
     if any(map(_is_tied, _members((args, kwargs)))):
         return None
     moved, memories = [], {}
 
+    def stays(tensor: Tensor) -> bool:
+        if isinstance(place, torch.dtype):
+            return tensor.dtype != torch.float64
+        return tensor.device.type == place.type or hasattr(tensor, "stays_behind")
+
     def move(tensor: Tensor, memo: dict) -> Tensor:
-        if tensor.device.type == place.type or hasattr(tensor, "stays_behind"):
+        if stays(tensor):
             return (_OF_PARAMETER if isinstance(tensor, nn.Parameter) else _OF_TENSOR)(tensor, memo)
         if tensor.layout == torch.strided:
             key = (tensor.untyped_storage().data_ptr(), tensor.dtype)

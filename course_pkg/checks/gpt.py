@@ -67,8 +67,13 @@ def values(merge, case):
 
 @check(merge_pair, see="One merge")
 def overlapping(merge, case):
-    """uses no token twice: a a a a a becomes X X a"""
+    """uses no token twice, a a a a a becomes X X a; and makes a new list"""
     same_list(case, merge([7, 7, 7, 7, 7, 3, 7, 7, 7], (7, 7), 9), [9, 9, 7, 3, 9, 7], "tokens")
+    tokens = [1, 2]
+    case.that(
+        merge(tokens, (3, 4), 9) is not tokens,
+        "A new list should be returned also where nothing merges, yours is the one that was given.",
+    )
 
 
 def learned(counts: dict[bytes, int], merges: int) -> list[tuple[int, int]]:
@@ -189,8 +194,11 @@ def borders(tokenizer, case):
 def round_trip(tokenizer, case):
     """decodes what it has encoded to the same bytes, text or not"""
     ours = tokenizer(learned(Counter(words(RHYME)), 40))
-    for text in (RHYME, STRANGE, STRANGE[::-1], b""):
-        same_bytes(case, ours.decode(ours.encode(text)), text, "decoded bytes")
+    for text in (RHYME, STRANGE, STRANGE[::-1], b"", b"she"):
+        tokens = ours.encode(text)
+        same_bytes(case, ours.decode(tokens), text, "decoded bytes")
+        tokens.clear()  # the caller's own
+        same_bytes(case, ours.decode(ours.encode(text)), text, "bytes encoded once more")
 
 
 @check(BPETokenizer, see="Encode and decode")
@@ -811,7 +819,7 @@ def values(load, case):
 @check(load_gpt2, see="The published weights")
 def prefix(load, case):
     """accepts names that begin with "transformer.", and a head that repeats the embedding"""
-    theirs = published(case, 9, 5, 4, 1)
+    theirs = published(case, 9, 3, 4, 1)
     state = {f"transformer.{name}": value for name, value in theirs.items()}
     state["lm_head.weight"] = theirs["wte.weight"].clone()
     demand_state(case, load(state), theirs, 1)

@@ -1,6 +1,8 @@
 """Checks of kv_cache. Oracles: torch.nn.MultiheadAttention, scaled_dot_product_attention with
 enable_gqa, stacks of torch's own layers, sums written out, and tensors that are counted."""
 
+import functools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,7 +47,10 @@ def appends(cache, case):
     ours, pieces = cache(B, G, 9 * T, D_h, torch.float64), []
     for length in (T, 1, T + 2, 1):
         pieces.append(pair(case, B, G, length, D_h))
-        ours.append(*pieces[-1])
+        given = [part.clone() for part in pieces[-1]]
+        ours.append(*given)
+        for part in given:
+            part.zero_()  # the cache has copied it
         demand_kept(case, ours, pieces, f"after append number {len(pieces)}")
         demand_length(
             case, ours, sum(K.shape[2] for K, _ in pieces), f"after append number {len(pieces)}"
@@ -122,7 +127,7 @@ def no_gradient(cache, case):
 
 @check(KVCache, see="What a cache must not keep")
 def half(cache, case):
-    """keeps the numbers in the dtype that was asked for"""
+    """keeps the numbers in the dtype, and on the device, that were asked for"""
     B, G, T, D_h = case.sizes(4)
     ours, (K, V) = cache(B, G, 2 * T, D_h, torch.float16), pair(case, B, G, T, D_h)
     ours.append(K, V)
@@ -133,6 +138,11 @@ def half(cache, case):
         case.that(
             part.dtype == torch.float16,
             f"{name} should be torch.float16, yours is {part.dtype}.",
+        )
+    for name, part in zip("KV", cache(B, G, T, D_h, device="meta").read(), strict=True):
+        where = part.device
+        case.that(
+            where.type == "meta", f"{name} should be on the device meta, yours is on {where}."
         )
 
 
@@ -398,9 +408,9 @@ def full(writer, case):
 def empty(writer, case):
     """raises ValueError when the texts are empty"""
     ours, _, tokens = writer_pair(case, writer)
-    case.raises(
-        ValueError, lambda: ours.generate_with_cache(tokens[:, :0], 2), "the texts are empty"
-    )
+    for count in (2, 0):
+        call = functools.partial(ours.generate_with_cache, tokens[:, :0], count)
+        case.raises(ValueError, call, f"the texts are empty and count is {count}")
 
 
 def ends(written, stop: int) -> dict[int, int]:
@@ -639,6 +649,7 @@ def parameters(attention, case):
         case.that(ours.G == 3, f"G should be 3, yours is {ours.G}.")
     for D in (6 * D_h, 24):
         case.raises(ValueError, lambda D=D: attention(D, 6, 4), "6 heads are to share 4 groups")
+    case.raises(ValueError, lambda: attention(24, 2, 4), "2 heads are to share 4 groups")
 
 
 def demand_state(case: Case, given: object, expected: dict[str, Tensor]) -> None:

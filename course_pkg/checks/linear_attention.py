@@ -77,9 +77,10 @@ def not_normalised(attend, case):
 def first_step(attend, case):
     """gives the first value itself at the first step"""
     Q, K, V = triple(case, *case.sizes(5))
-    Y = attend(Q, K, V)
-    case.shape(Y, tuple(V.shape), "Y")
-    case.equal(Y[:, :, 0], V[:, :, 0], "y_1")
+    for lower in (0, 7):
+        Y = attend(Q - lower, K - lower, V)
+        case.shape(Y, tuple(V.shape), "Y")
+        case.equal(Y[:, :, 0], V[:, :, 0], f"y_1{' of small φ(q) and φ(k)' if lower else ''}")
 
 
 @check(linear_attention, see="A kernel in place of the softmax")
@@ -119,6 +120,8 @@ def demand_sums(case: Case, result: object, Y: Tensor, S: Tensor, z: Tensor) -> 
 def values(attend, case):
     """agrees with a loop over all pairs of a step and one before it, and with the sums"""
     Q, K, V = triple(case, *case.sizes(5))
+    demand_sums(case, attend(Q, K, V), attended(Q, K, V), *memorised(K, V))
+    Q, K = Q - 7, K - 7
     demand_sums(case, attend(Q, K, V), attended(Q, K, V), *memorised(K, V))
 
 

@@ -579,6 +579,7 @@ def half(attention, case):
 def unequal_groups(attention, case):
     """raises ValueError when G does not divide H"""
     case.raises(ValueError, lambda: attention(24, 6, 4), "6 heads are to share 4 of keys")
+    case.raises(ValueError, lambda: attention(24, 2, 4), "2 heads are to share 4 of keys")
 
 
 def under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

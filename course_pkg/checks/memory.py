@@ -395,6 +395,9 @@ def sequence(student, case):
     w = on_one_row(torch.zeros(B, dtype=torch.long), N)
     first = torch.full((B, N, M), 1e-6, dtype=torch.float64), torch.zeros(B, M).double(), w, w
     compare(case, ours(X), all_steps(weights, X, first), "outputs")
+    names = "memory", "r", "weights of the write head", "weights of the read head"
+    for part, wanted, name in zip(case.unpack(ours.start(B), *names), first, names, strict=True):
+        case.equal(part, wanted, f"{name} at the start")
 
 
 @check(NTM, see="One step of the machine")

@@ -663,7 +663,7 @@ def narrow_beams(search, case):
     for width in (4, 3, 2):
         decoder, h, mask = search_case(case, V=9)
         expected = search_by_hand(decoder, h, mask, width, 7, 1.0)
-        compare(case, search(decoder, h, mask, width, 7), expected)
+        compare(case, search(decoder, h, mask, width, 7, 1.0), expected)
 
 
 @check(beam_search, weight=2, see="Beam search")

@@ -21,7 +21,7 @@ def by_merging(E, V):
     Y, s = V[0].new_zeros(len(E[0]), V[0].shape[1]), E[0].new_full((len(E[0]),), -math.inf)
     for e, v in zip(E, V, strict=True):
         s_new = torch.logsumexp(e, dim=1)
-        A = torch.exp(e - s_new.clamp(min=-1e300)[:, None])
+        A = torch.exp(e - s_new.nan_to_num(neginf=0)[:, None])
         Y, s = online_softmax_merge(Y, s, A @ v, s_new)
     return Y, s
 
@@ -60,7 +60,7 @@ def keys_outside(Q, K, V, causal=False, rows=32, columns=32):
                 see = torch.ones(E.shape[2:], dtype=torch.bool).tril(N - T + top - left)
                 E = torch.where(see, E, -math.inf)
             s_new = torch.logsumexp(E, dim=-1)
-            A = torch.exp(E - s_new.clamp(min=-1e300)[..., None])
+            A = torch.exp(E - s_new.nan_to_num(neginf=0)[..., None])
             Y[:, :, t], s[:, :, t] = online_softmax_merge(Y[:, :, t], s[:, :, t], A @ v, s_new)
     return Y, s
 

@@ -418,7 +418,8 @@ def by_pattern(state):
             for x, part in zip("QKV" if joined[2] == "attn" else "O", values, strict=True):
                 ours[f"{joined[1]}attention.{letter}_{x}"] = part.clone()
             continue
-        if not re.match(r"wte\.weight|wpe\.weight|ln_f|blocks\.\d+\.(ln_[12]|mlp)\.", name):
+        known = r"wte|wpe|ln_f|blocks\.\d+\.(ln_[12]|mlp\.c_(fc|proj))"
+        if not re.fullmatch(rf"({known})\.(weight|bias)", name) or name in ("wte.bias", "wpe.bias"):
             raise ValueError(f"unknown weight {name}")
         if "mlp" in name and value.dim() == 2:
             value = value.transpose(0, 1).contiguous()

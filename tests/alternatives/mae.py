@@ -154,6 +154,7 @@ def by_selection(predicted, patches, masked, normalise=True):
 
 @alternative(linear_probe)
 def by_newton(features, labels, new, classes, penalty=0.01):
+    features, new = features.double(), new.double()
     mean, deviation = features.mean(dim=0), features.std(dim=0)
     deviation[deviation == 0] = 1
     X = torch.cat([(features - mean) / deviation, torch.ones(len(features), 1).to(features)], 1)

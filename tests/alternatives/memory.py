@@ -150,6 +150,12 @@ class FromNothing(nn.Module):
         self.erase, self.add = nn.Linear(H, M), nn.Linear(H, M)
         self.output = nn.Linear(H + M, D_Y)
 
+    def start(self, B):
+        N, M = self.size
+        like = self.output.weight
+        focus = torch.eye(N).to(like)[[0] * B]
+        return like.new_full((B, N, M), 1e-6), like.new_zeros(B, M), focus, focus
+
     def address(self, raw, memory, w):
         M = memory.shape[-1]
         similar = functional.cosine_similarity(memory, raw[:, None, :M], dim=-1)
@@ -171,13 +177,9 @@ class FromNothing(nn.Module):
         return self.output(torch.hstack([h, r])), (memory, r, w, v)
 
     def forward(self, X, state=None):
-        B, T, _ = X.shape
-        N, M = self.size
-        if state is None:
-            focus = torch.eye(N, dtype=X.dtype)[[0] * B]
-            state = X.new_full((B, N, M), 1e-6), X.new_zeros(B, M), focus, focus
+        state = state or self.start(len(X))
         outputs = []
-        for t in range(T):
+        for t in range(X.shape[1]):
             y, state = self.step(X[:, t], state)
             outputs.append(y[:, None])
         return torch.cat(outputs, dim=1), list(state)

@@ -5,7 +5,7 @@
 A student whose checks all pass must not meet an error in an experiment, because its code reads an
 attribute that no check demands, for example. Experiments train for a few steps only. Errors that
 the reference's run has as well, since a model has learnt nothing, do not count; a cell in which
-slow loops take too long is left.
+slow loops take too long is left, and with it what needs its names.
 """
 
 import importlib
@@ -81,9 +81,15 @@ def errors(assignment: Assignment, solutions: dict[str, str]) -> Iterator[tuple[
         cell.source = solutions.get(cell.id, cell.source)
     nb.cells.insert(0, nbformat.v4.new_code_cell(SHORT))
     run(nb)
+    is_left = False
     for cell in codes:
         for output in cell.outputs:
-            if output.output_type == "error" and output.ename != "KeyboardInterrupt":
+            if output.output_type != "error":
+                continue
+            if output.ename == "KeyboardInterrupt":
+                print(f"  {cell.id} was left after {SECONDS} s", flush=True)
+                is_left = True
+            elif not (is_left and output.ename == "NameError"):
                 yield cell.id, f"{output.ename}: {output.evalue[:300]}"
 
 
