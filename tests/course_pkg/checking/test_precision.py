@@ -44,7 +44,7 @@ def test_what_works_in_float64_alone(wrong, told):
     "right",
     [
         lambda X: X @ X.new_ones(3, 2),
-        lambda X: (X.double() @ torch.ones(3, 2, dtype=torch.float64)),
+        lambda X: X.double() @ torch.ones(3, 2, dtype=torch.float64),
         lambda X: X.float() @ torch.ones(3, 2),
         lambda X: X / torch.zeros(3),  # ∞ in both
         lambda X: torch.full_like(X, torch.nan),
