@@ -1227,6 +1227,8 @@ def any_groups(state, H, G):
 
 
 on_the_cpu = "checks compute on the CPU"
+tensor = "self.K = torch.empty(B, G, capacity, D_h, dtype=dtype"
+equivalent(KVCache, f"{tensor}, device=device) → {tensor})", on_the_cpu)
 tensor = "ended = torch.zeros(B, dtype=torch.bool"
 equivalent(CachedWriter, f"{tensor}, device=tokens.device) → {tensor})", on_the_cpu)
 room = "caches = self.new_caches(B, T + count"
