@@ -197,7 +197,8 @@ def round_trip(tokenizer, case):
     for text in (RHYME, STRANGE, STRANGE[::-1], b"", b"she"):
         tokens = ours.encode(text)
         same_bytes(case, ours.decode(tokens), text, "decoded bytes")
-        tokens.clear()  # the caller's own
+        if isinstance(tokens, list):
+            tokens.clear()  # the caller's own
         same_bytes(case, ours.decode(ours.encode(text)), text, "bytes encoded once more")
 
 
