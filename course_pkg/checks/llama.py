@@ -1327,7 +1327,7 @@ def parameters_of(case: Case, ours) -> dict[str, Tensor]:
 def values(lora, case):
     """agrees with X times W and what is added to it"""
     B, D_in, r, D_out = case.sizes(4)
-    ours, W, added = adapted(case, lora, 5.0, D_in, r, D_out)
+    ours, W, added = adapted(case, lora, 4.5, D_in, r, D_out)
     X = case.randn(B, D_in)
     Y = ours(X)
     case.trains(Y, "Y")
@@ -1339,7 +1339,7 @@ def starts(lora, case):
     """changes nothing at first, because B is zero"""
     D_in, D_out, r, M = case.sizes(4)
     W, X = case.randn(D_in, D_out), case.randn(M, D_in)
-    ours = lora(W, r, 5.0).double()
+    ours = lora(W, r, 4.5).double()
     found = ours.state_dict()
     case.equal(found.get("B"), torch.zeros(r, D_out), "B of a new adapter")
     case.equal(found.get("W"), W, "W of a new adapter")
@@ -1351,14 +1351,14 @@ def starts(lora, case):
 def trains(lora, case):
     """learns A and B, and never W: its first gradient reaches B, and is zero for A"""
     D_in, D_out, r, M = case.sizes(4)
-    ours = lora(case.randn(D_in, D_out), r, 5.0).double()
+    ours = lora(case.randn(D_in, D_out), r, 4.5).double()
     parameters_of(case, ours)
     X, seen = case.randn(M, D_in), case.randn(M, D_out)
     ours(X).backward(seen)
     found = parameters_of(case, ours)
     case.gradient(found["A"], torch.zeros(D_in, r), "A of a new adapter")
     A = found["A"].detach()
-    case.gradient(found["B"], (X @ A).T @ seen * (5.0 / r), "B of a new adapter")
+    case.gradient(found["B"], (X @ A).T @ seen * (4.5 / r), "B of a new adapter")
     case.learns(ours)
 
 
@@ -1366,7 +1366,7 @@ def trains(lora, case):
 def merges(lora, case):
     """merges into one matrix that does what the adapter does, and leaves W as it is"""
     D_in, D_out, r, M = case.sizes(4)
-    ours, W, added = adapted(case, lora, 5.0, D_in, r, D_out)
+    ours, W, added = adapted(case, lora, 4.5, D_in, r, D_out)
     X = case.randn(M, D_in)
     for when in ("", " when merged again"):
         merged = ours.merge()
@@ -1375,7 +1375,7 @@ def merges(lora, case):
     case.equal(ours.state_dict().get("W"), W, "W after merge")
     A, B = case.randn(D_in, r), case.randn(r, D_out)
     ours.load_state_dict({"W": W, "A": A, "B": B})
-    expected = W + A @ B * (5.0 / r)
+    expected = W + A @ B * (4.5 / r)
     case.equal(ours.merge(), expected, "matrix merged anew, with another A and B,")
 
 
@@ -1386,7 +1386,7 @@ def copies(lora, case):
     layer = lora(case.randn(D_in, D_out), r, 3.0)
     given = layer.A  # a parameter, as the matrix of any layer is
     expected = given.detach().clone()
-    ours = lora(given, 2, 5.0)
+    ours = lora(given, 2, 4.5)
     with torch.no_grad():
         given += 1
     case.equal(ours.state_dict().get("W"), expected, "W after the given matrix has changed")
@@ -1401,7 +1401,7 @@ def rank(lora, case):
     """adds a matrix of rank r"""
     D_in, D_out, r = (size + 3 for size in case.sizes(3))
     r = min(r, D_in - 2, D_out - 2)
-    ours, W, _ = adapted(case, lora, 3.0, D_in, r, D_out)
+    ours, W, _ = adapted(case, lora, 3.5, D_in, r, D_out)
     merged = ours.merge()
     case.shape(merged, (D_in, D_out), "merged matrix")
     found = int(torch.linalg.matrix_rank(merged.detach().double() - W, rtol=1e-5))
@@ -1414,13 +1414,13 @@ def thin(lora, case):
     D_in, D_out, r, M = case.sizes(4)
     W, A, B = case.randn(D_in, D_out), case.randn(D_in, r), case.randn(r, D_out)
     X, huge = case.randn(M, D_in), 2.0**600  # huge² is more than a float64 holds
-    ours = lora(W, r, 5.0).double()
+    ours = lora(W, r, 4.5).double()
     ours.load_state_dict({"W": W, "A": A * huge, "B": B * huge})
     Y = ours(X / huge)
     case.shape(Y, (M, D_out), "Y")
     is_finite = Y.detach().isfinite().all()
     case.that(is_finite, "Y should be finite where (X A) B is finite and A B is not, yours is not.")
-    case.equal(Y / huge, X @ A @ B * (5.0 / r), "Y / 2^600")
+    case.equal(Y / huge, X @ A @ B * (4.5 / r), "Y / 2^600")
 
 
 @check(LoRA, see="Adapt a little")
@@ -1437,15 +1437,15 @@ def gradient(lora, case):
     D_in, D_out, r, M = case.sizes(4)
     X, seen = case.randn(M, D_in), case.randn(M, D_out)
     for way, is_new in itertools.product(("forward", "merge"), (False, True)):
-        ours, W, _ = adapted(case, lora, 5.0, D_in, r, D_out)
-        ours = lora(W, r, 5.0).double() if is_new else ours
+        ours, W, _ = adapted(case, lora, 4.5, D_in, r, D_out)
+        ours = lora(W, r, 4.5).double() if is_new else ours
         leaves = leaves_of({n: p.detach() for n, p in parameters_of(case, ours).items()})
-        (X @ leaves["A"] @ leaves["B"] * (5.0 / r)).backward(seen)
+        (X @ leaves["A"] @ leaves["B"] * (4.5 / r)).backward(seen)
         Y = ours(X) if way == "forward" else X @ ours.merge()
         case.trains(Y, f"what comes of {way}{' as long as B is zero' * is_new}")
         Y.backward(seen)
         demand_gradients(case, ours, leaves)
         case.learns(ours)
-    ours, W, added = adapted(case, lora, 5.0, D_in, r, D_out)
+    ours, W, added = adapted(case, lora, 4.5, D_in, r, D_out)
     ours(X.requires_grad_()).backward(seen)
     case.gradient(X, seen @ (W + added).T, "X")
