@@ -172,37 +172,37 @@ class Guarded:
 
     def _repeat(self, place: torch.device, twin: tuple, result: object, random: Tensor) -> None:
         """Make a call on the other device as well, beginning from the same random state."""
-        target, args, kwargs = twin
-        on_gpu = place.type == "cuda"
         drawn = not torch.equal(random, torch.get_rng_state())
-
-        def call():
-            result = _materialise(target(*args, **kwargs))
-            if on_gpu:
-                torch.cuda.synchronize()  # what goes wrong there is noticed late
-            return result
-
+        gpus = [place] if place.type == "cuda" else []
         try:
-            forked = torch.random.fork_rng([place] if on_gpu else [])
-            with forked, twice.exact(), enforced(self._rule):
-                torch.set_rng_state(random)
-                again = attempt(f"On {place}, {self._name}", call, self._seconds)
+            with twice.exact():
+                again = self._once_more(f"On {place}, {self._name}", twin, random, gpus)
             twice.demand_same(again, result, place, drawn)
         except Failure as failure:
             raise Failure(f"{failure.message}\n{twice.HINT}", kinds=failure.kinds) from None
 
     def _repeat_in_float32(self, copies: tuple, result: object, random: Tensor) -> None:
         """Make a call in float32 as well, beginning from the same random state."""
-        target, args, kwargs = copies
         name = f"In float32, {self._name}"
         try:
-            with torch.random.fork_rng([]), enforced(self._rule):
-                torch.set_rng_state(random)
-                action = lambda: _materialise(target(*args, **kwargs))  # noqa: E731
-                again = attempt(name, action, self._seconds)
-            precision.demand_finite(name, again, result)
+            again = self._once_more(name, copies, random, [])
+            precision.demand_numbers(name, again, result)
         except Failure as failure:
             raise Failure(f"{failure.message}\n{precision.HINT}", kinds=failure.kinds) from None
+
+    def _once_more(self, name: str, copies: tuple, random: Tensor, gpus: list) -> object:
+        """Make a call with copies of all that it uses, from a random state that is given."""
+        target, args, kwargs = copies
+
+        def call():
+            result = _materialise(target(*args, **kwargs))
+            if gpus:
+                torch.cuda.synchronize()  # what goes wrong there is noticed late
+            return result
+
+        with torch.random.fork_rng(gpus), enforced(self._rule):
+            torch.set_rng_state(random)
+            return attempt(name, call, self._seconds)
 
     def __getattr__(self, name: str):
         if name.startswith("_"):

@@ -13,7 +13,7 @@ HINT = (
 )
 
 
-def demand_finite(name: str, single: object, double: object) -> None:
+def demand_numbers(name: str, single: object, double: object) -> None:
     """Demand that a result in float32 is a number wherever that in float64 is one.
 
     Args:

@@ -657,17 +657,22 @@ def search_by_hand(decoder, h, mask, width: int, max_length: int, alpha: float) 
     return sorted(kept, key=judge)
 
 
+def telling_case(case: Case) -> tuple:
+    """Draw a search in which four beams keep others for each α of 1, 0 and -1."""
+    kept: list[set] = [set()] * 3
+    while any(one == other for one, other in itertools.combinations(kept, 2)):
+        drawn = search_case(case, V=9)
+        found = [search_by_hand(*drawn, 4, 7, power) for power in (1.0, 0.0, -1.0)]
+        kept = [{tuple(words) for words, _ in hypotheses} for hypotheses in found]
+    return drawn
+
+
 @check(beam_search, weight=2, see="Beam search")
 def narrow_beams(search, case):
     """keeps the same hypotheses as a search with lists, for widths from two to four"""
     for width in (4, 3, 2):
-        kept: list[set] = [set()] * 3
-        while any(one == other for one, other in itertools.combinations(kept, 2)):
-            decoder, h, mask = search_case(case, V=9)  # in some, every score keeps the same
-            powers = (1.0, 0.0, -1.0) if width == 4 else (1.0,)
-            found = [search_by_hand(decoder, h, mask, width, 7, power) for power in powers]
-            kept = [{tuple(words) for words, _ in one} for one in found]
-        expected = found[0]
+        decoder, h, mask = telling_case(case) if width == 4 else search_case(case, V=9)
+        expected = search_by_hand(decoder, h, mask, width, 7, 1.0)
         compare(case, search(decoder, h, mask, width, 7, 1.0), expected)
 
 

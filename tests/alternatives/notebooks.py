@@ -81,15 +81,15 @@ def errors(assignment: Assignment, solutions: dict[str, str]) -> Iterator[tuple[
         cell.source = solutions.get(cell.id, cell.source)
     nb.cells.insert(0, nbformat.v4.new_code_cell(SHORT))
     run(nb)
-    is_left = False
+    left = ""  # the text of cells that took too long
     for cell in codes:
         for output in cell.outputs:
             if output.output_type != "error":
                 continue
             if output.ename == "KeyboardInterrupt":
                 print(f"  {cell.id} was left after {SECONDS} s", flush=True)
-                is_left = True
-            elif not (is_left and output.ename == "NameError"):
+                left += cell.source
+            elif not (output.ename == "NameError" and output.evalue.split("'")[1] in left):
                 yield cell.id, f"{output.ename}: {output.evalue[:300]}"
 
 

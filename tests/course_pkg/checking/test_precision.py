@@ -61,7 +61,7 @@ def test_other_types_are_right(right):
     assert torch.equal(torch.get_rng_state(), after)
 
 
-def test_an_argument_is_not_changed_by_the_second_call():
+def test_each_way_of_calling_is_tried_once():
     calls = []
 
     def counts(X, seen):
