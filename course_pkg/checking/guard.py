@@ -109,7 +109,8 @@ class Guarded:
         place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
         way = (self._name, *self._made, *named)
-        is_tried = way not in self._tried and _is_plain([args, kwargs])
+        is_tried = way not in self._tried and not kept.is_inherited(self._target)
+        is_tried = is_tried and _is_plain([args, kwargs])
         before = kept.copy_of(self._target) if is_tried else None
         single = twice.copies(torch.float32, self._target, args, kwargs) if is_tried else None
         random = torch.get_rng_state()
@@ -125,10 +126,11 @@ class Guarded:
                 if isinstance(value, nn.Module):
                     raise self._switched(name, _contents(value)[0] != contents[name][0])
                 raise self._changed(name)
-        if before is not None and (after := kept.copy_of(self._target)) is not None:
+        if before is not None:
             self._tried.add(way)
             draws = not torch.equal(random, torch.get_rng_state())
-            kept.demand_nothing(self._name, self._attempt, before, after, args, kwargs, draws)
+            first = kept.FirstCall(before, self._target, args, kwargs, result, draws)
+            kept.demand_nothing(self._name, self._attempt, first)
         if single is not None:
             self._tried.add(way)
             self._repeat_in_float32(single, result, random)

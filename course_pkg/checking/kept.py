@@ -8,7 +8,9 @@ methods, and at functions that have a default value to keep something in.
 import copy
 import inspect
 import types
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +23,26 @@ LARGEST = 50_000  # parameters of a module that is tried: more would take long
 
 
 Attempt = Callable[[Callable[[], object]], object]
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """The first call of something.
+
+    Args:
+        before: a copy of it from before the call.
+        after: itself.
+        args, kwargs: what it was called with.
+        result: what it gave.
+        draws: whether it drew random numbers.
+    """
+
+    before: Callable
+    after: Callable
+    args: tuple
+    kwargs: dict
+    result: object
+    draws: bool
 
 
 class Refusal(str):
@@ -37,7 +59,7 @@ def copy_of(target: Any) -> Any:
     try:
         if module is None:
             return _copy_of_function(target)
-        if module is not target and is_inherited(target):
+        if is_inherited(target):
             return None
         if sum(parameter.numel() for parameter in module.parameters()) > LARGEST:
             return None
@@ -48,30 +70,23 @@ def copy_of(target: Any) -> Any:
         return None
 
 
-def demand_nothing(
-    name: str,
-    attempt: Attempt,
-    before: Callable,
-    after: Callable,
-    args: tuple,
-    kwargs: dict,
-    draws: bool,
-) -> None:
+def demand_nothing(name: str, attempt: Attempt, first: FirstCall) -> None:
     """Demand that something does the same in a later call, before and after a first one.
 
     And a module the same in evaluation, unless it draws random numbers. It may refuse inputs, if it
-    does so in both; where it takes too long, nothing more is tried.
+    does so in both; where it takes too long, nothing more is tried. What its calls leave as it was
+    keeps nothing, and needs no trial: most things do.
 
     Args:
         name: what messages call it.
         attempt: does something within the time of a call, or raises Failure.
-        before, after: copies of it from before and after the first call.
-        args, kwargs: what it was called with.
-        draws: whether that call drew random numbers.
+        first: the first call.
     Raises:
         Failure: it does not.
     """
-    for pair, inputs, problem, what in _trials(attempt, before, after, args, kwargs, draws):
+    if _is_unchanged(attempt, first):
+        return
+    for pair, inputs, problem, what in _trials(attempt, first):
         if None in pair:  # what was copied once cannot be copied again
             return
         for module in filter(None, map(_module, pair)):
@@ -84,8 +99,25 @@ def demand_nothing(
                 raise Failure(f"{name} {problem}", what=f"{name} {what}")
 
 
+def _is_unchanged(attempt: Attempt, first: FirstCall) -> bool:
+    """Tell whether a call has left all as it was, and would in evaluation, with the same result."""
+    before = _module(first.before)
+    if before is None:
+        return _is_same(_defaults(first.before), _defaults(first.after))
+    call = copy_of(first.before)
+    copied = _module(call)
+    if copied is None or not _is_same(before, _module(first.after)):
+        return False
+    modes = [(part, part.training) for part in copied.modules()]
+    copied.eval()
+    again = _result(attempt, call, first.args, first.kwargs)
+    for part, mode in modes:
+        part.training = mode
+    return _is_same(before, copied) and (first.draws or _agree(again, first.result))
+
+
 def _trials(
-    attempt: Attempt, before: Callable, after: Callable, args: tuple, kwargs: dict, draws: bool
+    attempt: Attempt, first: FirstCall
 ) -> Iterator[tuple[tuple[Callable, Callable], list, str, str]]:
     """Yield two copies, the inputs to compare them on, and what is wrong if they differ.
 
@@ -93,6 +125,7 @@ def _trials(
     call in evaluation, without gradients, where alone some keep things. And in training and
     evaluation.
     """
+    before, after, args, kwargs = first.before, first.after, first.args, first.kwargs
     module = _module(before)
     changed = [(_map(change, args), _map(change, kwargs)) for change in (_shorter, _reversed)]
     required, without = _required(before, args, kwargs)
@@ -116,7 +149,7 @@ def _trials(
         copied.eval()
     _result(attempt, pair[1], args, kwargs)
     yield pair, changed, other, "called again"
-    if module.training and not draws:
+    if module.training and not first.draws:
         training = copy_of(before)
         module.eval()
         problem = "returns something else in evaluation, after eval(), than in training, though it "
@@ -131,9 +164,10 @@ def _changed_weights(before: Callable, after: Callable) -> str:
     return f"It has changed {' and '.join(names)} in place." if names else ""
 
 
-def is_inherited(method: Any) -> bool:
-    """Tell whether every module has a method of that name, such as double, train or state_dict."""
-    return hasattr(nn.Module, method.__name__)
+def is_inherited(target: Any) -> bool:
+    """Tell a method that every module has, by its name, such as double, train or state_dict."""
+    is_method = inspect.ismethod(target) and isinstance(target.__self__, nn.Module)
+    return is_method and hasattr(nn.Module, target.__name__)
 
 
 def signature_of(target: Any) -> inspect.Signature:
@@ -150,7 +184,7 @@ def _copy_of_function(target: object) -> types.FunctionType | None:
     """Copy a function with its default values, if these can change."""
     if not inspect.isfunction(target):
         return None
-    defaults = target.__defaults__ or (), target.__kwdefaults__ or {}
+    defaults = _defaults(target)
     if not any(
         isinstance(value, (list, dict, set)) for value in (*defaults[0], *defaults[1].values())
     ):
@@ -159,6 +193,10 @@ def _copy_of_function(target: object) -> types.FunctionType | None:
     new = types.FunctionType(target.__code__, *places)
     new.__defaults__, new.__kwdefaults__ = copy.deepcopy(defaults)
     return new
+
+
+def _defaults(function: Any) -> tuple:
+    return function.__defaults__ or (), function.__kwdefaults__ or {}
 
 
 def _required(call: Callable, args: tuple, kwargs: dict) -> tuple[tuple[tuple, dict], str]:
@@ -225,6 +263,27 @@ def _shorter(tensor: Tensor) -> Tensor:
     """Other inputs with one position less."""
     turned = _reversed(tensor)
     return turned[:, 1:] if turned.dim() > 1 and turned.shape[1] > 1 else turned
+
+
+def _is_same(a: Any, b: Any, compared: set | None = None) -> bool:
+    """Tell whether two things hold the same; of what it does not know, it says no."""
+    compared = set() if compared is None else compared
+    if a is b or (id(a), id(b)) in compared:
+        return True
+    if type(a) is not type(b):
+        return False
+    compared.add((id(a), id(b)))
+    if isinstance(a, Tensor):
+        kinds = (a.shape, a.dtype, a.layout), (b.shape, b.dtype, b.layout)
+        return kinds[0] == kinds[1] and a.layout == torch.strided and torch.equal(a, b)
+    if isinstance(a, nn.Module):
+        return _is_same(vars(a), vars(b), compared)
+    if type(a) in (dict, OrderedDict):
+        return a.keys() == b.keys() and all(_is_same(a[key], b[key], compared) for key in a)
+    if type(a) in (list, tuple, deque):
+        pairs = zip(a, b, strict=False)
+        return len(a) == len(b) and all(_is_same(*pair, compared) for pair in pairs)
+    return isinstance(a, (bool, int, float, complex, str, bytes, set, frozenset)) and a == b
 
 
 def _agree(a: object, b: object) -> bool:

@@ -55,6 +55,17 @@ class KeepsWithoutGradients(Plain):
         return X @ vars(self).setdefault("kept", self.W + 1)
 
 
+class KeepsInADict(Plain):
+    def __init__(self):
+        super().__init__()
+        self.kept = {"W": [None]}
+
+    def forward(self, X):
+        if self.kept["W"][0] is None:
+            self.kept["W"][0] = self.W + 1
+        return X @ self.kept["W"][0]
+
+
 class KnowsItsLastInput(Plain):
     last = None
 
@@ -108,7 +119,7 @@ class DrawsInTraining(Plain):
 @pytest.mark.parametrize(
     "module",
     [
-        *(KeepsItsMask, KeepsItsResult, KeepsItsWeight),
+        *(KeepsItsMask, KeepsItsResult, KeepsItsWeight, KeepsInADict),
         *(KeepsInEvaluation, KeepsWithoutGradients, KnowsItsLastInput),
     ],
 )
@@ -165,6 +176,18 @@ def test_a_class_of_modules_is_tried_once_for_each_way_of_making_and_calling_it(
     M = Guarded(Counts, "M")
     assert count() > 1
     assert [count(), count(1) > 1, count(2), count(0) > 1] == [1, True, 1, True]
+
+
+def test_what_its_calls_leave_as_it_was_is_called_in_float32_and_in_evaluation_only():
+    calls = []
+
+    class Notes(nn.Linear):
+        def forward(self, X):
+            calls.append((self.weight.dtype, self.training))
+            return super().forward(X)
+
+    Guarded(Notes(2, 2).double(), "M")(X.double())
+    assert calls == [(torch.float64, True), (torch.float64, False), (torch.float32, True)]
 
 
 def test_a_module_is_the_same_in_evaluation_if_it_draws_nothing():
