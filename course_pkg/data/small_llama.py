@@ -56,7 +56,8 @@ def facts(name: str) -> dict:
     """Tell how one of the models was trained.
 
     Args:
-        name: "target" or "draft".
+        name: "target" or "draft"; or "lstm" or "size-1" to "size-5", which were trained for
+            comparison and of which only this is kept.
     Returns:
         "parameters", how many; "tokens", how many were read, with repetitions; "bits_per_byte" on
         modules that were held out; "losses", in nats for each token, averaged over "every" steps.

@@ -2,11 +2,13 @@
 
 import lzma
 import re
+from dataclasses import asdict
 
 import pytest
 import torch
 import transformers
 
+from autograder.author import pretrain
 from course_pkg.data import docstrings, small_llama, text
 from course_pkg.gpt import BPETokenizer, bits_per_byte, language_model_loss
 from course_pkg.llama import Llama, load_llama
@@ -49,17 +51,18 @@ def test_text_that_was_held_out_takes_fewer_bits_than_a_compressor_needs(name, m
     assert bits_per_byte(loss, len(tokens), len(unseen)) < 0.85 * compressed
 
 
-def test_the_card_says_what_was_measured(name, model):
+@pytest.mark.parametrize("name", sorted(pretrain.RECIPES))
+def test_the_card_says_what_was_measured(name):
     card = (small_llama.FOLDER / "README.md").read_text(encoding="utf-8")
     row = re.search(rf"^\| {name} \|(.*)\|$", card, re.MULTILINE)
-    known = small_llama.facts(name)
-    numbers = [float(cell.replace(" ", "")) for cell in row[1].split("|")]
-    assert numbers == [
-        sum(p.numel() for p in model.parameters()),
-        known["tokens"],
+    known, recipe = small_llama.facts(name), pretrain.RECIPES[name]
+    assert [float(cell.replace(" ", "")) for cell in row[1].split("|")] == [
+        sum(p.numel() for p in pretrain.build(recipe).parameters()),
+        recipe.steps * recipe.B * small_llama.CONTEXT,
         round(known["bits_per_byte"], 2),
     ]
-    assert known["parameters"] == numbers[0]
+    assert known["recipe"] == asdict(recipe)
+    assert len(known["losses"]) * known["every"] == recipe.steps
 
 
 def test_both_take_less_than_ten_megabytes():
