@@ -83,7 +83,7 @@ class SandboxProvisioner(LocalProvisioner):
         )
 
     def _template(self) -> Template:
-        return template(kit(Assignment(self.assignment)), self.limits)
+        return template(Assignment(self.assignment), self.limits)
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Start the kernel, and the watch over it."""

@@ -12,9 +12,12 @@ import tempfile
 import threading
 from pathlib import Path
 
+from autograder.assignment import Assignment
 from autograder.grade import sandbox
 from autograder.grade.errors import TemplateEnded
 from autograder.grade.files import files_of
+from autograder.grade.imports import imports
+from autograder.grade.kit import kit
 from autograder.grade.sandbox import WORK, Limits
 
 START_SECONDS = 120.0
@@ -31,17 +34,18 @@ class Template:
     Args:
         kit: what students of the assignment have.
         limits: what a kernel may use.
+        modules: what it imports, besides what every kernel does.
     Raises:
         TemplateEnded: it does not start.
     """
 
-    def __init__(self, kit: Path, limits: Limits):
+    def __init__(self, kit: Path, limits: Limits, modules: list[str]):
         self._limits = limits
         self._lock = threading.Lock()
         self.folder = Path(tempfile.mkdtemp(prefix=f"kernel-{os.getpid()}-", dir="/tmp"))
         ours, theirs = socket.socketpair()
         ours.settimeout(START_SECONDS)
-        argv = [sys.executable, "-m", "course_pkg.remote.template", str(theirs.fileno())]
+        argv = [sys.executable, "-m", "course_pkg.remote.template", str(theirs.fileno()), *modules]
         with theirs:
             self.process = subprocess.Popen(
                 sandbox.command(
@@ -161,15 +165,15 @@ class WarmProcess:
             self._template.ask(do="kill", pid=self._number)
 
 
-_templates: dict[tuple[Path, Limits], Template] = {}
+_templates: dict[tuple[Assignment, Limits], Template] = {}
 
 
-def template(kit: Path, limits: Limits) -> Template:
+def template(assignment: Assignment, limits: Limits) -> Template:
     """Give the template of an assignment, one for each process of the grader."""
-    place = (kit, limits)
+    place = (assignment, limits)
     found = _templates.get(place)
     if found is None or found.process.poll() is not None:
-        found = _templates[place] = Template(kit, limits)
+        found = _templates[place] = Template(kit(assignment), limits, imports(assignment))
     return found
 
 

@@ -63,6 +63,7 @@ class Channel:
         self._grace = grace
         self._proxy = proxy
         self.until = until
+        self.methods: set[tuple[str, str]] = set()  # type and name of those that have been met
         self._leaves = Leaves()
         self._released: list[tuple[str, int]] = []
         self._random: Tensor | None = None  # the random state that the child knows
@@ -82,11 +83,14 @@ class Channel:
         with self._reading(name):
             return self._value(answer, encoder, [], name)
 
-    def call(self, target: int, name: str, args: tuple, kwargs: dict, do: str = "call") -> object:
+    def call(
+        self, target: int | list, name: str, args: tuple, kwargs: dict, do: str = "call"
+    ) -> object:
         """Call an object of the child; autograd goes on through the call.
 
         Args:
-            target, name: the object's number, and what messages call it.
+            target: the object's number, or an object's and the name of its method.
+            name: what messages call it.
             do: "call", or "iterate" for an iterator over the result.
         Raises:
             Failure: as `ask`.

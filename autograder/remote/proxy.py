@@ -5,11 +5,14 @@ course_pkg.remote.messages); nothing that the other side sends is executed, and 
 wrong, such as to end, to hang or to send garbage, is a Failure of the call that was under way.
 """
 
+import functools
 from collections.abc import Callable
 
 from autograder.remote.channel import Channel
 from course_pkg.checking.failure import Failure
 from course_pkg.remote.messages import WireError
+
+_METHODS = ("method", "builtin_function_or_method")  # types of what belongs to an object
 
 
 class Proxy:
@@ -31,7 +34,7 @@ class Proxy:
         again: Callable[[], "Proxy"] | None = None,
     ):
         self._channel = channel
-        self._number = number
+        self._given = number
         self._name = name
         self._again = again
         self.kind = kind
@@ -40,11 +43,11 @@ class Proxy:
 
     def __call__(self, *args, **kwargs):
         self._renew()
-        return self._channel.call(self._number, self._name, args, kwargs)
+        return self._channel.call(self._target, self._name, args, kwargs)
 
     def _iterate(self, *args, **kwargs) -> "Proxy":
         self._renew()
-        found = self._channel.call(self._number, self._name, args, kwargs, do="iterate")
+        found = self._channel.call(self._target, self._name, args, kwargs, do="iterate")
         if not isinstance(found, Proxy):
             raise Failure(f"{self._name} gives no iterator that can be read.")
         return found
@@ -59,7 +62,13 @@ class Proxy:
         if name.startswith("_"):
             raise AttributeError(name)
         self._renew()
-        return self._channel.ask("attribute", self._name, target=self._number, attribute=name)
+        kind = (self.type_name, name)
+        if kind in self._channel.methods:
+            return Method(self, name)
+        found = self._channel.ask("attribute", self._name, target=self._number, attribute=name)
+        if isinstance(found, Proxy) and found.type_name in _METHODS:
+            self._channel.methods.add(kind)
+        return found
 
     @staticmethod
     def number_of(value: object, channel: Channel) -> int | None:
@@ -77,8 +86,53 @@ class Proxy:
             raise WireError(f"{value._name} lives in another process")
         return value._number
 
+    @property
+    def _number(self) -> int:
+        return self._given
+
+    @property
+    def _target(self) -> int | list:
+        """What the other side is to call."""
+        return self._number
+
     def _renew(self) -> None:
         if self._channel.ended and self._again is not None:
             new = self._again()
-            self._channel, self._number = new._channel, new._number
+            self._channel, self._given = new._channel, new._number
             self._new = new  # the owner of the number
+
+
+class Method(Proxy):
+    """Stand in for a method that the other side looks up when it is called: one message, not two.
+
+    Args:
+        owner: stands in for the object.
+        attribute: the name, which was that of a method in an object of the same type.
+    """
+
+    def __init__(self, owner: Proxy, attribute: str):
+        self._owner = owner
+        self._attribute = attribute
+        self._channel = owner._channel
+        self._name = f"{owner._name}.{attribute}"
+        self._again = None
+        self.kind, self.type_name = "function", "method"
+
+    @functools.cached_property
+    def _found(self) -> Proxy:
+        """Stands in for the method by a number of its own, for all but calls."""
+        owner = self._owner
+        found = self._channel.ask(
+            "attribute", owner._name, target=owner._number, attribute=self._attribute
+        )
+        if not isinstance(found, Proxy):
+            raise Failure(f"{self._name} is no longer a method.")
+        return found
+
+    @property
+    def _number(self) -> int:
+        return self._found._number
+
+    @property
+    def _target(self) -> int | list:
+        return [self._owner._number, self._attribute]

@@ -18,7 +18,7 @@ import torch
 from torch._decomp import decompositions  # torch's operators once more, in Python
 from torch.library import Library
 
-from course_pkg.checking.rules import READY_MADE, Rule
+from course_pkg.checking.rules import Rule, all_rules
 
 # Where torch looks for what an operator does: first for what it does by way of other operators,
 # else, on the way to any device, here; vmap has ways of its own.
@@ -40,8 +40,8 @@ def enforced(rule: Rule) -> Iterator[None]:
 
 
 def prepare() -> None:
-    """Look up what rules forbid, before other code can put something else in its place."""
-    for rule in READY_MADE:
+    """Look up what known rules forbid, before other code can put something else in its place."""
+    for rule in all_rules():
         with enforced(rule):
             pass
 

@@ -6,6 +6,7 @@ methods, and at functions that have a default value to keep something in.
 """
 
 import copy
+import functools
 import inspect
 import types
 from collections import OrderedDict, deque
@@ -172,7 +173,15 @@ def is_inherited(target: Any) -> bool:
 
 def signature_of(target: Any) -> inspect.Signature:
     """Give the arguments of a call; those of a module are its forward's."""
-    return inspect.signature(target.forward if isinstance(target, nn.Module) else target)
+    call = target.forward if isinstance(target, nn.Module) else target
+    if inspect.ismethod(call):
+        return _signature(call.__func__, True)
+    return _signature(call, False) if inspect.isfunction(call) else inspect.signature(call)
+
+
+@functools.lru_cache(maxsize=256)
+def _signature(function: types.FunctionType, is_method: bool) -> inspect.Signature:
+    return inspect.signature(types.MethodType(function, function) if is_method else function)
 
 
 def _module(target: object) -> nn.Module | None:

@@ -83,3 +83,8 @@ def forbid(reference: Callable, rule: Rule) -> None:
 def rule_of(exercise: Exercise) -> Rule:
     """Say what solutions of an exercise must not use."""
     return _RULES.get(exercise, NOTHING)
+
+
+def all_rules() -> set[Rule]:
+    """Give the rules of this module and of the checks that have been imported."""
+    return {*READY_MADE, *_RULES.values()}

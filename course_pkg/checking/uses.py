@@ -80,6 +80,7 @@ class _Code:
         self._names: dict[str, set[str]] = {}  # of the notebook
         self._locals: dict[int, dict[str, set[str]]] = {}  # of functions and classes
         self._reads: dict[int, set[str]] = {}
+        self._paths: dict[int, list[tuple[int, str]]] = {}
         self._stars: list[str] = []
         self._trees = [parse(source) for source in (*given, *sources)]
         assignments: list[tuple[ast.AST, ast.stmt]] = []
@@ -116,6 +117,11 @@ class _Code:
 
     def paths(self, statement: ast.stmt) -> list[tuple[int, str]]:
         """List the full names that a statement uses, with their lines."""
+        if id(statement) not in self._paths:  # several exercises may reach it
+            self._paths[id(statement)] = self._find_paths(statement)
+        return self._paths[id(statement)]
+
+    def _find_paths(self, statement: ast.stmt) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
         todo: deque[ast.AST] = deque([statement])
         while todo:
@@ -132,7 +138,7 @@ class _Code:
                 inner = parse(_text(node.args[0]) or "")
                 for part in inner.body if inner else []:
                     self._reads[id(part)] = _globals_of(part)
-                    found += [(node.lineno, path) for _, path in self.paths(part)]
+                    found += [(node.lineno, path) for _, path in self._find_paths(part)]
             if _is_call_of(node, "isinstance", "issubclass"):
                 todo.append(node.args[0])
                 continue

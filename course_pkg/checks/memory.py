@@ -504,17 +504,15 @@ def linked(history: Tensor) -> tuple[Tensor, Tensor]:
     """
     B, T, N = history.shape
     links, precedence = history.new_zeros(B, N, N), history.new_zeros(B, N)
-    for n in range(B):
-        w = history[n]
-        for before in range(T):
-            last = w[before]
-            for t in range(before + 1, T):
-                for i in range(N):
-                    for j in range(N):
-                        kept = 1 - w[t + 1 :, i] - w[t + 1 :, j]
-                        links[n, i, j] += (i != j) * w[t, i] * last[j] * kept.prod()
-                last = last * (1 - w[t].sum())
-            precedence[n] += last
+    for before in range(T):
+        last = history[:, before]
+        for t in range(before + 1, T):
+            later = history[:, t + 1 :]
+            kept = (1 - later[:, :, :, None] - later[:, :, None, :]).prod(dim=1)
+            links += history[:, t, :, None] * last[:, None, :] * kept
+            last = last * (1 - history[:, t].sum(dim=1, keepdim=True))
+        precedence += last
+    links.diagonal(dim1=1, dim2=2).zero_()
     return links, precedence
 
 
@@ -533,12 +531,12 @@ def values(update, case):
     B, N = case.sizes(2, low=3)
     L, p, w = link_inputs(case, B, N)
     expected = torch.zeros(B, N, N, dtype=torch.float64)
-    for n in range(B):
+    for n, (old, before, now) in enumerate(zip(L.tolist(), p.tolist(), w.tolist(), strict=True)):
         for i in range(N):
             for j in range(N):
                 if i != j:
-                    cut = (w[n, i] + w[n, j]) * L[n, i, j]
-                    expected[n, i, j] = L[n, i, j] - cut + w[n, i] * p[n, j]
+                    kept = old[i][j] - (now[i] + now[j]) * old[i][j]
+                    expected[n, i, j] = kept + now[i] * before[j]
     links, _ = case.unpack(update(L, p, w), *LINKS)
     case.equal(links, expected, "links")
 
@@ -599,12 +597,11 @@ def values(follow, case):
     links, _, _ = link_inputs(case, B, N)
     w = torch.softmax(case.randn(B, R, N), dim=2)
     after, before = torch.zeros(2, B, R, N, dtype=torch.float64)
-    for n in range(B):
-        for head in range(R):
+    for n, (L, heads) in enumerate(zip(links.tolist(), w.tolist(), strict=True)):
+        for head, weights in enumerate(heads):
             for i in range(N):
-                for j in range(N):
-                    after[n, head, i] += links[n, i, j] * w[n, head, j]
-                    before[n, head, j] += links[n, i, j] * w[n, head, i]
+                after[n, head, i] = sum(L[i][j] * weights[j] for j in range(N))
+                before[n, head, i] = sum(L[j][i] * weights[j] for j in range(N))
     forward, backward = case.unpack(follow(links, w), "forward", "backward")
     case.equal(forward, after, "forward")
     case.equal(backward, before, "backward")

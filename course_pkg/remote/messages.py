@@ -128,10 +128,15 @@ class Encoder:
         return b"".join([_LENGTHS.pack(len(text), self._size), text, *self._parts])
 
     def _container(self, value, depth: int) -> list:
-        kind = next(name for name, base in _CONTAINERS.items() if isinstance(value, base))
+        name = type(value).__name__
+        if _CONTAINERS.get(name) is type(value):
+            kind = name
+        else:
+            kind = next(name for name, base in _CONTAINERS.items() if isinstance(value, base))
         items = [item for pair in value.items() for item in pair] if kind == "dict" else value
         trees = [item if _is_plain(item) else self.value(item, depth + 1) for item in items]
-        name = type(value).__name__
+        if kind == name:
+            return [kind, name, [], trees]
         if not _is_name(name):
             raise WireError(f"a {kind} whose type is called {name[:_NAME]!r} cannot be sent")
         fields = [field for field in getattr(value, "_fields", ()) if isinstance(field, str)]
@@ -221,26 +226,29 @@ class Decoder:
         Raises:
             WireError: the tree is malformed.
         """
-        if tree is None or isinstance(tree, (bool, int, float, str)):
+        if type(tree) in _PLAIN:
             return tree
         if depth > DEPTH:
             raise WireError(f"containers nested more than {DEPTH} deep")
+        kind = tree[0] if isinstance(tree, list) and tree else None
         try:
-            match tree:
-                case [kind, str(name), list(fields), list(items)] if kind in _CONTAINERS:
-                    values = [
-                        item if type(item) in _PLAIN else self.value(item, resolve, depth + 1)
-                        for item in items
-                    ]
-                    make = _container_type(kind, name, tuple(fields))
-                    if kind == "dict":
-                        return make(zip(values[::2], values[1::2], strict=True))
-                    return make(values)
-                case [str(kind), *rest] if kind in _SCALARS:
-                    return _SCALARS[kind](self, *rest)
+            if kind in _CONTAINERS:
+                _, name, fields, items = tree
+                if not isinstance(fields, list) or not isinstance(items, list):
+                    raise TypeError("a container without its items")
+                values = [
+                    item if type(item) in _PLAIN else self.value(item, resolve, depth + 1)
+                    for item in items
+                ]
+                make = _container_type(kind, name, tuple(fields))
+                if kind == "dict":
+                    return make(zip(values[::2], values[1::2], strict=True))
+                return make(values)
+            if kind in _SCALARS:
+                return _SCALARS[kind](self, *tree[1:])
         except (TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
             raise WireError(f"a malformed value: {error!s:.100}") from None
-        if resolve is None or not isinstance(tree, list) or not tree:
+        if resolve is None or kind is None:
             raise WireError(f"an unknown kind of value: {tree!r:.40}")
         return resolve(tree)
 

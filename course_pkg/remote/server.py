@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.enforcement import enforced
-from course_pkg.checking.failure import Failure, NotImplementedYet
+from course_pkg.checking.failure import Failure, NotImplementedYet, describe
 from course_pkg.checking.guard import Guarded, attempt
 from course_pkg.checking.rules import NOTHING, Rule
 from course_pkg.remote.leaves import Leaves, equal
@@ -172,9 +172,15 @@ class Server:
         return {"value": encoder.value(self._target(request.header)._next())}
 
     def _target(self, header: dict) -> Guarded:
-        """Give the object that a request is about, with the time that this request has."""
-        found = self.objects[header["target"]]
+        """Give the object or method that a request is about, with the time that it has."""
+        target = header["target"]
+        number, *attribute = target if isinstance(target, list) else [target]
+        found = self.objects[number]
         found._seconds = header["seconds"]
+        for name in attribute:
+            found = getattr(found, name)
+            if not isinstance(found, Guarded):
+                raise Failure(f"{header['name']} is {describe(found)}, and no longer a method.")
         return found
 
     def _graph(self, name: str, arguments: list[Tensor], encoder: Encoder) -> dict:

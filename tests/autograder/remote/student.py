@@ -187,3 +187,15 @@ def starts_process():
 def count():
     gc.collect()
     return sum(isinstance(each, Layer) for each in gc.get_objects())
+
+
+class Tally:
+    def __init__(self):
+        self.total = 0
+
+    def add(self, count=1):
+        self.total += count
+        return self.total
+
+    def spoil(self):
+        self.add = self.total

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from autograder.remote.channel import Channel
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import Guarded, NotImplementedYet, steps
@@ -250,3 +251,30 @@ def test_stubs(get):
     with pytest.raises(NotImplementedYet) as caught:
         get("uses_stub")()
     assert caught.value.message == "uses_stub is not implemented yet, because stub is not."
+
+
+def test_methods_of_objects_of_one_type(get):
+    first, second = get("Tally")(), get("Tally")()
+    add = first.add
+    assert [add(), first.add(2), second.add(count=5), second.total] == [1, 3, 5, 5]
+    assert (second.add.kind, describe(second.add)) == ("function", describe(first.add))
+    assert get("apply")(second.add, [4]) == 9
+    assert message_of(second.add, "x").startswith("Tally.add raised TypeError")
+    assert message_of(lambda: second.subtract) == "Tally has no attribute or method 'subtract'."
+
+
+def test_a_method_that_is_known_is_one_message(notebook, monkeypatch):
+    sent = []
+    exchange = Channel._exchange
+    monkeypatch.setattr(
+        Channel, "_exchange", lambda self, *args: sent.append(args) or exchange(self, *args)
+    )
+    first, second = notebook.get("Tally")(), notebook.get("Tally")()
+    first.add()
+    sent.clear()
+    assert second.add() == 1 and len(sent) == 1
+    second.spoil()
+    assert message_of(second.add) == "Tally.add is the value 1, and no longer a method."
+    assert message_of(lambda: notebook.get("apply")(second.add, [4])) == (
+        "Tally.add is no longer a method."
+    )
