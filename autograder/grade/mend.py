@@ -4,6 +4,7 @@ Everything but the text of cells comes from the plan. Cells are recognised by nb
 Jupyter's, or by what stands in them; what belongs to no planned cell stays where it was.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Callable
@@ -210,6 +211,7 @@ def _is_students(cell: NotebookNode, plan: Plan) -> bool:
     return cell.cell_type == "code" and (planned is None or not _is_fixed(planned))
 
 
+@functools.lru_cache(maxsize=256)  # the plan's cells for every submission, and its own thrice
 def squeeze(text: str) -> str:
     """Give a text without its layout."""
     return re.sub(r"\s+", " ", text).strip()

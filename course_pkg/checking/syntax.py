@@ -37,6 +37,7 @@ def definition(name: str, sources: list[str]) -> Definition | None:
     return found
 
 
+@functools.lru_cache(maxsize=512)
 def bindings(source: str) -> dict[str, bool]:
     """List what a cell defines or assigns, and whether each is solved: more than a stub."""
     tree = parse(source)
