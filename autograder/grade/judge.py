@@ -258,7 +258,7 @@ class Judging:
                 limit = f"{self._calls.seconds:g} s for a call"
                 why = "others ran out of time or ended its process"
                 self._note(planned, f"{exercise.name} had {limit}, as {why}.")
-            if not report.passed:
+            if not report.passed and not report.is_stub:
                 report.broken_parts = self._broken(exercise, sources, solutions)
             report.breach = found
         text = told(report)

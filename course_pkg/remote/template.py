@@ -30,8 +30,9 @@ _CAPSET = {"x86_64": 126, "aarch64": 91}
 # What notebooks import, and what a kernel imports while it starts.
 MODULES = """
     random numpy torch matplotlib.pyplot matplotlib_inline.backend_inline ipykernel.kernelapp
-    ipykernel.ipkernel ipykernel.debugger IPython.core.completerlib IPython.core.logger
-    IPython.extensions.storemagic tornado.gen sqlite3 course_pkg.tools.plot course_pkg.tools.train
+    ipykernel.ipkernel ipykernel.debugger IPython.core.completerlib IPython.core.debugger
+    IPython.core.logger IPython.core.oinspect IPython.extensions.storemagic numpy.random
+    tornado.gen tornado.platform.asyncio sqlite3 faulthandler course_pkg.tools.plot course_pkg.tools.train
     course_pkg.data course_pkg.remote.server course_pkg.checking.report torch.testing
     torch.nn.functional jaxtyping torch.fx.experimental.symbolic_shapes
 """.split()
