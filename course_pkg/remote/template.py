@@ -32,9 +32,9 @@ MODULES = """
     random numpy torch matplotlib.pyplot matplotlib_inline.backend_inline ipykernel.kernelapp
     ipykernel.ipkernel ipykernel.debugger IPython.core.completerlib IPython.core.debugger
     IPython.core.logger IPython.core.oinspect IPython.extensions.storemagic numpy.random
-    tornado.gen tornado.platform.asyncio sqlite3 faulthandler course_pkg.tools.plot course_pkg.tools.train
-    course_pkg.data course_pkg.remote.server course_pkg.checking.report torch.testing
-    torch.nn.functional jaxtyping torch.fx.experimental.symbolic_shapes
+    tornado.gen tornado.platform.asyncio sqlite3 faulthandler course_pkg.tools.plot
+    course_pkg.tools.train course_pkg.data course_pkg.remote.server course_pkg.checking.report
+    torch.testing torch.nn.functional jaxtyping torch.fx.experimental.symbolic_shapes
 """.split()
 
 
