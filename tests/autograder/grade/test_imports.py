@@ -19,6 +19,10 @@ def test_what_kernels_of_an_assignment_import(name):
     assert not [module for module in found if module.startswith("autograder")]
 
 
+def test_a_worker_without_notebooks_knows_the_module_of_checks():
+    assert imports(Assignment("99_elsewhere")) == ["course_pkg.checks.elsewhere"]
+
+
 def test_what_the_first_optimiser_imports_is_there_where_a_solution_makes_one():
     assert "torch._dynamo" in imports(Assignment("18_mae"))
     assert "torch._dynamo" not in imports(Assignment("02_lstm"))
