@@ -26,7 +26,7 @@ START_SECONDS = 60.0
 UNREADABLE, TOO_LONG = "unreadable", "too long"  # stand for the type of such a message
 RECONNECT = 5  # milliseconds
 SEND_SECONDS = 1.0  # for a kernel to take a message
-GRACE = 3.0  # for a cell to end after it has been interrupted, .4 s where nothing else runs,
+GRACE = 3.0  # for a cell to end after an interrupt: one that prints may take a second,
 SHORTEST = 0.3  # and at least, when patience is over: a busy machine is late
 FLOOD = 16 << 20  # characters after which a cell that prints is stopped
 # quit() in a cell would end the kernel; the cells below it still count. And what is printed comes

@@ -63,7 +63,7 @@ class Channel:
         self._grace = grace
         self._proxy = proxy
         self.until = until
-        self.methods: set[tuple[str, str]] = set()  # type and name of those that have been met
+        self.methods: dict[tuple[str, str], str] = {}  # types of those met, by object and name
         self._leaves = Leaves()
         self._released: list[tuple[str, int]] = []
         self._random: Tensor | None = None  # the random state that the child knows

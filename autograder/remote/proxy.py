@@ -62,12 +62,12 @@ class Proxy:
         if name.startswith("_"):
             raise AttributeError(name)
         self._renew()
-        kind = (self.type_name, name)
-        if kind in self._channel.methods:
-            return Method(self, name)
+        methods = self._channel.methods
+        if (type_name := methods.get((self.type_name, name))) is not None:
+            return Method(self, name, type_name)
         found = self._channel.ask("attribute", self._name, target=self._number, attribute=name)
         if isinstance(found, Proxy) and found.type_name in _METHODS:
-            self._channel.methods.add(kind)
+            methods[self.type_name, name] = found.type_name
         return found
 
     @staticmethod
@@ -108,15 +108,16 @@ class Method(Proxy):
     Args:
         owner: stands in for the object.
         attribute: the name, which was that of a method in an object of the same type.
+        type_name: the method's type there.
     """
 
-    def __init__(self, owner: Proxy, attribute: str):
+    def __init__(self, owner: Proxy, attribute: str, type_name: str):
         self._owner = owner
         self._attribute = attribute
         self._channel = owner._channel
         self._name = f"{owner._name}.{attribute}"
         self._again = None
-        self.kind, self.type_name = "function", "method"
+        self.kind, self.type_name = "function", type_name
 
     @functools.cached_property
     def _found(self) -> Proxy:

@@ -129,10 +129,7 @@ class Encoder:
 
     def _container(self, value, depth: int) -> list:
         name = type(value).__name__
-        if _CONTAINERS.get(name) is type(value):
-            kind = name
-        else:
-            kind = next(name for name, base in _CONTAINERS.items() if isinstance(value, base))
+        kind = next(kind for kind, base in _CONTAINERS.items() if isinstance(value, base))
         items = [item for pair in value.items() for item in pair] if kind == "dict" else value
         trees = [item if _is_plain(item) else self.value(item, depth + 1) for item in items]
         if kind == name:

@@ -19,7 +19,7 @@ class Measured:
     Args:
         clock: seconds.
         cpu: seconds of processors, with those of all processes that it started.
-        memory: bytes, of all processes together, at the worst moment; shared pages count once.
+        memory: bytes, of all processes together, at the worst moment seen; shared pages count once.
     """
 
     clock: float
