@@ -312,7 +312,7 @@ def joins_late(engines, case):
         rows[number(engine.add(prompt), "add")] = []
         for each, token in pairs(engine.step(), "step"):
             rows[each].append(token)
-    run(engine, rows)
+    rows = run(engine, rows)
     compare_tokens(case, list(rows.values()), expected, "tokens of two prompts, one step apart")
     counts = [len(engine.history), len(list(engine.step()))]
     same(case, counts, [17, 0], "steps in history, and tokens of one more")
@@ -401,7 +401,7 @@ def no_numbers(engines, case):
         what = "number of tokens of two, and lengths of their tables, after the error; free blocks"
         same(case, [*found, free_blocks(engine)], [7, 10, 6, 9, 12], what)
     engine.abort(second)
-    run(engine, rows)
+    rows = run(engine, rows)
     same(case, rows[first], expected, "tokens of the other one")
     same(case, [free_blocks(engine)], [20], "free blocks at the end")
 

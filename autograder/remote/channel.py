@@ -89,9 +89,10 @@ class Channel:
         """Call an object of the child; autograd goes on through the call.
 
         Args:
-            target: the object's number, or an object's and the name of its method.
+            target: the object's number, or an object's and the name of its method; or a module
+                and the name of its function, if that is to run there.
             name: what messages call it.
-            do: "call", or "iterate" for an iterator over the result.
+            do: "call", "iterate" for an iterator over the result, or "together" for a function.
         Raises:
             Failure: as `ask`.
             WireError: an argument cannot be sent.

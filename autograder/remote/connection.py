@@ -4,6 +4,8 @@ import os
 import select
 import time
 
+_AT_ONCE = 1 << 16  # bytes that one read takes, so that most messages come whole
+
 
 class Overdue(Exception):
     """The process did not answer in time."""
@@ -19,6 +21,7 @@ class Connection:
     def __init__(self, reader: int, writer: int):
         self._reader = reader
         self._writer = writer
+        self._rest = b""  # what was read and not asked for
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         self.deadline = time.monotonic()
@@ -29,8 +32,11 @@ class Connection:
         Raises:
             Overdue: nothing came before the deadline.
         """
-        self._wait([self._reader], [])
-        return os.read(self._reader, count)
+        if not self._rest:
+            self._wait([self._reader], [])
+            self._rest = os.read(self._reader, _AT_ONCE)
+        found, self._rest = self._rest[:count], self._rest[count:]
+        return found
 
     def write(self, data: bytes) -> None:
         """Write all of it.
@@ -41,8 +47,10 @@ class Connection:
         """
         rest = memoryview(data)
         while rest:
-            self._wait([], [self._writer])
-            rest = rest[os.write(self._writer, rest) :]
+            try:
+                rest = rest[os.write(self._writer, rest) :]
+            except BlockingIOError:
+                self._wait([], [self._writer])
 
     def end(self, seconds: float = 0.0) -> None:
         """End what is at the other side, after giving it some time to end by itself."""

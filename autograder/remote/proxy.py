@@ -58,6 +58,11 @@ class Proxy:
             raise Failure(f"{self._name} gives an item that cannot be read.")
         return item
 
+    def _together(self, module: str, function: str, args: tuple, kwargs: dict) -> object:
+        """Let a function of checks, with this among its arguments, run on the other side."""
+        self._renew()
+        return self._channel.call([module, function], self._name, args, kwargs, do="together")
+
     def __getattr__(self, name: str):
         if name.startswith("_"):
             raise AttributeError(name)

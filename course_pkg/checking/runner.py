@@ -12,7 +12,7 @@ import torch
 
 from course_pkg.checking import naming
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import CheckingError, Failure, describe
+from course_pkg.checking.failure import CheckingError, Failure, describe, odd
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Check, Exercise, find
 from course_pkg.checking.report import CheckFailed, Outcome, Report
@@ -202,9 +202,10 @@ def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
     except CheckingError:
         raise
     except Exception as error:  # the reference passes, so it is the student's result that is odd
-        odd = Failure(f"{where}The result cannot be checked: {type(error).__name__}: {error}")
-        odd.__cause__ = error
-        return odd
+        failure = odd(error)
+        failure.message = where + failure.message
+        failure.__cause__ = error
+        return failure
     return None
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import together
 from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -646,6 +647,7 @@ def lists(manager, *sequences: int) -> list[list[int]]:
     return [numbers(manager.blocks(each), f"blocks of sequence {each}") for each in sequences]
 
 
+@together
 def record(holder, sequence: int):
     """Look up what a manager or a scheduler knows about a sequence."""
     find = getattr(holder.sequences, "get", None)
@@ -656,6 +658,7 @@ def record(holder, sequence: int):
     return found
 
 
+@together
 def tables(manager, *sequences: int) -> list[list[int]]:
     """Read the blocks of some sequences from their tables, with the length before them."""
     rows = []

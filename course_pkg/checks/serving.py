@@ -11,6 +11,7 @@ from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import steps
 from course_pkg.checking.models import SmallServed
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import together
 from course_pkg.checks.paged_attention import (
     demand_no_table,
     flat,
@@ -67,23 +68,7 @@ class Driver:
 
     def step(self) -> list[tuple[int, ...]]:
         """Take a step: what is computed to its end gets a token."""
-        result = self.scheduler.schedule()
-        if not isinstance(result, (tuple, list)) or len(result) != 2:
-            raise Failure(
-                f"schedule should return a plan of work and copies, yours is {describe(result)}."
-            )
-        work = pairs(result[0], "the work", 3)
-        self.copies = pairs(result[1], "the copies")
-        for sequence, start, stop in work:
-            if sequence not in self.lengths or not 0 <= start < stop <= self.lengths[sequence]:
-                raise Failure(
-                    f"{(sequence, start, stop)} is no work that there is in step {self.steps}."
-                )
-        for sequence, _, stop in work:
-            self.scheduler.advance(sequence, stop)
-            if stop == self.lengths[sequence]:
-                self.scheduler.append(sequence, 7)
-                self.lengths[sequence] += 1
+        work, self.copies, self.lengths = step_of(self.scheduler, self.lengths, self.steps)
         self.rows += [(self.steps, *row) for row in work]
         self.steps += 1
         return work
@@ -99,9 +84,37 @@ class Driver:
 
     @property
     def available(self) -> int:
-        return number(self.scheduler.manager.allocator.available, "available")
+        return available(self.scheduler)
 
 
+@together
+def step_of(scheduler, lengths: dict[int, int], count: int) -> tuple[list, list, dict[int, int]]:
+    """Plan a step and do its work: the work, the copies, and the lengths afterwards."""
+    result = scheduler.schedule()
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise Failure(
+            f"schedule should return a plan of work and copies, yours is {describe(result)}."
+        )
+    work = pairs(result[0], "the work", 3)
+    copies = pairs(result[1], "the copies")
+    for sequence, start, stop in work:
+        if sequence not in lengths or not 0 <= start < stop <= lengths[sequence]:
+            raise Failure(f"{(sequence, start, stop)} is no work that there is in step {count}.")
+    for sequence, _, stop in work:
+        scheduler.advance(sequence, stop)
+        if stop == lengths[sequence]:
+            scheduler.append(sequence, 7)
+            lengths[sequence] += 1
+    return work, copies, lengths
+
+
+@together
+def available(scheduler) -> int:
+    """Read how many blocks of the cache are available."""
+    return number(scheduler.manager.allocator.available, "available")
+
+
+@together
 def queues(scheduler) -> list[int]:
     """Read who runs, then -1, then who waits."""
     running, waiting = scheduler.running, scheduler.waiting
@@ -504,8 +517,9 @@ def one_call(runners, case):
     case.that(calls == 1, f"{text}, yours calls it {calls} times.")
 
 
+@together
 def run(engine, rows: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Take steps until all requests have ended; add what is added to the rows."""
+    """Take steps until all requests have ended; give the rows with what was added."""
     requests = list(rows)
     for _ in range(STEPS):
         if not engine.unfinished(requests):
@@ -544,9 +558,10 @@ def listed(**settings: object) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
+@together
 def free_blocks(engine) -> int:
     """Read how many blocks of an engine's cache are available."""
-    return number(engine.scheduler.manager.allocator.available, "available")
+    return available(engine.scheduler)
 
 
 @check(EngineCore, weight=3, see="One step of the engine")
@@ -790,12 +805,18 @@ def search_by_hand(
 
 def search(case: Case, engine, prompt: list[int], sampling: Sampling) -> tuple[list, list]:
     """Search with an engine: the tokens and log p of the beams, best first."""
+    tokens, _, log_p = case.unpack(searched(engine, prompt, sampling), "tokens", "reasons", "log_p")
+    return [numbers(row, "tokens") for row in tokens], log_p
+
+
+@together
+def searched(engine, prompt: list[int], sampling: Sampling):
+    """Search with an engine, and collect what it has found."""
     request = number(engine.add(prompt, sampling), "add")
     for _ in range(STEPS):
         if not engine.unfinished([request]):
             (output,) = engine.collect([request])
-            tokens, _, log_p = case.unpack(output, "tokens", "reasons", "log_p")
-            return [numbers(row, "tokens") for row in tokens], log_p
+            return output
         engine.step()
     raise Failure(f"A search should end within {STEPS} steps, yours has not.")
 

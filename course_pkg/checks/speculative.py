@@ -681,7 +681,7 @@ def different_numbers(engines, case):
         for each, token in found:
             rows.setdefault(each, []).append(token)
         counts.append([sum(each == one for one, _ in found) for each in begun])
-    run(engine, rows)
+    rows = run(engine, rows)
     expected = [right[len(text) :] for text, right in zip(prompts, whole, strict=True)]
     compare_tokens(case, [rows[each] for each in begun], expected, "tokens of three sequences")
     wanted = counts_by_hand(prompts, whole, drafts_of)

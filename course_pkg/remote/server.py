@@ -5,19 +5,28 @@ gone with the fork, and later cells find everything as they left it. Guarded doe
 in a notebook: it limits time, notices inputs changed in place and puts exceptions into words.
 """
 
+import importlib
 import os
 import signal
 import socket
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from course_pkg.checking.enforcement import enforced
-from course_pkg.checking.failure import Failure, NotImplementedYet, describe
+from course_pkg.checking.failure import (
+    CheckingError,
+    Failure,
+    NotImplementedYet,
+    describe,
+    odd,
+)
 from course_pkg.checking.guard import Guarded, attempt
 from course_pkg.checking.rules import NOTHING, Rule
 from course_pkg.remote.leaves import Leaves, equal
@@ -84,6 +93,7 @@ class Server:
         self.objects: dict[int, Guarded] = {}
         self.graphs: dict[int, Graph] = {}
         self.leaves = Leaves(weak=True)
+        self.seconds = 0.0  # that a call has
         self.random: Tensor | None = None  # the random state that the parent knows
         self.arguments: list[Tensor] = []  # the leaves among the arguments of the current call
         self.results: list[Tensor] = []  # and those in its result, which may live no longer than it
@@ -106,7 +116,7 @@ class Server:
             self.arguments, self.results = [], []
 
     def _do(self, request: Decoder, encoder: Encoder) -> dict:
-        header = request.header
+        header, self.seconds = request.header, request.header["seconds"]
         self.leaves.update(request, header["leaves"], new=False)
         if header["random"] is not None:
             self.random = request.tensor(header["random"])
@@ -115,6 +125,7 @@ class Server:
             "get": self._get,
             "call": self._call,
             "iterate": self._call,
+            "together": self._call,
             "next": self._next,
             "attribute": self._attribute,
             "backward": self._backward,
@@ -158,9 +169,7 @@ class Server:
                     request.tensors[number] = leaf.clone()
         args = request.value(header["args"], self._resolve)
         kwargs = request.value(header["kwargs"], self._resolve)
-        target = self._target(header)
-        call = target._iterate if header["do"] == "iterate" else target
-        result = call(*args, **kwargs)
+        result = self._callable(header)(*args, **kwargs)
         answer = {
             "value": encoder.value(result),
             "generators": [encoder.tensor(g.get_state()) for g in request.generators],
@@ -171,12 +180,18 @@ class Server:
     def _next(self, request: Decoder, encoder: Encoder) -> dict:
         return {"value": encoder.value(self._target(request.header)._next())}
 
+    def _callable(self, header: dict) -> Callable:
+        if header["do"] == "together":
+            module, function = header["target"]
+            return _together(getattr(importlib.import_module(module), function))
+        target = self._target(header)
+        return target._iterate if header["do"] == "iterate" else target
+
     def _target(self, header: dict) -> Guarded:
         """Give the object or method that a request is about, with the time that it has."""
         target = header["target"]
         number, *attribute = target if isinstance(target, list) else [target]
-        found = self.objects[number]
-        found._seconds = header["seconds"]
+        found = self._resolve(["object", number])
         for name in attribute:
             found = getattr(found, name)
             if not isinstance(found, Guarded):
@@ -232,9 +247,26 @@ class Server:
                 return ["leaf", self.leaves.number(value) or self.leaves.add(value)]
         return None
 
-    def _resolve(self, tree: list) -> object:
+    def _resolve(self, tree: list) -> Any:
         kind, number = tree
-        return self.objects[number] if kind == "object" else self.leaves.tensor(number)
+        if kind == "leaf":
+            return self.leaves.tensor(number)
+        self.objects[number]._seconds = self.seconds
+        return self.objects[number]
+
+
+def _together(function: Callable) -> Callable:
+    """Let a function of checks fail as it would beside the other checks."""
+
+    def called(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except (Failure, CheckingError):
+            raise
+        except Exception as error:
+            raise odd(error) from None
+
+    return called
 
 
 def _history(outputs: list[Tensor]) -> list[Tensor]:

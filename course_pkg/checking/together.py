@@ -1,0 +1,44 @@
+"""Calls that belong together: when grading, all of them take one message, not one each.
+
+A check that calls a student's object a hundred times waits a hundred times for another process.
+What it does with the object between two comparisons can run beside the object instead.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+PACKAGE = "course_pkg"  # which the student's process has; it has no hidden checks
+
+_Other = ParamSpec("_Other")
+_Result = TypeVar("_Result")
+_Function = Callable[Concatenate[object, _Other], _Result]
+
+
+def together(function: _Function) -> _Function:
+    """Let a function of checks run where its first argument lives, a student's object.
+
+    At home that changes nothing. When grading, the other arguments and the result cross as data or
+    as other objects of the student's; what the function changes in its arguments does not come
+    back. All its calls together have the time of one.
+
+    Args:
+        function: a function of a module, which compares nothing: answers stay with the grader.
+    Raises:
+        ValueError: the function is not in the package, or not at the top of its module.
+    """
+    module, name = function.__module__, function.__qualname__
+    if module.partition(".")[0] != PACKAGE or not name.isidentifier():
+        raise ValueError(
+            f"{module}.{name} cannot run beside a student's object: that takes a function at the "
+            f"top of a module of {PACKAGE}, where the student's process can find it"
+        )
+
+    @functools.wraps(function)
+    def called(student, *args, **kwargs):
+        run = getattr(student, "_together", None)
+        if run is None:
+            return function(student, *args, **kwargs)
+        return run(module, name, (student, *args), kwargs)
+
+    return called
