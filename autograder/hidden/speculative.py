@@ -45,7 +45,7 @@ from course_pkg.checks.speculative import (
     looked_up,
     matrix,
     near,
-    outcome,
+    outcomes,
     partly,
     read_back,
     reader,
@@ -136,10 +136,12 @@ def rounding(accept, case):
     """draws from p where rounding leaves nothing of p - q"""
     p = torch.tensor([[0.5, 0.25, 0.2499999], [0.1, 0.2, 0.7]], dtype=torch.float64)
     q = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
-    given = [outcome(accept, p, q, [2], [1 - 1e-9, u])[0] for u in (0.2, 0.6, 0.9) * 2]
+    inputs = [(p, q, [2], [1 - 1e-9, u]) for u in (0.2, 0.6, 0.9) * 2]
+    given = [first for first, *_ in outcomes(accept, inputs)]
     same(case, given, [0, 1, 2] * 2, "tokens where rounding leaves nothing of p - q")
     p[0], q[0] = torch.tensor([0.5, 0.49998, 0.00002]), torch.tensor([0.5, 0.5, 0])
-    given = [outcome(accept, p, q, [1], [0.99999, u])[0] for u in (0.2, 0.6, 0.9)]
+    inputs = [(p, q, [1], [0.99999, u]) for u in (0.2, 0.6, 0.9)]
+    given = [first for first, *_ in outcomes(accept, inputs)]
     same(case, given, [2] * 3, "tokens where p - q leaves 0.00002 of one token")
 
 

@@ -42,3 +42,9 @@ def together(function: _Function) -> _Function:
         return run(module, name, (student, *args), kwargs)
 
     return called
+
+
+@together
+def of_each(call, inputs: list[tuple]) -> list:
+    """Call something of a student's with each of several arguments."""
+    return [call(*each) for each in inputs]

@@ -12,6 +12,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.models import SmallDraft, SmallReader
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import of_each, together
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.paged_attention import flat, number, numbers, pairs, record, same, tables
 from course_pkg.checks.positions import rotated
@@ -61,18 +62,27 @@ def pick(weights: list[float], u: float) -> int:
 
 def demand_drawn(case: Case, draw, weights: Tensor, us: list[float], what: str) -> None:
     """Compare the tokens that are drawn with several numbers."""
-    given = [number(draw(weights, u), "the token") for u in us]
+    given = tokens_drawn(draw, [(weights, u) for u in us])
     same(case, given, [pick(weights.tolist(), u) for u in us], what)
+
+
+def tokens_drawn(draw, inputs: list[tuple]) -> list[int]:
+    """Draw a token for each of several weights and numbers."""
+    return [number(token, "the token") for token in of_each(draw, inputs)]
 
 
 @check(draw_token, weight=2, see="A number becomes a token")
 def in_proportion(draw, case):
     """gives each token the share of the numbers that is its probability"""
-    given, expected, us = [], [], [(n + 0.5) / 15 for n in range(15)]
-    for p in torch.softmax(2 * case.randn(4, 7), dim=1):
-        given += [number(draw(p, u), "the token") for u in us]
-        expected += [pick(p.tolist(), u) for u in us]
-    same(case, given, expected, "tokens for 15 numbers u, for each of four distributions")
+    us = [(n + 0.5) / 15 for n in range(15)]
+    inputs = [(p, u) for p in torch.softmax(2 * case.randn(4, 7), dim=1) for u in us]
+    expected = [pick(p.tolist(), u) for p, u in inputs]
+    same(
+        case,
+        tokens_drawn(draw, inputs),
+        expected,
+        "tokens for 15 numbers u, for each of four distributions",
+    )
 
 
 @check(draw_token, see="A number becomes a token")
@@ -121,22 +131,23 @@ def as_list(value: object, what: str) -> list[int]:
     return value.tolist()
 
 
-def outcome(accept, p: Tensor, q: Tensor, drafted: list[int], u: list[float]) -> list[int]:
-    """Call a student's function, with lists."""
-    numbers_u = torch.tensor(u, dtype=torch.float64)
-    found = accept(p, q, torch.tensor(drafted, dtype=torch.long), numbers_u)
-    tokens = as_list(found, "the result")
-    if not 1 <= len(tokens) <= len(drafted) + 1:
-        text = (
-            f"{len(drafted)} drafted tokens give 1 to {len(drafted) + 1}, yours are {len(tokens)}."
-        )
-        raise Failure(f"Too many or too few: {text}")
-    return tokens
+def outcomes(accept, inputs: list[tuple]) -> list[list[int]]:
+    """Call a student's function for each of several p, q, drafted tokens and numbers u."""
+    given = [
+        (p, q, torch.tensor(drafted, dtype=torch.long), torch.tensor(u, dtype=torch.float64))
+        for p, q, drafted, u in inputs
+    ]
+    rows = [as_list(found, "the result") for found in of_each(accept, given)]
+    for tokens, (_, _, drafted, _) in zip(rows, inputs, strict=True):
+        if not 1 <= len(tokens) <= len(drafted) + 1:
+            text = f"{len(drafted)} drafted tokens give 1 to {len(drafted) + 1}"
+            raise Failure(f"Too many or too few: {text}, yours are {len(tokens)}.")
+    return rows
 
 
 def compare_outcomes(case: Case, accept, inputs: list[tuple], what: str) -> None:
     """Compare what comes out of several calls; short rows are filled up with -1."""
-    rows = [outcome(accept, *each) for each in inputs]
+    rows = outcomes(accept, inputs)
     compare_tokens(case, rows, [judged(*each) for each in inputs], what)
 
 
@@ -173,16 +184,19 @@ def demand_law(case: Case, accept, V: int, k: int, zeros: bool = False) -> None:
     for whole in itertools.product(range(V), repeat=k + 1):
         rows = [target[whole[:n]][whole[n]] for n in range(k + 1)]
         expected[whole] = math.prod(map(float, rows))
+    inputs, weights = [], []
     for drafted in itertools.product(range(V), repeat=k):
         p = torch.stack([target[drafted[:n]] for n in range(k + 1)])
         q = torch.stack([draft[drafted[:n]] for n in range(k + 1)])[:k]
         weight = math.prod(float(q[n, x]) for n, x in enumerate(drafted))
         for volume, u in boxes(p, q, drafted) if weight else []:
-            found = tuple(outcome(accept, p, q, list(drafted), u))
-            for rest in itertools.product(range(V), repeat=k + 1 - len(found)):
-                text = found + rest  # what is shorter goes on as the target does
-                later = [float(target[text[:n]][text[n]]) for n in range(len(found), k + 1)]
-                law[text] += weight * volume * math.prod(later)
+            inputs.append((p, q, list(drafted), u))
+            weights.append(weight * volume)
+    for found, weight in zip(map(tuple, outcomes(accept, inputs)), weights, strict=True):
+        for rest in itertools.product(range(V), repeat=k + 1 - len(found)):
+            text = found + rest  # what is shorter goes on as the target does
+            later = [float(target[text[:n]][text[n]]) for n in range(len(found), k + 1)]
+            law[text] += weight * math.prod(later)
     what = f"distribution of {k + 1} tokens from {k} drafted ones, {V} in the vocabulary"
     case.equal(law, expected, what, rtol=0, atol=1e-12)
 
@@ -273,17 +287,25 @@ def step_by_hand(
 
 def take_steps(case: Case, one, text: list[int], ks: list[int]) -> tuple[list, list, list]:
     """Take steps with a student's object: the new tokens of each, and what was drawn for it."""
-    rows, drawn, read = [], [], []
-    for k in ks:
-        u = case.rand(2 * k + 1)
+    drawn = [case.rand(2 * k + 1) for k in ks]
+    rows, lengths = steps_in_turn(one, text, ks, drawn)
+    read = [list(case.unpack(pair, "target", "draft")) for pair in lengths]
+    return rows, [u.tolist() for u in drawn], read
+
+
+@together
+def steps_in_turn(one, text: list[int], ks: list[int], drawn: list) -> tuple[list, list]:
+    """Take steps: the new tokens of each, and the lengths of the caches after it."""
+    rows, lengths = [], []
+    for k, u in zip(ks, drawn, strict=True):
         new = as_list(one.speculative_step(torch.tensor(text), k, u), "the new tokens")
         if not 1 <= len(new) <= k + 1:
             raise Failure(f"A step of {k} drafts should add 1 to {k + 1} tokens, yours {len(new)}.")
         rows.append(new)
-        drawn.append(u.tolist())
-        read.append(list(case.unpack(one.lengths, "target", "draft")))
+        pair = one.lengths
+        lengths.append(list(pair) if isinstance(pair, list) else pair)
         text = text + new
-    return rows, drawn, read
+    return rows, lengths
 
 
 def compare_steps(case: Case, speculators, target, draft, temperature: float, ks: list) -> list:
@@ -406,7 +428,7 @@ def looked_up(tokens: list[int], k: int, longest: int = 3) -> list[int]:
 
 def compare_guesses(case: Case, look_up, questions: list[tuple], what: str) -> None:
     """Compare guesses for several texts; short rows are filled up with -1."""
-    rows = [numbers(look_up(*each), "the guess") for each in questions]
+    rows = [numbers(found, "the guess") for found in of_each(look_up, questions)]
     text = "Not every guess should be empty, yours are. Do the last tokens find themselves?"
     case.that(any(rows), text)
     compare_tokens(case, rows, [looked_up(*each) for each in questions], what)
@@ -474,6 +496,7 @@ def by_hand(target, draft, text: list[int], count: int, k: int, temperature: flo
     return whole, allowed
 
 
+@together
 def written(one, text: list[int], count: int, k: int, generator=None) -> list[int]:
     """Let a student's writer write."""
     found = one.speculative_generate(torch.tensor(text), count, k, generator)
@@ -578,19 +601,21 @@ ALPHAS = [0.0, 0.2, 0.5, 0.83, 0.97, 1.0]
 def mean(expected, case):
     """is the mean of the tokens of all ways that a step can go"""
     ks = (0, 1, 2, 5, 9)
-    given = [[float(expected(alpha, k)) for k in ks] for alpha in ALPHAS]
+    found = of_each(expected, [(alpha, k) for alpha in ALPHAS for k in ks])
+    given = torch.tensor([float(each) for each in found]).double().view(len(ALPHAS), len(ks))
     ways = [
         [sum((n + 1) * a**n * (1 - a if n < k else 1) for n in range(k + 1)) for k in ks]
         for a in ALPHAS
     ]
     what = f"tokens for alpha = {ALPHAS} and k = {list(ks)}"
-    case.equal(torch.tensor(given).double(), torch.tensor(ways).double(), what)
+    case.equal(given, torch.tensor(ways).double(), what)
 
 
 @check(expected_tokens, see="How many tokens a step adds")
 def always_right(expected, case):
     """is k + 1 for a draft that is always right, and 1 without one"""
-    given = [float(expected(1.0, k)) for k in range(8)] + [float(expected(0.4, 0))]
+    found = of_each(expected, [*((1.0, k) for k in range(8)), (0.4, 0)])
+    given = [float(each) for each in found]
     wanted = [float(k + 1) for k in range(8)] + [1.0]
     case.equal(
         torch.tensor(given), torch.tensor(wanted), "tokens for alpha = 1, k = 0 … 7; and k = 0"
@@ -609,7 +634,7 @@ def best_by_hand(alpha: float, cost: float, most: int) -> int:
 
 def compare_lengths(case: Case, choose, questions: list[tuple], what: str) -> None:
     """Compare the best lengths."""
-    given = [number(choose(*each), "the length") for each in questions]
+    given = [number(length, "the length") for length in of_each(choose, questions)]
     wanted = [best_by_hand(*each, *([32] if len(each) == 2 else [])) for each in questions]
     same(case, given, wanted, what)
 
@@ -676,8 +701,7 @@ def different_numbers(engines, case):
     engine = engines(model, 80, 4, k=4, propose=SmallDraft(drafts_of))
     begun = [number(engine.add(prompt, Sampling(21)), "add") for prompt in prompts]
     rows, counts = {each: [] for each in begun}, []
-    for _ in range(6):
-        found = pairs(engine.step(), "step")
+    for found in steps_of(engine, 6):
         for each, token in found:
             rows.setdefault(each, []).append(token)
         counts.append([sum(each == one for one, _ in found) for each in begun])
@@ -686,6 +710,12 @@ def different_numbers(engines, case):
     compare_tokens(case, [rows[each] for each in begun], expected, "tokens of three sequences")
     wanted = counts_by_hand(prompts, whole, drafts_of)
     same(case, flat(counts), flat(wanted), "tokens of each sequence in each of six steps")
+
+
+@together
+def steps_of(engine, count: int) -> list[list[tuple[int, ...]]]:
+    """Take steps: the tokens of each."""
+    return [pairs(engine.step(), "step") for _ in range(count)]
 
 
 def counts_by_hand(prompts: list, whole: list, drafts_of: list, k: int = 4) -> list[list[int]]:
@@ -708,6 +738,17 @@ def wrong_drafts(prompts: list, whole: list, every: int) -> SmallDraft:
     return SmallDraft([partly(text, right, every) for text, right in parts])
 
 
+@together
+def kept_of(engine, sequences: list[int]) -> tuple[list[int], list[int]]:
+    """Read of some sequences their tokens but the last, and what is kept; then the free blocks."""
+    lengths, kept = [], []
+    for each in sequences:
+        lengths.append(len(numbers(record(engine, each).tokens, "tokens")) - 1)
+        length, *blocks = tables(engine, each)[0]
+        kept += [length, len(blocks), number(record(engine, each).computed, "computed")]
+    return lengths, [*kept, free_blocks(engine)]
+
+
 @check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
 def gives_back(engines, case):
     """keeps blocks only for what is computed of each sequence's own tokens"""
@@ -718,19 +759,10 @@ def gives_back(engines, case):
     found, expected = [], []
     for _ in range(7):
         engine.step()
-        free = 40
-        for each in begun:
-            length = len(numbers(record(engine, each).tokens, "tokens")) - 1
-            length_of_table, *blocks = tables(engine, each)[0]
-            found += [
-                length_of_table,
-                len(blocks),
-                number(record(engine, each).computed, "computed"),
-            ]
-            expected += [length, math.ceil(length / 2), length]
-            free -= math.ceil(length / 2)
-        found.append(free_blocks(engine))
-        expected.append(free)
+        lengths, kept = kept_of(engine, begun)
+        found += kept
+        expected += flat([[length, math.ceil(length / 2), length] for length in lengths])
+        expected.append(40 - sum(math.ceil(length / 2) for length in lengths))
     what = "length of the table, blocks, computed, of two; free blocks; after each of seven steps"
     same(case, found, expected, what)
 
