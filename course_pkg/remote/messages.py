@@ -58,6 +58,13 @@ _DTYPES = {
     for name in f"bool {_NUMBERS} complex64 complex128 float8_e4m3fn float8_e5m2".split()
 }
 
+# As what the bytes of other kinds are read.
+_NOT_IN_NUMPY = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
+
 
 class WireError(CheckingError):
     """A value cannot be sent, or the bytes received are not a message."""
@@ -330,10 +337,9 @@ def _order(tensor: Tensor) -> list[int]:
 def _to_bytes(tensor: Tensor, order: list[int]) -> bytes:
     """Give the numbers of a tensor in the order of these axes, the last one fastest."""
     dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
-    dense = dense.permute(order)
-    # A copy, because torch calls a single entry contiguous whatever its stride, and view does not.
-    dense = dense.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    return dense.reshape(-1).view(torch.uint8).numpy().tobytes()
+    if tensor.dtype in _NOT_IN_NUMPY:
+        dense = dense.view(_NOT_IN_NUMPY[tensor.dtype])
+    return dense.permute(order).numpy(force=True).tobytes()
 
 
 def _checked(spec: object) -> dict:
@@ -369,19 +375,20 @@ def _bytes_of(spec: dict) -> int:
 
 def _to_tensor(spec: dict, data: bytearray) -> Tensor:
     """Make a tensor of the described kind; one that is not a leaf comes without its history."""
-    numbers = (
-        torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    )
     dtype = _DTYPES[spec["dtype"]]
     # A byte that is neither 0 nor 1 is no truth value, and undefined behaviour if taken for one.
-    tensor = numbers != 0 if dtype == torch.bool else numbers.view(dtype)
+    read_as = torch.uint8 if dtype == torch.bool else dtype
+    tensor = torch.frombuffer(data, dtype=read_as) if data else torch.empty(0, dtype=read_as)
+    if dtype == torch.bool:
+        tensor = tensor != 0
     order = spec["order"]
     tensor = tensor.reshape([spec["shape"][axis] for axis in order])
-    tensor = tensor.permute([order.index(axis) for axis in range(len(order))])
+    if order != sorted(order):
+        tensor = tensor.permute([order.index(axis) for axis in range(len(order))])
     requires_grad = spec["requires_grad"] and spec["leaf"]
     if spec["parameter"]:
         return nn.Parameter(tensor, requires_grad)
-    return tensor.requires_grad_(requires_grad)
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def _exactly(stream: Source, count: int, or_nothing: bool = False) -> bytearray:
