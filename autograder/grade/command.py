@@ -30,7 +30,7 @@ from autograder.grade.provisioner import sweep
 from autograder.grade.repaired import Repair, all_checks, confirmed
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import Step, Verdict, steps
-from autograder.grade.workers import Result, Task, on_dask
+from autograder.grade.workers import Result, Task, freeze, on_dask
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,6 +115,7 @@ class Batch:
     def run(self) -> int:
         """Grade what has no scores yet, or not the right ones."""
         sweep()
+        freeze()
         students = self._students()
         self.recorder.notice()
         graded = self.recorder.graded()

@@ -1,12 +1,17 @@
 """Write verdicts into the gradebook: one process, one student at a time, nbgrader's converter."""
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
+from nbgrader import api
 from nbgrader.apps.api import NbGraderAPI
+from sqlalchemy import create_engine
 from sqlalchemy.exc import SAWarning
 from traitlets.config import PyFileConfigLoader
 
@@ -67,7 +72,7 @@ class Recorder:
         """
         state = _state(submission, key) if key else None
         self._marker(submission).unlink(missing_ok=True)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _one_engine():
             # nbgrader makes objects that it does not keep; nothing is lost by it.
             warnings.filterwarnings("ignore", "Object of type .* not in session", SAWarning)
             result = self._api.autograde(self._assignment, submission.student, force=True)
@@ -113,6 +118,23 @@ class Recorder:
 
     def _marker(self, submission: Submission) -> Path:
         return self._course.work / "graded" / self._assignment / f"{submission.student}.json"
+
+
+_engine = functools.cache(create_engine)
+
+
+@contextlib.contextmanager
+def _one_engine() -> Iterator[None]:
+    """Let nbgrader open the gradebook with an engine that is kept, and its statements with it.
+
+    It opens the gradebook a dozen times for each student, and an engine of SQLAlchemy's compiles
+    every statement once. Closing the gradebook closes the engine's connections as before.
+    """
+    api.create_engine = _engine
+    try:
+        yield
+    finally:
+        api.create_engine = create_engine
 
 
 def _state(submission: Submission, key: str) -> dict[str, str]:

@@ -63,12 +63,12 @@ def run(task: Task) -> Verdict:
         try:
             return judge(task.assignment, task.plan, task.steps, files, task.inputs)
         finally:
-            _freeze()
+            freeze()
 
 
 @functools.cache
-def _freeze() -> None:
-    """Spare the garbage collector all that the first submission has loaded: it stays for good."""
+def freeze() -> None:
+    """Spare the garbage collector all that is loaded by now: it stays for good."""
     gc.collect()
     gc.freeze()
 

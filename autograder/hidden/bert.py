@@ -47,6 +47,7 @@ from course_pkg.checks.bert import (
     losses,
     made,
     masked,
+    masked_often,
     mlm_weights,
     nsp_weights,
     pointed,
@@ -62,6 +63,7 @@ from course_pkg.checks.bert import (
     texts_to_mask,
     two_logits,
     word_scores,
+    wrong_pairs,
 )
 
 
@@ -146,7 +148,8 @@ def each_on_its_own(mask, case):
         )
     ends = chosen[:, [0, -1]].sum(dim=0)
     case.that(ends.min() > 0, "The first and the last word should be chosen too, yours never are.")
-    counts = [int((masked(case, mask, tokens[:1])[1] != -100).sum()) for _ in range(30)]
+    runs = masked_often(case, mask, tokens[:1], 30)
+    counts = [int((goals != -100).sum()) for _, goals in runs]
     case.that(
         max(counts) - min(counts) > 5,
         f"Of 300 words some 45 should be chosen, sometimes 35 and sometimes 55; yours chooses from "
@@ -157,10 +160,8 @@ def each_on_its_own(mask, case):
 @check(mask_tokens, see="15 percent, then 80, 10 and 10")
 def short(mask, case):
     """leaves a text of one word as it is most of the time"""
-    tokens, chosen = torch.tensor([[2, 9, 3]]), 0
-    for _ in range(80):
-        _, goals = masked(case, mask, tokens)
-        chosen += int((goals != -100).sum())
+    runs = masked_often(case, mask, torch.tensor([[2, 9, 3]]), 80)
+    chosen = sum(int((goals != -100).sum()) for _, goals in runs)
     case.that(
         chosen < 35,
         f"Of 80 texts of one word 12 should have a target (at most 34 by chance), yours {chosen}.",
@@ -247,7 +248,7 @@ def coins(draw, case):
         f"The share of targets that equal the one before should be 0.5 (± 0.056 by chance), yours "
         f"is {same:.3f}.",
     )
-    counts = [sum(drawn_pairs(case, draw, documents, places, 6)[1]) for _ in range(30)]
+    counts = wrong_pairs(draw, documents, places, 6, 30, {"generator": case.generator})
     case.that(
         len(set(counts)) > 2,
         f"Of 6 pairs not always {counts[0]} should be wrong, yours gives {sorted(set(counts))}.",

@@ -71,7 +71,8 @@ class Case:
         lengths = torch.cat([torch.tensor([T, 1]), self.integers(1, T + 1, B - 2)])
         return lengths[torch.randperm(B, generator=self.generator)]
 
-    def unpack(self, value: object, *names: str) -> tuple:
+    @staticmethod
+    def unpack(value: object, *names: str) -> tuple:
         """Split a result that should be a tuple of `names`.
 
         Raises:

@@ -441,4 +441,6 @@ def _has_numbers_and_texts(value: Iterable) -> bool:
 
 def _same(a: Tensor, b: Tensor) -> bool:
     a = a.detach()
-    return torch.equal(a, b) or a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+    if torch.equal(a, b):
+        return True
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

@@ -48,3 +48,9 @@ def together(function: _Function) -> _Function:
 def of_each(call, inputs: list[tuple]) -> list:
     """Call something of a student's with each of several arguments."""
     return [call(*each) for each in inputs]
+
+
+@together
+def repeated(call, times: int, *args, **kwargs) -> list:
+    """Call something of a student's several times with the same arguments."""
+    return [call(*args, **kwargs) for _ in range(times)]

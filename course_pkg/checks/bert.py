@@ -25,6 +25,7 @@ from course_pkg.bert import (
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import repeated, together
 
 # tf_idf
 
@@ -103,7 +104,17 @@ def masked(
 ) -> tuple[Tensor, Tensor]:
     """Call a student's mask_tokens, and demand whole numbers of the right shape."""
     options.setdefault("generator", case.generator)
-    result = mask(tokens, *numbers, V, **options)
+    return demand_masked(case, tokens, mask(tokens, *numbers, V, **options))
+
+
+def masked_often(case: Case, mask, tokens: Tensor, times: int) -> list[tuple[Tensor, Tensor]]:
+    """Call a student's mask_tokens several times."""
+    results = repeated(mask, times, tokens, SPECIAL, MASK, WORDS, generator=case.generator)
+    return [demand_masked(case, tokens, result) for result in results]
+
+
+def demand_masked(case: Case, tokens: Tensor, result: object) -> tuple[Tensor, Tensor]:
+    """Demand whole numbers of the tokens' shape."""
     inputs, targets = case.unpack(result, "inputs", "targets")
     for name, given in (("inputs", inputs), ("targets", targets)):
         case.shape(given, tuple(tokens.shape), name)
@@ -202,7 +213,17 @@ def drawn_pairs(
 ) -> tuple[list[tuple[tuple[int, int], tuple[int, int]]], list[int]]:
     """Call a student's next_sentence_pairs; find out where the sentences come from."""
     options.setdefault("generator", case.generator)
-    pairs, goals = case.unpack(draw(documents, B, **options), "pairs", "targets")
+    places_of, goals = where_from(draw, documents, places, B, options)
+    quarters = (places_of[n::4] for n in range(4))
+    return [((d, s), (e, t)) for d, s, e, t in zip(*quarters, strict=True)], goals
+
+
+@together
+def where_from(
+    draw, documents: list, places: dict, B: int, options: dict
+) -> tuple[list[int], list[int]]:
+    """Draw pairs: document and place of the first sentence and of the second, for each; targets."""
+    pairs, goals = Case.unpack(draw(documents, B, **options), "pairs", "targets")
     if isinstance(goals, Tensor):
         goals = goals.tolist()
     for name, given in (("pairs", pairs), ("targets", goals)):
@@ -210,19 +231,23 @@ def drawn_pairs(
             raise Failure(f"{name} should be a list of {B}, yours is {describe(given)}.")
     if any(goal not in (0, 1) for goal in goals):
         raise Failure("targets should hold 0 and 1 only, yours hold something else.")
-    found = []
+    found: list[int] = []
     for pair in pairs:
-        places_of = []
-        for sentence in case.unpack(pair, "first", "second"):
+        for sentence in Case.unpack(pair, "first", "second"):
             sentence = sentence.tolist() if isinstance(sentence, Tensor) else sentence
             place = places.get(sentence[0]) if isinstance(sentence, (list, tuple)) else None
             if place is None or list(sentence) != documents[place[0]][place[1]]:
                 raise Failure(
                     f"Every pair should hold two whole sentences, yours has {sentence!r:.40}."
                 )
-            places_of.append(place)
-        found.append(tuple(places_of))
+            found += place
     return found, list(goals)
+
+
+@together
+def wrong_pairs(draw, documents: list, places: dict, B: int, times: int, options: dict) -> list:
+    """Draw pairs several times; count each time those whose second sentence does not follow."""
+    return [sum(where_from(draw, documents, places, B, options)[1]) for _ in range(times)]
 
 
 @check(next_sentence_pairs, weight=2, see="Does the second sentence follow")
