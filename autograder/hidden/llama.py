@@ -1,8 +1,11 @@
 """Hidden checks of llama: other sizes, gradients, extremes, and what is kept or changed."""
 
+import itertools
+
 import torch
 
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import of_each
 from course_pkg.checks.llama import (
     ANGLES,
     LLAMA_2_7B,
@@ -276,13 +279,10 @@ def one_position(mask, case):
 @check(sliding_window_mask, weight=2, see="A window that slides")
 def everything(mask, case):
     """agrees with two loops for many sizes"""
-    for T in (1, 2, 7):
-        for window in (None, 1, 2, 5, 12):
-            for sinks in (0, 1, 3, 20):
-                for past in (0, 1, 6):
-                    wanted = may_see(T, window, sinks, past)
-                    what = f"mask({T}, {window}, {sinks}, {past})"
-                    case.equal(mask(T, window, sinks, past), wanted, what)
+    every = (1, 2, 7), (None, 1, 2, 5, 12), (0, 1, 3, 20), (0, 1, 6)
+    sizes = list(itertools.product(*every))  # T, window, sinks, past
+    for each, given in zip(sizes, of_each(mask, sizes), strict=True):
+        case.equal(given, may_see(*each), f"mask({', '.join(map(str, each))})")
 
 
 @check(LlamaAttention, see="Attention as Llama has it")

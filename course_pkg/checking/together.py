@@ -45,9 +45,9 @@ def together(function: _Function) -> _Function:
 
 
 @together
-def of_each(call, inputs: list[tuple]) -> list:
-    """Call something of a student's with each of several arguments."""
-    return [call(*each) for each in inputs]
+def of_each(call, inputs: list[tuple] | list[dict]) -> list:
+    """Call something of a student's with each of several arguments, by position or by name."""
+    return [call(**each) if isinstance(each, dict) else call(*each) for each in inputs]
 
 
 @together

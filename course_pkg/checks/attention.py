@@ -26,6 +26,7 @@ from course_pkg.attention import (
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, forbid
+from course_pkg.checking.together import of_each
 
 for _exercise in (
     scaled_dot_attention,
@@ -678,8 +679,7 @@ SIZES = [(5, 3, 3), (12, 4, 5), (9, 10, 7), (30, 2, 3), (17, 6, 9), (2, 5, 3), (
 def demand_counts(case: Case, cost, layer: str, count: str, expected: list[float]) -> None:
     """Demand one of the student's counts at all SIZES; name the first size where it is wrong."""
     found = []
-    for size in SIZES:
-        result = cost(*size)
+    for result in of_each(cost, SIZES):
         row = result.get(layer) if isinstance(result, dict) else None
         value = row.get(count) if isinstance(row, dict) else None
         case.that(

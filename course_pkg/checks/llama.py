@@ -12,6 +12,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, RMS_NORM, forbid
+from course_pkg.checking.together import of_each
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.positions import ANGLES, rotated
 from course_pkg.llama import (
@@ -842,8 +843,7 @@ def weights_of(
 def demand_count(case: Case, count, name: str) -> None:
     """Demand one of the numbers for all MODELS."""
     found, expected = [], []
-    for model in MODELS:
-        result = count(**model)
+    for model, result in zip(MODELS, of_each(count, MODELS), strict=True):
         number = result.get(name) if isinstance(result, dict) else None
         case.that(
             isinstance(number, (int, float)),

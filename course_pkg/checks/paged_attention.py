@@ -9,7 +9,7 @@ from torch.nn import functional
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import together
+from course_pkg.checking.together import of_each, together
 from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -465,8 +465,7 @@ def beyond_the_end(copy, case):
 def named(case: Case, hashes, texts: list[list[int]], S: int) -> list[list]:
     """Name the blocks of some texts; demand the right number of names."""
     found = []
-    for text in texts:
-        names = hashes(list(text), S)
+    for names in of_each(hashes, [(list(text), S) for text in texts]):
         if not isinstance(names, (list, tuple)):
             raise Failure(f"should return a list of names, yours is {describe(names)}.")
         found.append(list(names))
@@ -536,6 +535,7 @@ def look_up(cache, name: str) -> int:
     return -1 if block is None else number(block, "find")
 
 
+@together
 def found_among(cache, names: str) -> list[int]:
     """Look names up and free what was found at once: 1 for each that is there."""
     found = []
@@ -547,6 +547,7 @@ def found_among(cache, names: str) -> list[int]:
     return found
 
 
+@together
 def filled(caches, names: str, blocks: int) -> tuple:
     """Make a cache whose first blocks have names; all are still in use."""
     cache = caches(blocks)

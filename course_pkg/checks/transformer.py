@@ -12,6 +12,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallTranslator
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import TRANSFORMER, forbid
+from course_pkg.checking.together import of_each
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.transformer import (
     DecoderLayer,
@@ -486,8 +487,7 @@ def torchs_counts(
 def compare_counts(case: Case, count, models: list[tuple], kind: str) -> None:
     """Demand one of the student's counts for each of some models."""
     given = []
-    for sizes in models:
-        found = count(*sizes)
+    for found in of_each(count, models):
         value = found.get(kind) if isinstance(found, dict) else None
         case.that(
             isinstance(value, (int, float)),
@@ -547,7 +547,7 @@ def settings(count, case):
 
 def rates(case: Case, schedule, steps: list[int], D: int, warmup: int) -> Tensor:
     """Ask for the learning rates of some steps."""
-    given = [schedule(step, D, warmup) for step in steps]
+    given = of_each(schedule, [(step, D, warmup) for step in steps])
     for rate in given:
         case.equal(rate, torch.as_tensor(rate).real.double(), "learning rate")
     return torch.tensor([float(rate) for rate in given], dtype=torch.float64)

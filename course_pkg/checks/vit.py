@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import TRANSFORMER, forbid
+from course_pkg.checking.together import of_each
 from course_pkg.vit import (
     PatchEmbedding,
     ViT,
@@ -425,8 +426,7 @@ def torchs_count(part: str, size, P: int, C: int, D: int, L: int, classes: int, 
 def compare_counts(case: Case, count, models: list[tuple], part: str) -> None:
     """Compare one part's count, for several models at once."""
     given, expected = [], []
-    for settings in models:
-        counts = count(*settings)
+    for settings, counts in zip(models, of_each(count, models), strict=True):
         keys = sorted(counts) if isinstance(counts, dict) else counts
         case.that(
             keys == sorted(PARTS), f"The keys should be {', '.join(PARTS)}, yours are {keys}."
