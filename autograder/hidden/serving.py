@@ -23,6 +23,7 @@ from course_pkg.checks.serving import (
     compare_runs,
     compare_tokens,
     free_blocks,
+    plain_tokens,
     queues,
     run,
     search,
@@ -31,7 +32,6 @@ from course_pkg.checks.serving import (
     small_model,
     texts,
 )
-from course_pkg.inference.models import generate_uncached
 from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
 from course_pkg.serving import (
     BeamCore,
@@ -306,7 +306,7 @@ def nothing_to_do(runners, case):
 def joins_late(engines, case):
     """adds the same tokens to a prompt that comes while another is continued"""
     model, prompts = small_model(case), texts(case, 4, 9)
-    expected = [generate_uncached(model, prompt, 16) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 16) for prompt in prompts]
     engine, rows = engines(model, 20, 4), {}
     for prompt in prompts:
         rows[number(engine.add(prompt), "add")] = []
@@ -322,7 +322,7 @@ def joins_late(engines, case):
 def forks_of_forks(engines, case):
     """lets forks of forks go on as their parents do, and forgets what is aborted"""
     model, prompts = small_model(case), texts(case, 6, 3)
-    expected = generate_uncached(model, prompts[0], 9)
+    expected = plain_tokens(model, prompts[0], 9)
     engine = engines(model, 20, 4)
     first, other = (number(engine.add(prompt, Sampling(9)), "add") for prompt in prompts)
     engine.step()
@@ -349,7 +349,7 @@ def narrow(engines, case):
     different = len(set(map(tuple, found[0])))
     case.that(different > 1, "Samples should differ, yours are all the same.")
     prompts = texts(case, 3, 4)
-    expected = [generate_uncached(model, prompt, 8) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 8) for prompt in prompts]
     rows = serve(case, engines(model, 6, 2, most=2, budget=2), prompts, Sampling(8))
     compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
 
@@ -376,7 +376,7 @@ def refuses_settings(engines, case):
     same(case, [len(rows[0])], [1], "tokens added when one is wanted")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
     rows = serve(case, engine, [prompt], Sampling(4))
-    compare_tokens(case, rows, [generate_uncached(model, prompt, 4)], "tokens afterwards")
+    compare_tokens(case, rows, [plain_tokens(model, prompt, 4)], "tokens afterwards")
     (fits,) = texts(case, 60)
     rows = serve(case, engines(model, 16, 4), [fits], Sampling(4))
     same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
@@ -386,7 +386,7 @@ def refuses_settings(engines, case):
 def no_numbers(engines, case):
     """is as it was when the model gives no numbers for one of several sequences"""
     model, prompts = small_model(case), texts(case, 4, 7)
-    expected = generate_uncached(model, prompts[0], 5)
+    expected = plain_tokens(model, prompts[0], 5)
     model[1][9] = math.nan  # nobody can go on beyond position 9
     engine = engines(model, 20, 2)
     first, second = (engine.add(prompt, Sampling(5)) for prompt in prompts)
@@ -410,7 +410,7 @@ def no_numbers(engines, case):
 def cached_prompts(engines, case):
     """adds the same tokens to a prompt that it has seen before"""
     model, (prompt,) = small_model(case), texts(case, 8)
-    expected = [generate_uncached(model, prompt, 5)]
+    expected = [plain_tokens(model, prompt, 5)]
     engine = engines(model, 12, 4)
     for time in ("first", "second", "third"):
         rows = serve(case, engine, [prompt], Sampling(5))
@@ -441,7 +441,7 @@ def all_ended(choose, case):
 def beside_others(engines, case):
     """finds the same beams beside other requests and with little memory, and disturbs nobody"""
     model, prompts = small_model(case, V=7, calls=900), texts(case, 4, 6, 5, V=7)
-    plain = [generate_uncached(model, prompt, 9) for prompt in prompts[1:]]
+    plain = [plain_tokens(model, prompt, 9) for prompt in prompts[1:]]
     sampling = Sampling(7, 2, beams=3)
     expected = [row for row, _ in search_by_hand(model, prompts[0], sampling)]
     for settings in ({}, {"most": 5, "budget": 5}):
@@ -486,7 +486,7 @@ def refused_as_a_whole(engines, case):
     same(case, [place for place, _, _ in own], [0, 1, 1], "prompts of a stream of 1 and 2 tokens")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
     rows, _ = added(case, engine.generate(prompts[:1], Sampling(4)))
-    compare_tokens(case, rows, [generate_uncached(model, prompts[0], 4)], "tokens afterwards")
+    compare_tokens(case, rows, [plain_tokens(model, prompts[0], 4)], "tokens afterwards")
 
 
 @check(Engine, see="Tokens as soon as they are there")
@@ -513,7 +513,7 @@ def left_alone(engines, case):
     seen = [next(kept, (0, 0, -1)), next(left, (0, 0, -1)), next(kept, (0, 0, -1))]
     left.close()
     seen = pairs([seen[0], seen[2], *itertools.islice(kept, 9)], "the stream", 3)
-    plain = generate_uncached(model, prompts[0], 5)
+    plain = plain_tokens(model, prompts[0], 5)
     compare_tokens(case, [[token for _, _, token in seen]], [plain], "tokens of the other one")
     found = [free_blocks(engine), *queues(engine.scheduler)]
     same(case, found, [20, -1], "free blocks, running, -1, waiting at the end")
@@ -527,7 +527,7 @@ def own_limits(engines, case):
     sampling = [Sampling(count) for count in counts]
     rows, _ = added(case, engines(model, 20, 4).generate(prompts, sampling))
     pairs_of = zip(prompts, counts, strict=True)
-    expected = [generate_uncached(model, prompt, count) for prompt, count in pairs_of]
+    expected = [plain_tokens(model, prompt, count) for prompt, count in pairs_of]
     compare_tokens(case, rows, expected, f"tokens with counts {counts}")
 
 
@@ -535,7 +535,7 @@ def own_limits(engines, case):
 def takes_samples(engines, case):
     """hands out the tokens of each sample once, in their order"""
     model, (prompt,) = small_model(case), texts(case, 4)
-    plain = generate_uncached(model, prompt, 4)
+    plain = plain_tokens(model, prompt, 4)
     engine = engines(model, 20, 4)
     request, seen = engine.add(prompt, Sampling(4, samples=2)), []
     for count in (1, 2, 1):

@@ -14,6 +14,7 @@ from course_pkg.checks.serving import (
     compare_tokens,
     free_blocks,
     listed,
+    plain_tokens,
     run,
     serve,
     small_model,
@@ -60,7 +61,6 @@ from course_pkg.checks.speculative import (
     written,
     wrong_drafts,
 )
-from course_pkg.inference.models import generate_uncached
 from course_pkg.inference.requests import NeverFits, Sampling
 from course_pkg.speculative import (
     LatentAttention,
@@ -363,7 +363,7 @@ def stops_at_token_0(engines, case):
     prompts = [[order[x] for x in text] for text in prompts]
     engine = engines(exchanged, 40, 4, k=4, propose=SmallDraft(known(exchanged, prompts, 12)))
     rows = serve(case, engine, prompts, Sampling(12, 0))
-    expected = [generate_uncached(exchanged, prompt, 12, 0) for prompt in prompts]
+    expected = [plain_tokens(exchanged, prompt, 12, 0) for prompt in prompts]
     compare_tokens(case, rows, expected, "tokens with stop token 0")
 
 

@@ -156,8 +156,8 @@ class SmallServed(tuple):
             raise RuntimeError("the model was called too often: does the engine ever finish?")
         X = embedding[tokens] + places[positions]
         for layer in range(len(W_Q)):
-            heads = [torch.tensordot(X, W[layer], 1) for W in (W_Q, W_K, W_V)]
-            X = X + torch.tensordot(attend(layer, *heads), W_O[layer], 2)
+            heads = [(X @ W[layer].flatten(1)).unflatten(1, W.shape[2:]) for W in (W_Q, W_K, W_V)]
+            X = X + attend(layer, *heads).flatten(1) @ W_O[layer].flatten(0, 1)
         X = X[rows]
         return 4 * (X / X.norm(dim=1, keepdim=True)) @ embedding.T
 

@@ -202,10 +202,10 @@ def _failure(check: Check, student: Student, inputs: int) -> Failure | None:
     except CheckingError:
         raise
     except Exception as error:  # the reference passes, so it is the student's result that is odd
-        failure = odd(error)
-        failure.message = where + failure.message
-        failure.__cause__ = error
-        return failure
+        strange = odd(error)
+        strange.message = where + strange.message
+        strange.__cause__ = error
+        return strange
     return None
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.data.text import words
 from course_pkg.gpt import (
@@ -76,6 +77,7 @@ def overlapping(merge, case):
     )
 
 
+@once
 def learned(counts: dict[bytes, int], merges: int) -> list[tuple[int, int]]:
     """Learn merges the slow way: count everything again after each."""
     texts = {word: word.decode("latin-1") for word in counts}
@@ -143,6 +145,7 @@ def any_bytes(merges, case):
     same_list(case, merges(counts, 12), learned(counts, 12), "merges of any bytes")
 
 
+@once
 def spelled(text: bytes, merges: list[tuple[int, int]]) -> list[int]:
     """Encode the slow way: apply all merges to every word, in the order they were learned in."""
     found = []
@@ -706,6 +709,7 @@ def options(writer, case):
         case.equal(found, allowed, f"which tokens are drawn with top_k {k} and top_p {p}")
 
 
+@once
 def ends(written: Tensor, stop: int) -> dict[int, int]:
     """Tell after how many tokens each row has its first stop; rows without one are left out."""
     first = {row: (tokens == stop).nonzero() for row, tokens in enumerate(written)}

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
+from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, Rule, forbid
 from course_pkg.linear_attention import (
@@ -145,6 +146,7 @@ def continues(attend, case):
     demand_sums(case, attend(*cut, state), expected, *memorised(K, V))
 
 
+@once
 def replaced(
     Q: Tensor, K: Tensor, V: Tensor, beta: Tensor, S: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -213,6 +215,7 @@ def writes_nothing(write, case):
     demand_run(case, write(Q, K, V, 0 * beta, S), (Q @ S, S))
 
 
+@once
 def decayed(
     Q: Tensor, K: Tensor, V: Tensor, decay: Tensor, S: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, RMS_NORM, forbid
 from course_pkg.checking.together import of_each
@@ -447,6 +448,7 @@ def keys_and_values(
     return rotated(K, base=base), V
 
 
+@once
 def attended(
     state: dict[str, Tensor],
     H: int,
@@ -695,6 +697,7 @@ def model_state(
     return state if tied else state | {"W_head": case.randn(D, V) * 2 / D**0.5}
 
 
+@once
 def scored(state: dict[str, Tensor], tokens: Tensor, **options) -> Tensor:
     """Compute the logits of a Llama made of torch's functions."""
     X = functional.embedding(tokens, state["token.weight"])
@@ -1199,6 +1202,7 @@ def demand_gradients(case: Case, ours, leaves: dict[str, Tensor]) -> None:
         case.gradient(found[name], leaf.grad, name)
 
 
+@once
 def mixed(state: dict[str, Tensor], X: Tensor, k: int, capacity: int | None = None) -> Tensor:
     """Send one token after the other through its experts, one after the other."""
     D, E = state["W_router"].shape

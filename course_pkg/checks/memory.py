@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.case import Case
+from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import Rule, forbid
 from course_pkg.memory import (
@@ -862,6 +863,7 @@ def painted(weights: Weights, h: Tensor, N: int, A: int) -> Tensor:
     return torch.einsum("iy,ij,jx->yx", F_Y, patch, F_X) / gamma
 
 
+@once
 def drawn(weights: Weights, z: Tensor, N: int, A: int) -> list[Tensor]:
     """Draw one picture from its codes; give the canvas after each step, in logits."""
     H = weights["patch.weight"].shape[1]
@@ -874,6 +876,7 @@ def drawn(weights: Weights, z: Tensor, N: int, A: int) -> list[Tensor]:
     return canvases
 
 
+@once
 def cost(weights: Weights, x: Tensor, noise: Tensor, N: int) -> tuple[Tensor, Tensor]:
     """Compute both parts of the loss of one picture; the oracle of `forward`."""
     A, H = len(x), weights["patch.weight"].shape[1]

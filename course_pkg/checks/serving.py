@@ -10,6 +10,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import steps
 from course_pkg.checking.models import SmallServed
+from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import together
 from course_pkg.checks.paged_attention import (
@@ -38,6 +39,7 @@ from course_pkg.serving import (
 )
 
 STEPS = 300  # more than any engine of these checks may take
+plain_tokens = once(generate_uncached)
 
 
 class Driver:
@@ -568,7 +570,7 @@ def free_blocks(engine) -> int:
 def plain_generation(engines, case):
     """adds the tokens that plain generation adds to each prompt alone"""
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
-    expected = [generate_uncached(model, prompt, 6) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 6) for prompt in prompts]
     for S, settings in ((4, {}), (1, {}), (4, {"most": 3, "budget": 5})):
         rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(6))
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
@@ -578,9 +580,9 @@ def plain_generation(engines, case):
 def stops(engines, case):
     """ends a sequence with its stop token, and gives its blocks back"""
     model, prompts = small_model(case), texts(case, 5, 3)
-    plain = [generate_uncached(model, prompt, 8) for prompt in prompts]
+    plain = [plain_tokens(model, prompt, 8) for prompt in prompts]
     stop = plain[0][3]
-    expected = [generate_uncached(model, prompt, 8, stop) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 8, stop) for prompt in prompts]
     engine = engines(model, 12, 4)
     rows = serve(case, engine, prompts, Sampling(8, stop))
     compare_tokens(case, rows, expected, f"tokens with stop = {stop}")
@@ -590,6 +592,7 @@ def stops(engines, case):
     same(case, [free_blocks(engine)], [12], "free blocks at the end")
 
 
+@once
 def sampled(model, prompt: list[int], count: int, seed: int) -> list[int]:
     """Draw tokens one by one, each after the whole text so far."""
     generator, text = torch.Generator().manual_seed(seed), list(prompt)
@@ -665,7 +668,7 @@ def aborts(engines, case):
     for each in (*numbers_of[:2], numbers_of[1], 999):
         engine.abort(each)
     rows = run(engine, {numbers_of[2]: []})
-    expected = generate_uncached(model, prompts[2], 4)[2:]
+    expected = plain_tokens(model, prompts[2], 4)[2:]
     same(case, rows.pop(numbers_of[2]), expected, "later tokens of the one that stayed")
     same(case, flat(list(rows.values())), [], "later tokens of those that left")
     reasons = [record(engine, each).reason for each in (numbers_of[0], numbers_of[1])]
@@ -783,6 +786,7 @@ def greedys_place(choose, case):
     compare_choice(case, choose, rows, inputs, 3, 1.0)
 
 
+@once
 def search_by_hand(
     model: SmallServed, prompt: list[int], sampling: Sampling
 ) -> list[tuple[list[int], float]]:
@@ -890,7 +894,7 @@ def added(case: Case, outputs: object, samples: int = 1) -> tuple[list, list]:
 def generates(engines, case):
     """continues all prompts to their ends, and says why each has ended"""
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
-    expected = [generate_uncached(model, prompt, 6) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 6) for prompt in prompts]
     engine = engines(model, 80, 4)
     rows, reasons = added(case, engine.generate(prompts, Sampling(6)))
     compare_tokens(case, rows, expected, "tokens")
@@ -903,7 +907,7 @@ def generates(engines, case):
 def little_memory(engines, case):
     """adds the same tokens when there is not enough memory for all"""
     model, prompts = small_model(case), texts(case, 7, 9, 2, 6)
-    expected = [generate_uncached(model, prompt, 7) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 7) for prompt in prompts]
     engine = engines(model, 8, 2)
     rows, _ = added(case, engine.generate(prompts, Sampling(7)))
     compare_tokens(case, rows, expected, "tokens with 8 blocks of 2")
@@ -914,7 +918,7 @@ def little_memory(engines, case):
 def streams(engines, case):
     """hands out every token in the order in which they are made"""
     model, prompts = small_model(case), texts(case, 6, 2, 5)
-    expected = [generate_uncached(model, prompt, 4) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 4) for prompt in prompts]
     engine = engines(model, 20, 4)
     engine.add([1, 2, 3], Sampling(3))
     events = pairs(engine.stream(prompts, Sampling(4)), "the stream", 3)
@@ -926,7 +930,7 @@ def streams(engines, case):
 def takes(engines, case):
     """keeps for each request what is added in steps that were made for another"""
     model, prompts = small_model(case), texts(case, 3, 6)
-    first, second = (generate_uncached(model, prompt, 5) for prompt in prompts)
+    first, second = (plain_tokens(model, prompt, 5) for prompt in prompts)
     engine = engines(model, 20, 4)
     begun = engine.add(prompts[0], Sampling(5))
     engine.step()
@@ -941,7 +945,7 @@ def takes(engines, case):
 def take_turns(engines, case):
     """gives each of two streams its own tokens, and makes no step that nobody asked for"""
     model, prompts = small_model(case), texts(case, 3, 6)
-    expected = [generate_uncached(model, prompt, 5) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 5) for prompt in prompts]
     engine, rows = engines(model, 20, 4), ([], [])
     streams = [steps(engine.stream, [prompt], Sampling(5)) for prompt in prompts]
     for turn in range(5):

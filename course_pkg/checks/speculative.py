@@ -11,6 +11,7 @@ from torch.nn import functional
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.models import SmallDraft, SmallReader
+from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import of_each, together
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
@@ -21,13 +22,13 @@ from course_pkg.checks.serving import (
     free_blocks,
     listed,
     plain_logits,
+    plain_tokens,
     run,
     serve,
     small_model,
     texts,
 )
 from course_pkg.gpt import token_probabilities
-from course_pkg.inference.models import generate_uncached
 from course_pkg.inference.requests import Sampling
 from course_pkg.speculative import (
     LatentAttention,
@@ -262,6 +263,7 @@ def after(model: SmallReader, text: list[int], temperature: float) -> Tensor:
     return token_probabilities(logits, temperature)
 
 
+@once
 def step_by_hand(
     target: SmallReader,
     draft: SmallReader | None,
@@ -477,6 +479,7 @@ def nothing(look_up, case):
         case.that(found == [], f"The guess after {text} should be empty, yours is {found}.")
 
 
+@once
 def plain(target: SmallReader, text: list[int], count: int) -> list[int]:
     """Add the best tokens, one by one."""
     whole = list(text)
@@ -622,6 +625,7 @@ def always_right(expected, case):
     )
 
 
+@once
 def best_by_hand(alpha: float, cost: float, most: int) -> int:
     """Try all lengths; a longer one must be better by more than rounding."""
     best, value = 0, 1.0
@@ -676,14 +680,14 @@ def partly(text: list[int], right: list[int], every: int, V: int = 29) -> list[i
 
 def known(model, prompts: list[list[int]], count: int) -> list[list[int]]:
     """Whole texts, as plain generation writes them."""
-    return [text + generate_uncached(model, text, count) for text in prompts]
+    return [text + plain_tokens(model, text, count) for text in prompts]
 
 
 @check(SpeculativeCore, weight=3, see="Several tokens for each of many")
 def plain_generation(engines, case):
     """adds the tokens that plain generation adds, with drafts from the text"""
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4, V=3)
-    expected = [generate_uncached(model, prompt, 16) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 16) for prompt in prompts]
     for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
         rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(16))
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
@@ -798,12 +802,13 @@ def stops(engines, case):
         stop = whole[0][5 + place]
         engine = engines(model, 40, 4, k=4, propose=SmallDraft(whole))
         rows += serve(case, engine, prompts, Sampling(12, stop))
-        expected += [generate_uncached(model, prompt, 12, stop) for prompt in prompts]
+        expected += [plain_tokens(model, prompt, 12, stop) for prompt in prompts]
         free.append(free_blocks(engine))
     compare_tokens(case, rows, expected, "tokens with four different stop tokens")
     same(case, free, [40] * 4, "free blocks at the end")
 
 
+@once
 def sampled(model, text: list[int], sampling: Sampling, guess, k: int, seed: int) -> list[int]:
     """Draw a sample without any cache, from the numbers that the engine draws."""
     generator, whole, first = torch.Generator().manual_seed(seed), list(text), True
@@ -1118,12 +1123,14 @@ def rows(unpack, case):
 # Cache
 
 
+@once
 def restored(X: Tensor, bits: int, dim: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Quantise numbers of a dtype along one axis, and bring them back."""
     Q, scale, zero = by_slices(X.to(dtype), bits, (dim,))
     return Q.double() * scale.double() + zero.double()
 
 
+@once
 def expected_keys(K: Tensor, bits: int, group: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Quantise each full group of positions by channels, and leave the others as they are."""
     pieces = [
@@ -1299,6 +1306,7 @@ def no_gradient(cache, case):
 # Paged cache
 
 
+@once
 def recorded(X: Tensor, bits: int) -> Tensor:
     """Write the records of vectors, byte by byte."""
     rows = []
@@ -1488,6 +1496,7 @@ def buffers(linear, case):
 # Rotate
 
 
+@once
 def hadamard(D: int, start: Tensor | None = None) -> Tensor:
     """Build a Hadamard matrix entry by entry: a sign for each bit that two numbers share."""
     start = torch.ones(1, 1) if start is None else start
@@ -1584,6 +1593,7 @@ def latents(state: dict[str, Tensor], X: Tensor, base: float = 10000.0) -> Tenso
     return torch.cat([C, rotated(X @ state["W_KR"], base=base)], dim=-1)
 
 
+@once
 def from_latents(state: dict[str, Tensor], X: Tensor, base: float = 10000.0) -> Tensor:
     """Attend head by head over a whole text, by torch's attention."""
     D_c, D = state["W_UK"].shape

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
+from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checks.bert import (
     below,
@@ -61,6 +62,7 @@ def visual_shapes(F_: int, D: int, prefix: str = "") -> dict[str, tuple[int, ...
     return {prefix + name: shape for name, shape in (shapes | norm_shapes("norm", D)).items()}
 
 
+@once
 def seen(state: dict[str, Tensor], features: Tensor, boxes: Tensor, regions: Tensor) -> Tensor:
     """Compute visual embeddings picture by picture; zeros where a region is not real."""
     rows = []
@@ -634,6 +636,7 @@ def agents_case(case: Case, *sizes: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     return case.randn(B, N, D_X), agents, weights
 
 
+@once
 def asked_by_agent(
     X: Tensor, agents: Tensor, weights: list[Tensor], mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -653,6 +656,7 @@ def asked_by_agent(
     return torch.stack([sum(A[i, j] * (X[j] @ V) for j in range(N)) for i in range(N)]), A
 
 
+@once
 def by_agent(X: Tensor, agents: Tensor, weights: list[Tensor], mask=None) -> tuple[Tensor, Tensor]:
     """Compute agent-aware attention of a batch."""
     parts = [asked_by_agent(x, agents, weights, mask) for x in X]
@@ -734,6 +738,7 @@ def standard(state: dict[str, Tensor], name: str, X: Tensor) -> Tensor:
     return X * state[f"{name}.weight"] + state[f"{name}.bias"]
 
 
+@once
 def triangles(state: dict[str, Tensor], z: Tensor, outgoing: bool = True) -> Tensor:
     """Compute the update triangle by triangle."""
     z = standard(state, "norm", z)
@@ -807,6 +812,7 @@ def row_shapes(D_m: int, D_z: int, D: int, H: int) -> dict[str, tuple[int, ...]]
     return shapes | linear_shapes("out", D_m, D)
 
 
+@once
 def row_by_row(state: dict[str, Tensor], H: int, m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Compute row attention head by head and residue by residue; return update and weights."""
     m, bias = standard(state, "norm_m", m), layer(state, "pair", standard(state, "norm_z", z))
