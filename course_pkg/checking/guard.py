@@ -7,7 +7,7 @@ import signal
 import sysconfig
 import threading
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,11 @@ from course_pkg.checking.rules import NOTHING, Rule
 
 SECONDS = 5.0  # for one call of a student's function; right ones take .1 s at the most
 PATIENCE = 4  # times its own time that a call may take, as others use the processor too
+TRIALS = 3  # calls in which there may be something to try: copying for nothing takes long
 DEEPEST = 40  # levels of nested containers in a result
 LONGEST_TEXT = 400  # characters of an exception's message
+# What signal.signal calls in C: the rest of it, for names of signals, takes longer than most calls.
+_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _SCALARS = (bool, int, float, complex, str, bytes)
 _NUMBERS_AND_TEXTS = {*_SCALARS, type(None)}  # a list of a million of these is soon looked through
 _PLAIN = (*_SCALARS, Tensor, np.ndarray, np.generic, torch.dtype)
@@ -83,7 +86,8 @@ class Guarded:
         self._name = name
         self._seconds = seconds
         self._place = place
-        self._tried: set[tuple] = set()  # what was called with which arguments, up to now
+        # How often something was called with which arguments, up to now; TRIALS if it was tried.
+        self._tried: Counter[tuple] = Counter()
         self._made: tuple = ()  # with which options an instance was made
         self._rule = rule
 
@@ -109,7 +113,7 @@ class Guarded:
         place = self._place
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
         way = (self._name, *self._made, *named)
-        is_tried = way not in self._tried and not kept.is_inherited(self._target)
+        is_tried = self._tried[way] < TRIALS and not kept.is_inherited(self._target)
         is_tried = is_tried and _is_plain([args, kwargs])
         before = kept.copy_of(self._target) if is_tried else None
         single = twice.copies(torch.float32, self._target, args, kwargs) if is_tried else None
@@ -126,13 +130,13 @@ class Guarded:
                 if isinstance(value, nn.Module):
                     raise self._switched(name, _contents(value)[0] != contents[name][0])
                 raise self._changed(name)
+        if is_tried:
+            self._tried[way] += 1 if before is None and single is None else TRIALS
         if before is not None:
-            self._tried.add(way)
             draws = not torch.equal(random, torch.get_rng_state())
             first = kept.FirstCall(before, self._target, args, kwargs, result, draws)
             kept.demand_nothing(self._name, self._attempt, first)
         if single is not None:
-            self._tried.add(way)
             self._repeat_in_float32(single, result, random)
         if place is not None and twin is not None:
             self._repeat(place, twin, result, random)
@@ -293,7 +297,7 @@ def _within(seconds: float, action: Callable[[], object]) -> object:
         signal.ITIMER_PROF: (signal.SIGPROF, seconds),
         signal.ITIMER_REAL: (signal.SIGALRM, PATIENCE * seconds),
     }
-    previous = {number: signal.signal(number, stop) for number, _ in timers.values()}
+    previous = {number: _set_handler(number, stop) for number, _ in timers.values()}
     for timer, (_, after) in timers.items():
         signal.setitimer(timer, after, 1.0)  # again each second, in case code catches it
     try:
@@ -302,7 +306,7 @@ def _within(seconds: float, action: Callable[[], object]) -> object:
         for timer in timers:
             signal.setitimer(timer, 0)
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            _set_handler(number, handler)
 
 
 def _line_of_student(error: BaseException) -> str:

@@ -51,6 +51,6 @@ def of_each(call, inputs: list[tuple] | list[dict]) -> list:
 
 
 @together
-def repeated(call, times: int, *args, **kwargs) -> list:
+def call_often(call, times: int, *args, **kwargs) -> list:
     """Call something of a student's several times with the same arguments."""
     return [call(*args, **kwargs) for _ in range(times)]

@@ -26,7 +26,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import repeated, together
+from course_pkg.checking.together import call_often, together
 
 # tf_idf
 
@@ -110,7 +110,7 @@ def masked(
 
 def masked_often(case: Case, mask, tokens: Tensor, times: int) -> list[tuple[Tensor, Tensor]]:
     """Call a student's mask_tokens several times."""
-    results = repeated(mask, times, tokens, SPECIAL, MASK, WORDS, generator=case.generator)
+    results = call_often(mask, times, tokens, SPECIAL, MASK, WORDS, generator=case.generator)
     return [demand_masked(case, tokens, result) for result in results]
 
 
