@@ -10,6 +10,7 @@ from autograder.remote.channel import Channel
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import Guarded, NotImplementedYet, steps
+from course_pkg.checking.together import call_often, of_each
 from tests.plain_kernel import Notebook
 
 SOURCE = Path(__file__).with_name("student.py").read_text()
@@ -79,6 +80,41 @@ def test_a_step_may_fail(get):
     assert message_of(list, events).startswith("products raised KeyError")
     no_iterable = message_of(lambda: list(steps(get("grad_mode"))))
     assert no_iterable.startswith("grad_mode raised TypeError: 'bool' object is not iterable")
+
+
+def test_calls_together(get):
+    x = double(3, requires_grad=False)
+    first, second = of_each(get("scale"), [(x, 2.0), (x, 3.0)])
+    assert torch.equal(first, 2 * x) and torch.equal(second, 3 * x)
+    steps_made = of_each(get("Steps"), [(), {}])
+    assert [step.taken for step in steps_made] == [0, 0]
+    layer = get("Layer")(D=3, H=2)
+    rows = of_each(get("apply"), [(layer, [torch.eye(3)[n]]) for n in range(3)])
+    assert torch.equal(torch.stack(rows), layer.W.T)
+    generator, again = (torch.Generator().manual_seed(5) for _ in range(2))
+    drawn = call_often(get("draw"), 3, 2, generator)
+    for pair in drawn:
+        assert torch.equal(torch.stack(pair), torch.stack(get("draw")(2, again)))
+    assert torch.equal(generator.get_state(), again.get_state())
+
+
+def test_calls_together_fail_as_one_after_the_other(get):
+    inputs = [(double(2), 2.0), (double(2),), (double(2), 1.0, 1.0)]
+    assert message_of(of_each, get("scale"), inputs).startswith(
+        "scale raised TypeError: scale() missing 1 required positional argument: 'factor'"
+    )
+    with pytest.raises(NotImplementedYet):
+        of_each(get("stub"), [(), ()])
+
+
+def test_calls_together_take_one_message(notebook, monkeypatch):
+    scale, sent, exchange = notebook.get("scale"), [], Channel._exchange
+    monkeypatch.setattr(Channel, "_exchange", lambda *a: sent.append(a) or exchange(*a))
+    assert of_each(scale, [(n, 2) for n in range(9)]) == [2 * n for n in range(9)]
+    assert len(sent) == 1
+    # A result that a check cannot look at is no more than that, as at home.
+    told = message_of(of_each, scale, [5])
+    assert told.startswith("The result cannot be checked: TypeError: ")
 
 
 def test_instances(get):
