@@ -26,8 +26,6 @@ PATIENCE = 4  # times its own time that a call may take, as others use the proce
 TRIALS = 3  # calls in which there may be something to try: copying for nothing takes long
 DEEPEST = 40  # levels of nested containers in a result
 LONGEST_TEXT = 400  # characters of an exception's message
-# What signal.signal calls in C: the rest of it, for names of signals, takes longer than most calls.
-_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _SCALARS = (bool, int, float, complex, str, bytes)
 _NUMBERS_AND_TEXTS = {*_SCALARS, type(None)}  # a list of a million of these is soon looked through
 _PLAIN = (*_SCALARS, Tensor, np.ndarray, np.generic, torch.dtype)
@@ -114,7 +112,7 @@ class Guarded:
         twin = None if place is None else twice.copies(place, self._target, args, kwargs)
         way = (self._name, *self._made, *named)
         is_tried = self._tried[way] < TRIALS and not kept.is_inherited(self._target)
-        is_tried = is_tried and _is_plain([args, kwargs])
+        is_tried = is_tried and _is_plain([args, kwargs]) and not inspect.isbuiltin(self._target)
         before = kept.copy_of(self._target) if is_tried else None
         single = twice.copies(torch.float32, self._target, args, kwargs) if is_tried else None
         random = torch.get_rng_state()
@@ -280,33 +278,53 @@ def _within(seconds: float, action: Callable[[], object]) -> object:
     The process's own time counts, so a right solution is no slower on a busy machine. One that
     sleeps or waits is stopped too, after PATIENCE times as long.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not (hasattr(signal, "setitimer") and in_main_thread):
+    if not _has_timers():
         return action()
+    with contextlib.nullcontext() if _handlers_are_set else limits():
+        # Again each second, in case code catches it.
+        signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds, 1.0)
+        try:
+            return _inside(action)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def inside() -> object:
-        return action()
 
-    def stop(signum, frame):
-        while frame is not None:  # never out of it, where nothing catches the exception
-            if frame.f_code is inside.__code__:
-                raise TooSlow
-            frame = frame.f_back
+_handlers_are_set = False
 
-    timers = {
-        signal.ITIMER_PROF: (signal.SIGPROF, seconds),
-        signal.ITIMER_REAL: (signal.SIGALRM, PATIENCE * seconds),
-    }
-    previous = {number: _set_handler(number, stop) for number, _ in timers.values()}
-    for timer, (_, after) in timers.items():
-        signal.setitimer(timer, after, 1.0)  # again each second, in case code catches it
+
+@contextlib.contextmanager
+def limits() -> Iterator[None]:
+    """Set the handlers of signals that stop slow calls once for all calls in the block."""
+    global _handlers_are_set
+    if _handlers_are_set or not _has_timers():
+        yield
+        return
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGPROF, signal.SIGALRM)}
+    _handlers_are_set = True
     try:
-        return inside()
+        yield
     finally:
-        for timer in timers:
-            signal.setitimer(timer, 0)
+        _handlers_are_set = False
         for number, handler in previous.items():
-            _set_handler(number, handler)
+            signal.signal(number, handler)
+
+
+def _has_timers() -> bool:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    return hasattr(signal, "setitimer") and in_main_thread
+
+
+def _inside(action: Callable[[], object]) -> object:
+    return action()
+
+
+def _stop(signum, frame):
+    while frame is not None:  # never out of it, where nothing catches the exception
+        if frame.f_code is _inside.__code__:
+            raise TooSlow
+        frame = frame.f_back
 
 
 def _line_of_student(error: BaseException) -> str:

@@ -176,12 +176,19 @@ def signature_of(target: Any) -> inspect.Signature:
     call = target.forward if isinstance(target, nn.Module) else target
     if inspect.ismethod(call):
         return _signature(call.__func__, True)
+    if inspect.isbuiltin(call) and type(call.__self__) is dict:
+        return _signature_of_dicts(call.__name__)
     return _signature(call, False) if inspect.isfunction(call) else inspect.signature(call)
 
 
 @functools.lru_cache(maxsize=256)
 def _signature(function: types.FunctionType, is_method: bool) -> inspect.Signature:
     return inspect.signature(types.MethodType(function, function) if is_method else function)
+
+
+@functools.cache
+def _signature_of_dicts(method: str) -> inspect.Signature:
+    return inspect.signature(getattr({}, method))
 
 
 def _module(target: object) -> nn.Module | None:

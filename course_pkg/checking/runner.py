@@ -13,7 +13,7 @@ import torch
 from course_pkg.checking import naming
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import CheckingError, Failure, describe, odd
-from course_pkg.checking.guard import Guarded
+from course_pkg.checking.guard import Guarded, limits
 from course_pkg.checking.registry import CHECKS, Check, Exercise, find
 from course_pkg.checking.report import CheckFailed, Outcome, Report
 from course_pkg.checking.roots import roots
@@ -161,7 +161,12 @@ def run(
     not_run: dict[Check, str] = {}
     # Warnings of student code go to stdout: a graded cell that writes to stderr scores nothing.
     # Oracles and students may draw random numbers; the notebook's random state stays as it is.
-    with contextlib.redirect_stderr(sys.stdout), one_thread(), torch.random.fork_rng(devices=[]):
+    with (
+        contextlib.redirect_stderr(sys.stdout),
+        one_thread(),
+        torch.random.fork_rng(devices=[]),
+        limits(),
+    ):
         for check in CHECKS[exercise].values():
             if check.hidden and not hidden:
                 continue

@@ -27,7 +27,7 @@ from course_pkg.checking.failure import (
     describe,
     odd,
 )
-from course_pkg.checking.guard import Guarded, attempt
+from course_pkg.checking.guard import Guarded, attempt, limits
 from course_pkg.checking.rules import NOTHING, Rule
 from course_pkg.remote.leaves import Leaves, equal
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
@@ -64,7 +64,7 @@ def _answer(address: str, namespace: dict, rule: Rule) -> None:
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
     torch.set_num_threads(1)
     server = Server(namespace)
-    with enforced(rule), socket.socket(socket.AF_UNIX) as connection:
+    with enforced(rule), limits(), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         stream = connection.makefile("rb")
         while (request := read(stream)) is not None:
