@@ -290,17 +290,16 @@ def refuses(choose, case):
 def under_load(engines, case):
     """adds the right tokens with little memory, a small budget, and a host to swap to"""
     model, prompts = small_model(case, calls=900), texts(case, 5, 3, 9, 6)
-    whole = known(model, prompts, 18)
+    whole = known(model, prompts, 14)
     expected = [right[len(text) :] for text, right in zip(prompts, whole, strict=True)]
     for settings in (
-        {"blocks": 20, "k": 3},
-        {"blocks": 20, "host": 12, "k": 2},
+        {"blocks": 17, "watermark": 2, "k": 3},
+        {"blocks": 17, "host": 12, "k": 2},
         {"blocks": 90, "most": 4, "budget": 7, "k": 5},
-        {"blocks": 40, "watermark": 3, "k": 4},
     ):
         named = settings | {"block_size": 2, "propose": wrong_drafts(prompts, whole, 3)}
         engine = engines(model, **named)
-        rows = serve(case, engine, prompts, Sampling(18))
+        rows = serve(case, engine, prompts, Sampling(14))
         compare_tokens(case, rows, expected, f"tokens with {listed(**settings)}")
         same(case, [free_blocks(engine)], [settings["blocks"]], "free blocks at the end")
 

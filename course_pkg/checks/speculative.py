@@ -687,9 +687,9 @@ def known(model, prompts: list[list[int]], count: int) -> list[list[int]]:
 def plain_generation(engines, case):
     """adds the tokens that plain generation adds, with drafts from the text"""
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4, V=3)
-    expected = [plain_tokens(model, prompt, 16) for prompt in prompts]
+    expected = [plain_tokens(model, prompt, 12) for prompt in prompts]
     for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
-        rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(16))
+        rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(12))
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
 
@@ -775,16 +775,16 @@ def gives_back(engines, case):
 def cached(engines, case):
     """leaves all that was written where later requests find it, and nothing wrong"""
     model, prompts = small_model(case, calls=900), texts(case, 5, 8, 3)
-    whole = known(model, prompts, 24)
+    whole = known(model, prompts, 18)
     rows, expected, hits, full = [], [], [], []
     for S, every in ((1, 2), (2, 3), (3, 2)):
         engine = engines(model, 99, S, k=3, propose=wrong_drafts(prompts, whole, every))
-        serve(case, engine, prompts, Sampling(18))
+        serve(case, engine, prompts, Sampling(12))
         before = number(engine.scheduler.hits, "hits")
-        longer = [right[: len(text) + 17] for text, right in zip(prompts, whole, strict=True)]
+        longer = [right[: len(text) + 11] for text, right in zip(prompts, whole, strict=True)]
         rows += serve(case, engine, longer, Sampling(5))
         expected += [
-            right[len(text) + 17 :][:5] for text, right in zip(prompts, whole, strict=True)
+            right[len(text) + 11 :][:5] for text, right in zip(prompts, whole, strict=True)
         ]
         hits.append(number(engine.scheduler.hits, "hits") - before)
         full.append(sum((len(text) - 1) // S * S for text in longer))
