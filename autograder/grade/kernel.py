@@ -16,6 +16,8 @@ from autograder.grade.clock import Meter
 from autograder.grade.errors import KernelDied, TemplateEnded
 from autograder.grade.provisioner import NAME, SandboxKernels, SandboxProvisioner
 from autograder.grade.reading import whole
+from course_pkg.checking.rules import Rule
+from course_pkg.remote.offer import REPLY, REQUEST
 
 TEXT = 100_000  # characters that a cell's outputs may have
 PICTURES = 4 << 20  # characters of encoded pictures
@@ -33,6 +35,7 @@ FLOOD = 16 << 20  # characters after which a cell that prints is stopped
 # every .01 s, not .2: a fast loop prints 200 MB in .2 s, which take seconds to send.
 FIRST_CELL = """
 get_ipython().ask_exit = lambda: None
+__import__("course_pkg.remote.offer", fromlist=["offer"]).offer(get_ipython())
 __import__("ipykernel.iostream").iostream.OutStream.flush_interval = 0.01
 """
 
@@ -273,6 +276,25 @@ class Kernel:
             self.kill()
             raise KernelDied("it takes no requests") from None
 
+    def serve(self, address: str, rule: Rule) -> str:
+        """Let the kernel fork a process that answers at an address; return the request's number.
+
+        Args:
+            address: a unix socket, which listens.
+            rule: what raises in that process when the student's code calls it.
+        Raises:
+            KernelDied: it takes no requests.
+        """
+        self._demand_alive()
+        content = {"address": address, "rule": rule}
+        message = self._client.session.msg(REQUEST, content)
+        try:
+            self._client.shell_channel.send(message)
+        except zmq.Again:
+            self.kill()
+            raise KernelDied("it takes no requests") from None
+        return message["header"]["msg_id"]
+
     def settle(
         self,
         request: str,
@@ -319,7 +341,7 @@ class Kernel:
                 if message["msg_type"] in (UNREADABLE, TOO_LONG):  # the reply to anything
                     self.kill()
                     raise KernelDied("its replies cannot be read")
-                if message["msg_type"] == "execute_reply" and not replied:
+                if message["msg_type"] in ("execute_reply", REPLY) and not replied:
                     replied = True
                     deadline = min(deadline, time.monotonic() + 2.0)
         return True

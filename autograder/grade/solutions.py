@@ -30,11 +30,7 @@ class Served(Connection):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
             listener.listen(1)
-            # The notebook's names, by no name: a variable may be called globals.
-            self._request = kernel.submit(
-                "__import__('course_pkg.remote.server', fromlist=['serve'])"
-                f".serve({address!r}, (lambda: None).__globals__, {tuple(rule)!r})"
-            )
+            self._request = kernel.serve(address, rule)
             self._socket = _accept(listener, kernel, self._request, seconds)
         super().__init__(self._socket.fileno(), self._socket.fileno())
 
