@@ -43,6 +43,7 @@ class Recorder:
         self._api = NbGraderAPI(config=config)
         self._course = course
         self._assignment = assignment
+        self._engine = functools.cache(create_engine)
 
     def graded(self) -> set[str]:
         """List the students who have scores in the gradebook.
@@ -72,7 +73,7 @@ class Recorder:
         """
         state = _state(submission, key) if key else None
         self._marker(submission).unlink(missing_ok=True)
-        with warnings.catch_warnings(), _one_engine():
+        with warnings.catch_warnings(), self._one_engine():
             # nbgrader makes objects that it does not keep; nothing is lost by it.
             warnings.filterwarnings("ignore", "Object of type .* not in session", SAWarning)
             result = self._api.autograde(self._assignment, submission.student, force=True)
@@ -116,25 +117,21 @@ class Recorder:
         with self._api.gradebook as gradebook:
             journal_of(self._course.work).notice(gradebook)
 
+    @contextlib.contextmanager
+    def _one_engine(self) -> Iterator[None]:
+        """Let nbgrader open the gradebook with an engine that is kept, and its statements with it.
+
+        It opens the gradebook a dozen times for each student, and an engine of SQLAlchemy's
+        compiles every statement once. Closing the gradebook closes the connections as before.
+        """
+        api.create_engine = self._engine
+        try:
+            yield
+        finally:
+            api.create_engine = create_engine
+
     def _marker(self, submission: Submission) -> Path:
         return self._course.work / "graded" / self._assignment / f"{submission.student}.json"
-
-
-_engine = functools.cache(create_engine)
-
-
-@contextlib.contextmanager
-def _one_engine() -> Iterator[None]:
-    """Let nbgrader open the gradebook with an engine that is kept, and its statements with it.
-
-    It opens the gradebook a dozen times for each student, and an engine of SQLAlchemy's compiles
-    every statement once. Closing the gradebook closes the engine's connections as before.
-    """
-    api.create_engine = _engine
-    try:
-        yield
-    finally:
-        api.create_engine = create_engine
 
 
 def _state(submission: Submission, key: str) -> dict[str, str]:
