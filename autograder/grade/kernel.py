@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import zmq
@@ -263,8 +264,7 @@ class Kernel:
         Raises:
             KernelDied: it takes no requests.
         """
-        self._demand_alive()
-        try:
+        with self._sending():
             return self._client.execute(
                 source,
                 silent=not store_history,
@@ -272,9 +272,6 @@ class Kernel:
                 allow_stdin=False,
                 stop_on_error=False,
             )
-        except zmq.Again:
-            self.kill()
-            raise KernelDied("it takes no requests") from None
 
     def serve(self, address: str, rule: Rule) -> str:
         """Let the kernel fork a process that answers at an address; return the request's number.
@@ -285,14 +282,9 @@ class Kernel:
         Raises:
             KernelDied: it takes no requests.
         """
-        self._demand_alive()
-        content = {"address": address, "rule": rule}
-        message = self._client.session.msg(REQUEST, content)
-        try:
+        message = self._client.session.msg(REQUEST, {"address": address, "rule": rule})
+        with self._sending():
             self._client.shell_channel.send(message)
-        except zmq.Again:
-            self.kill()
-            raise KernelDied("it takes no requests") from None
         return message["header"]["msg_id"]
 
     def settle(
@@ -366,6 +358,16 @@ class Kernel:
     def _runs(self) -> bool:
         process = self._provisioner.process
         return process is not None and process.poll() is None
+
+    @contextlib.contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Send a request in the block; a kernel that does not take it is of no use."""
+        self._demand_alive()
+        try:
+            yield
+        except zmq.Again:
+            self.kill()
+            raise KernelDied("it takes no requests") from None
 
     def _demand_alive(self) -> None:
         if self._is_killed:

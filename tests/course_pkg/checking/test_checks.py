@@ -207,6 +207,22 @@ def test_a_time_limit_interrupts_nothing_but_what_it_is_for():
         late[0](signal.SIGPROF, late[1])
 
 
+def test_handlers_are_set_once_for_many_calls_and_set_back():
+    numbers = signal.SIGPROF, signal.SIGALRM
+    before = [signal.getsignal(number) for number in numbers]
+    with guard.limits():
+        within = [signal.getsignal(number) for number in numbers]
+        for _ in range(2):
+            guard.attempt("quick", int)
+            with pytest.raises(Failure, match=r"ran for more than 0\.05 s"):
+                guard.attempt("slow", lambda: time.sleep(9), 0.05)
+            assert [signal.getsignal(number) for number in numbers] == within != before
+        with pytest.raises(KeyError), guard.limits():
+            raise KeyError
+        assert [signal.getsignal(number) for number in numbers] == within
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 def test_a_report_keeps_nothing_that_a_call_has_made():
     made = []
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from course_pkg.checking import guard
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import Guarded
 
@@ -72,6 +73,22 @@ def test_each_way_of_calling_is_tried_once():
     f(X, [X])
     f(X, [X])
     assert calls == [torch.float64, torch.float32, torch.float64]
+
+
+def test_a_way_of_calling_without_such_numbers_is_looked_at_a_few_times(monkeypatch):
+    looked, copies = [], guard.twice.copies
+    monkeypatch.setattr(guard.twice, "copies", lambda *a: looked.append(a) or copies(*a))
+    add = Guarded(lambda a, b: a + b, "add")
+    for number in range(guard.TRIALS + 2):
+        assert add(number, 1) == number + 1
+    assert len(looked) == guard.TRIALS
+    refused = Guarded(lambda X: X.double() if len(X) else X.lacks, "refused")
+    for _ in range(guard.TRIALS + 2):  # a call that fails says nothing about the others
+        with pytest.raises(Failure):
+            refused(torch.ones(0, dtype=torch.float64))
+    looked.clear()
+    refused(torch.ones(2, dtype=torch.float64))
+    assert len(looked) == 1
 
 
 class Layer(nn.Module):
