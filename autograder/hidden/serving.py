@@ -350,7 +350,7 @@ def narrow(engines, case):
     case.that(different > 1, "Samples should differ, yours are all the same.")
     prompts = texts(case, 3, 4)
     expected = [plain_tokens(model, prompt, 8) for prompt in prompts]
-    rows = serve(case, engines(model, 6, 2, most=2, budget=2), prompts, Sampling(8))
+    rows = serve(engines(model, 6, 2, most=2, budget=2), prompts, Sampling(8))
     compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
 
 
@@ -372,13 +372,13 @@ def refuses_settings(engines, case):
         (prompt, Sampling(4, temperature=-1.0), "the temperature is negative"),
     ):
         case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
-    rows = serve(case, engine, [prompt], Sampling(1))
+    rows = serve(engine, [prompt], Sampling(1))
     same(case, [len(rows[0])], [1], "tokens added when one is wanted")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
-    rows = serve(case, engine, [prompt], Sampling(4))
+    rows = serve(engine, [prompt], Sampling(4))
     compare_tokens(case, rows, [plain_tokens(model, prompt, 4)], "tokens afterwards")
     (fits,) = texts(case, 60)
-    rows = serve(case, engines(model, 16, 4), [fits], Sampling(4))
+    rows = serve(engines(model, 16, 4), [fits], Sampling(4))
     same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
 
 
@@ -413,7 +413,7 @@ def cached_prompts(engines, case):
     expected = [plain_tokens(model, prompt, 5)]
     engine = engines(model, 12, 4)
     for time in ("first", "second", "third"):
-        rows = serve(case, engine, [prompt], Sampling(5))
+        rows = serve(engine, [prompt], Sampling(5))
         compare_tokens(case, rows, expected, f"tokens of the {time} time")
     same(case, [number(engine.scheduler.hits, "hits")], [8], "tokens found in the cache")
 

@@ -9,7 +9,7 @@ from course_pkg.checking.failure import describe
 from course_pkg.checking.models import SmallDraft, SmallReader, SmallServed
 from course_pkg.checking.registry import check
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
-from course_pkg.checks.paged_attention import flat, number, numbers, record, same, tables
+from course_pkg.checks.paged_attention import number, numbers, record, same, tables
 from course_pkg.checks.serving import (
     compare_tokens,
     free_blocks,
@@ -31,8 +31,10 @@ from course_pkg.checks.speculative import (
     compare_steps,
     demand_bytes,
     demand_drawn,
+    demand_each,
     demand_law,
     demand_quantised,
+    demand_restored,
     drawn_integers,
     expected_keys,
     far_from_zero,
@@ -40,6 +42,7 @@ from course_pkg.checks.speculative import (
     from_latents,
     hadamard,
     hexadecimal,
+    kept_after_a_step,
     kept_in,
     known,
     latent_layer,
@@ -54,11 +57,13 @@ from course_pkg.checks.speculative import (
     restored,
     rounded_matrix,
     sampled,
-    spread,
+    state_of,
     take_steps,
     unlike,
     vectors,
     written,
+    written_anew,
+    written_in_turn,
     wrong_drafts,
 )
 from course_pkg.inference.requests import NeverFits, Sampling
@@ -216,15 +221,14 @@ def refuses(look_up, case):
 def without_drafts(writers, case):
     """is the plain writer for k = 0, and drafts more than there are tokens to come"""
     target = reader(case)
-    rows, expected = [], []
+    questions, expected = [], []
     for k, count in ((0, 7), (9, 5), (9, 12)):
         for draft in (near(case, target), None):
-            text = case.integers(0, 7, 3).tolist()
-            one, generator = writers(target, draft, 30, 0.9), torch.Generator().manual_seed(k)
-            rows.append(written(one, text, count, k, generator))
+            text, generator = case.integers(0, 7, 3).tolist(), torch.Generator().manual_seed(k)
+            questions.append(((target, draft, 30, 0.9), text, count, k, generator))
             again = torch.Generator().manual_seed(k)
             expected.append(by_hand(target, draft, text, count, k, 0.9, again)[0])
-    compare_tokens(case, rows, expected, "texts with k = 0 and k = 9")
+    compare_tokens(case, written_anew(writers, questions), expected, "texts with k = 0 and k = 9")
     labels = torch.randperm(4, generator=case.generator)
     text = labels[[0, 3, 1, 2, 3, 0, 2, 1, 2, 3, 2, 0, 3, 1, 2, 3]]
     for k in (1, 5):  # a run of 3 was seen; of those of 1 and 5, another one was the latest
@@ -251,12 +255,13 @@ def one_after_the_other(writers, case):
     """draws each of several texts as if its caches were new, whatever the number of drafts"""
     target, rows, expected = reader(case, V=4), [], []
     for draft in (near(case, target), None):
-        one = writers(target, draft, 80, 0.8)
+        questions = []
         for length, k in ((10, 2), (35, 5), (60, 1)):
             text = case.integers(0, 4, length).tolist()
-            rows.append(written(one, text, 20, k, torch.Generator().manual_seed(k)))
+            questions.append((text, 20, k, torch.Generator().manual_seed(k)))
             again = torch.Generator().manual_seed(k)
             expected.append(by_hand(target, draft, text, 20, k, 0.8, again)[0])
+        rows += written_in_turn(writers, (target, draft, 80, 0.8), questions)[0]
     compare_tokens(case, rows, expected, "three texts of one writer, then three without a draft")
 
 
@@ -299,7 +304,7 @@ def under_load(engines, case):
     ):
         named = settings | {"block_size": 2, "propose": wrong_drafts(prompts, whole, 3)}
         engine = engines(model, **named)
-        rows = serve(case, engine, prompts, Sampling(14))
+        rows = serve(engine, prompts, Sampling(14))
         compare_tokens(case, rows, expected, f"tokens with {listed(**settings)}")
         same(case, [free_blocks(engine)], [settings["blocks"]], "free blocks at the end")
 
@@ -318,8 +323,7 @@ def errors_leave_no_trace(engines, case):
     for attempt in range(3):
         if attempt:
             case.raises(RuntimeError, engine.step, "the model fails")
-        found = [[tables(engine, each)[0][0], len(record(engine, each).tokens)] for each in begun]
-        seen = [*flat(found), free_blocks(engine), number(engine.drafted, "drafted")]
+        seen = state_of(engine, begun)
         before = before or seen
         same(case, seen, before, "length of the table, tokens, of two; free blocks; drafted")
 
@@ -344,7 +348,7 @@ def limits(engines, case):
     model, (prompt,) = small_model(case), texts(case, 6)
     (right,) = known(model, [prompt], 7)
     engine = engines(model, 3, 4, 2, k=4, propose=SmallDraft([right]))
-    rows = serve(case, engine, [prompt], Sampling(7))
+    rows = serve(engine, [prompt], Sampling(7))
     compare_tokens(case, rows, [right[6:]], "tokens when all 12 slots are needed")
     case.raises(NeverFits, lambda: engine.add(prompt, Sampling(8)), "13 slots are needed")
     counts = [number(engine.drafted, "drafted"), number(engine.accepted, "accepted")]
@@ -364,7 +368,7 @@ def stops_at_token_0(engines, case):
     exchanged = SmallServed((model[0][order], *model[1:]))
     prompts = [[order[x] for x in text] for text in prompts]
     engine = engines(exchanged, 40, 4, k=4, propose=SmallDraft(known(exchanged, prompts, 12)))
-    rows = serve(case, engine, prompts, Sampling(12, 0))
+    rows = serve(engine, prompts, Sampling(12, 0))
     expected = [plain_tokens(exchanged, prompt, 12, 0) for prompt in prompts]
     compare_tokens(case, rows, expected, "tokens with stop token 0")
 
@@ -377,9 +381,8 @@ def only_the_last(engines, case):
     begun = number(engine.add(prompts[0], Sampling(24)), "add")
     found, expected = [], []
     for _ in range(6):
-        engine.step()
-        length = len(numbers(record(engine, begun).tokens, "tokens")) - 1
-        found += [len(tables(engine, begun)[0]) - 1, free_blocks(engine)]
+        (length,), (_, blocks, _, free) = kept_after_a_step(engine, [begun])
+        found += [blocks, free]
         expected += [length, 40 - length]
     same(case, found, expected, "blocks of a sequence and free blocks, after each of six steps")
 
@@ -413,17 +416,14 @@ def pieces(engines, case):
 def many_axes(quantise, case):
     """shares scales along any axes of four, counted from either end"""
     X = far_from_zero(case, 2, 3, 6, 5).transpose(1, 2)
-    for dims in ((0, 2), (1, 2, 3), (1,), (3, 0)):
-        expected = by_slices(X, 8, dims)
-        demand_quantised(case, quantise(X, 8, dims), expected, f"with dims = {dims}")
-    demand_quantised(case, quantise(X, 8, (-1, 0)), by_slices(X, 8, (0, 3)), "with dims = (-1, 0)")
+    questions: list[tuple] = [
+        (8, dims, f"with dims = {dims}") for dims in ((0, 2), (1, 2, 3), (1,), (3, 0), (-1, 0))
+    ]
     for axis, group in ((-2, 3), (1, 2), (3, 5), (-1, 1)):
-        expected = by_slices(X, 8, (axis % 4,), group)
         what = f"along axis {axis} in groups of {group}"
-        demand_quantised(case, quantise(X, 8, axis, group), expected, what)
-        expected = by_slices(X, 4, (axis % 4,), group, symmetric=True)
-        demand_quantised(case, quantise(X, 4, axis, group, True), expected, f"{what}, symmetric,")
-    demand_quantised(case, quantise(X, 8, (2,), 3), by_slices(X, 8, (2,), 3), "with dims = (2,)")
+        questions.append((8, axis, group, what))
+        questions.append((4, axis, group, True, f"{what}, symmetric,"))
+    demand_each(case, quantise, X, [*questions, (8, (2,), 3, "with dims = (2,)")])
 
 
 @check(quantise, see="Nothing to divide by")
@@ -462,10 +462,8 @@ def refuses(quantise, case):
 def blocks(dequantise, case):
     """lets groups along several axes share scales"""
     Q = drawn_integers(case, 4, 6, 2, 9).transpose(0, 1)
-    for shape in ((3, 2, 1, 3), (6, 1, 2, 1), (2, 4, 2, 9), (1, 1, 1, 1)):
-        scale, zero = case.rand(*shape) + 0.5, 9 * case.randn(*shape)
-        expected = Q.double() * spread(scale, Q.shape) + spread(zero, Q.shape)
-        case.equal(dequantise(Q, scale, zero), expected, f"X̂ with scales of shape {shape}")
+    shapes = (3, 2, 1, 3), (6, 1, 2, 1), (2, 4, 2, 9), (1, 1, 1, 1)
+    demand_restored(case, dequantise, Q, {f"with scales of shape {s}": s for s in shapes})
 
 
 @check(dequantise, see="And back")
@@ -529,9 +527,8 @@ def by_default(cache, case):
     """keeps 8 bits, groups of 32 and float16 unless told otherwise"""
     K, V = unlike(case, 1, 2, 35, 6)
     ours = cache(1, 2, 40, 6)
-    ours.append(K[:, :, :33] / 40, V[:, :, :33])
-    ours.append(K[:, :, 33:] / 40, V[:, :, 33:])
-    found = kept_in(case, ours, 35, (1, 2, 6))
+    parts = (K[:, :, :33] / 40, V[:, :, :33]), (K[:, :, 33:] / 40, V[:, :, 33:])
+    found = kept_in(case, ours, 35, (1, 2, 6), parts)
     expected = expected_keys(K / 40, 8, 32, torch.float16), restored(V, 8, 3, torch.float16)
     for name, part, wanted in zip("KV", found, expected, strict=True):
         case.equal(part, wanted, f"{name} by default", rtol=2e-3, atol=0.02)
@@ -545,10 +542,8 @@ def half(cache, case):
     K, V = unlike(case, B, G, 9, D_h)
     ours = cache(B, G, 9, D_h, 8, 4, torch.float32)
     pieces = (K[:, :, :6], V[:, :, :6]), (K[:, :, 6:].half(), V[:, :, 6:].half())
-    for keys, values in pieces:
-        ours.append(keys, values)
     joined = [torch.cat([a.double(), b.double()], dim=2) for a, b in zip(*pieces, strict=True)]
-    found = kept_in(case, ours, 9, (B, G, D_h))
+    found = kept_in(case, ours, 9, (B, G, D_h), pieces)
     case.equal(found[0], expected_keys(joined[0], 8, 4, torch.float32), "K", rtol=1e-4, atol=1e-5)
     case.equal(found[1], restored(joined[1], 8, 3, torch.float32), "V", rtol=1e-4, atol=1e-5)
     case.that(found[0].dtype == torch.float32, f"K should be float32, yours is {found[0].dtype}.")
@@ -588,14 +583,11 @@ def limits(cache, case):
     for length in (9, -1):
         case.raises(ValueError, lambda n=length: ours.truncate(n), f"{length} of 8 are to be kept")
     for length in (8, 6, 3):
-        ours.truncate(length)
-        found = kept_in(case, ours, length, (B, G, D_h))
+        found = kept_in(case, ours, length, (B, G, D_h), cut=True)
         case.equal(found[0], expected_keys(K, 8, 3)[:, :, :length], f"K cut to {length}")
         case.equal(found[1], restored(V, 8, 3)[:, :, :length], f"V cut to {length}")
-    ours.truncate(0)
-    kept_in(case, ours, 0, (B, G, D_h))
-    ours.append(V, K)
-    found = kept_in(case, ours, 8, (B, G, D_h))
+    kept_in(case, ours, 0, (B, G, D_h), cut=True)
+    found = kept_in(case, ours, 8, (B, G, D_h), [(V, K)])
     case.equal(found[0], expected_keys(V, 8, 3), "K of a second text")
 
 
@@ -607,14 +599,12 @@ def rejected(cache, case):
     keys, values, at = torch.zeros(B, G, 0, D_h), torch.zeros(B, G, 0, D_h), 0
     for come, keep in ((7, 5), (4, 6), (2, 3), (1, 4), (9, 11), (5, 10), (10, 9)):
         K, V = unlike(case, B, G, come, D_h)
-        ours.append(K, V)
         full = at // 4 * 4  # groups that were full before stay as they are
         joined = torch.cat([keys[:, :, full:], K], dim=2)
         keys = torch.cat([keys[:, :, :full], expected_keys(joined, 8, 4)], dim=2)
         values = torch.cat([values, restored(V, 8, 3)], dim=2)
-        ours.truncate(keep)
         keys, values, at = keys[:, :, :keep], values[:, :, :keep], keep
-        found = kept_in(case, ours, keep, (B, G, D_h))
+        found = kept_in(case, ours, keep, (B, G, D_h), [(K, V)], cut=True)
         case.equal(found[0], keys, f"K after {come} came and {keep} were kept")
         case.equal(found[1], values, f"V after {come} came and {keep} were kept")
 
@@ -625,9 +615,7 @@ def nothing_yet(cache, case):
     B, G, D_h = 2, 3, 5
     ours, other = (cache(B, G, 6, D_h, 8, 3, torch.float64) for _ in range(2))
     kept_in(case, ours, 0, (B, G, D_h))
-    nothing = unlike(case, B, G, 0, D_h)
-    ours.append(*nothing)
-    kept_in(case, ours, 0, (B, G, D_h))
+    kept_in(case, ours, 0, (B, G, D_h), [unlike(case, B, G, 0, D_h)])
     K, V = unlike(case, B, G, 4, D_h)
     ours.append(K, V)
     other.append(2 * K, 2 * V)
@@ -644,8 +632,8 @@ def refuses(cache, case):
     case.raises(ValueError, lambda: cache(1, 2, 8, 7, 4), "bits is 4 and D_h is 7")
     K, V = unlike(case, 1, 2, 5, 7)
     ours = cache(1, 2, 8, 7, 8, 3, torch.float64)
-    ours.append(K, V)
-    case.equal(kept_in(case, ours, 5, (1, 2, 7))[1], restored(V, 8, 3), "V of 7 features")
+    found = kept_in(case, ours, 5, (1, 2, 7), [(K, V)])
+    case.equal(found[1], restored(V, 8, 3), "V of 7 features")
 
 
 # Paged cache

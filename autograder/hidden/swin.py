@@ -5,6 +5,7 @@ from torch import Tensor
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import made
 from course_pkg.checks.swin import (
     DEPTHS,
     HEADS,
@@ -16,7 +17,6 @@ from course_pkg.checks.swin import (
     compare_costs,
     cut,
     few_sizes,
-    load,
     merged,
     merging_state,
     offsets,
@@ -127,7 +127,7 @@ def single_head(attention, case):
     M, D = few_sizes(case, 2)
     state, windows = attention_state(case, D, 1, M), 2 * case.randn(1, 1, M * M, D)
     expected, _ = attended(state, 1, M, windows)
-    case.equal(load(attention(D, 1, M), state)(windows), expected, "Y of one window")
+    case.equal(made(attention, state, D, 1, M)(windows), expected, "Y of one window")
 
 
 @check(window_attention_cost, see="What windows save")
@@ -165,7 +165,7 @@ def gradient(merging, case):
     """passes the same gradient back as a loop over squares"""
     B, h, w, D = few_sizes(case, 4)
     state, X = merging_state(case, D), case.randn(B, 2 * h, 2 * w, D).requires_grad_()
-    same_gradient(case, load(merging(D), state)(X), merged(state, X), X, "X")
+    same_gradient(case, made(merging, state, D)(X), merged(state, X), X, "X")
 
 
 @check(Swin, see="The whole model")

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallTranslator
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import made
 from course_pkg.checks.transformer import (
     DECODER,
     KINDS,
@@ -18,7 +19,6 @@ from course_pkg.checks.transformer import (
     greedy_by_hand,
     greedy_case,
     layer_state,
-    load,
     smoothing_case,
     some_mask,
     some_models,
@@ -85,7 +85,7 @@ def default_size(network, case):
     """is 4 D wide in the middle unless told otherwise"""
     B, T, D = case.sizes(3)
     state, X = feed_forward_state(case, D, 4 * D), case.randn(B, T, D)
-    case.equal(load(network(D), state)(X), two_linears(state)(X), "Y")
+    case.equal(made(network, state, D)(X), two_linears(state)(X), "Y")
 
 
 @check(FeedForward, see="Each vector for itself")
@@ -93,7 +93,7 @@ def axes(network, case):
     """accepts one vector, and a batch of two axes"""
     B, T, D, D_ff = case.sizes(4)
     state, X = feed_forward_state(case, D, D_ff), case.randn(B, T, D)
-    ours, expected = load(network(D, D_ff), state), two_linears(state)(X)
+    ours, expected = made(network, state, D, D_ff), two_linears(state)(X)
     case.equal(ours(X[0, 0]), expected[0, 0], "Y of one vector")
     case.equal(ours(X[None]), expected[None], "Y of a batch with two axes")
 
@@ -103,7 +103,7 @@ def gradients(network, case):
     """passes gradients to X as torch's layers do"""
     B, T, D, D_ff = case.sizes(4)
     state, X = feed_forward_state(case, D, D_ff), case.randn(B, T, D).requires_grad_()
-    ours = load(network(D, D_ff), state)
+    ours = made(network, state, D, D_ff)
     back(case, ours(X), two_linears(state)(X), {"X": X})
     case.learns(ours)
 
@@ -157,7 +157,7 @@ def any_masks(layer, case):
     """uses the masks as they are, even one that is not causal, and where M = N"""
     B, N, H, D_h, D_ff = case.sizes(5, low=3)
     state = layer_state(case, H * D_h, D_ff, DECODER)
-    ours, theirs = load(layer(H * D_h, H, D_ff), state), torchs_layer(state, H, False, DECODER)
+    ours, theirs = made(layer, state, H * D_h, H, D_ff), torchs_layer(state, H, False, DECODER)
     Y, memory = case.randn(2, B, N, H * D_h)
     mask, allowed = (some_mask(case, B, N, N) for _ in range(2))
     hidden = {"tgt_mask": forbidden(mask, B, H), "memory_mask": forbidden(allowed, B, H)}
@@ -173,7 +173,7 @@ def identity(layer, case):
         for kind in "Wb":
             state[part % kind] = torch.zeros_like(state[part % kind])
     Y, memory = case.randn(B, M, H * D_h), case.randn(B, N, H * D_h)
-    case.equal(load(layer(H * D_h, H, D_ff, True), state)(Y, memory), Y, "Y")
+    case.equal(made(layer, state, H * D_h, H, D_ff, True)(Y, memory), Y, "Y")
 
 
 @check(DecoderLayer, see="The decoder's layer")
@@ -182,7 +182,7 @@ def alone(layer, case):
     H, D_h, D_ff = case.sizes(3, low=3)
     state = layer_state(case, H * D_h, D_ff, DECODER)
     theirs, Y, memory = torchs_layer(state, H, False, DECODER), *case.randn(2, 1, 1, H * D_h)
-    case.equal(load(layer(H * D_h, H, D_ff), state)(Y, memory), theirs(Y, memory), "Y")
+    case.equal(made(layer, state, H * D_h, H, D_ff)(Y, memory), theirs(Y, memory), "Y")
 
 
 @check(Transformer, see="The whole model")
@@ -224,7 +224,7 @@ def shared(transformer, case):
     lengths = torch.full((B,), N)
     state = {name: value.clone() for name, value in ours.state_dict().items()}
     logits = ours(X, lengths, Y)
-    separate = load(transformer(V, V, 2 * H, H, 1, D_ff), state)
+    separate = made(transformer, state, V, V, 2 * H, H, 1, D_ff)
     expected = separate(X, lengths, Y)
     case.that(isinstance(expected, Tensor), "logits should be a tensor, yours is not.")
     case.equal(logits, expected.detach(), "logits")

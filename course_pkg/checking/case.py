@@ -112,9 +112,12 @@ class Case:
             )
         self.shape(given, tuple(expected.shape), what)
         wide = torch.complex128 if expected.is_complex() else torch.float64
+        pair = given.to(wide), expected.to(wide)
+        if torch.equal(*pair):  # most results are integers, or the same to the last bit
+            return
         if atol is None:
             atol = max(1e-7, _ROUNDING * _largest(expected)) if _is_float32(given) else 1e-7
-        close = torch.isclose(given.to(wide), expected.to(wide), rtol, atol, equal_nan=True)
+        close = torch.isclose(*pair, rtol, atol, equal_nan=True)
         if not close.all():
             raise mismatch(given, expected, ~close, what)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 MOST = 5000  # answers that are kept of one oracle
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, type(None))
+_TOLD_AT_ONCE = {bool, int, float, str, type(None)}  # long lists hold these
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
@@ -56,6 +57,9 @@ def _tell(to: Callable[[bytes], None], value: object) -> bool:
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple)):
+        if set(map(type, value)) <= _TOLD_AT_ONCE:
+            to(f"{name} {value!r} ".encode())
+            return True
         to(f"{name} {len(value)} ".encode())
         return all(_tell(to, item) for item in value)
     to(f"{name} {value!r} ".encode() if isinstance(value, _PLAIN) else b"")

@@ -8,6 +8,8 @@ import functools
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+from torch import Tensor
+
 PACKAGE = "course_pkg"  # which the student's process has; it has no hidden checks
 
 _Other = ParamSpec("_Other")
@@ -54,3 +56,11 @@ def of_each(call, inputs: list[tuple] | list[dict]) -> list:
 def call_often(call, times: int, *args, **kwargs) -> list:
     """Call something of a student's several times with the same arguments."""
     return [call(*args, **kwargs) for _ in range(times)]
+
+
+@together
+def made(student, weights: dict[str, Tensor], *args, **options):
+    """Make a student's module in float64, and give it these weights."""
+    module = student(*args, **options).double()
+    module.load_state_dict(weights)
+    return module

@@ -26,7 +26,7 @@ from course_pkg.attention import (
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, forbid
-from course_pkg.checking.together import of_each
+from course_pkg.checking.together import made, of_each
 
 for _exercise in (
     scaled_dot_attention,
@@ -246,9 +246,7 @@ def single(attend, case):
 
 def with_weights(case: Case, student, *sizes: int, **weights: Tensor):
     """Make a student's module and give it the weights, float64."""
-    module = student(*sizes).double()
-    module.load_state_dict(weights)
-    return module
+    return made(student, weights, *sizes)
 
 
 def matrices(case: Case, D_X: int, D_Q: int, D_V: int) -> dict[str, Tensor]:
@@ -540,8 +538,7 @@ def multi_head(case: Case, student, D: int, H: int, D_X: int | None = None, bias
     W = {name: value / len(value) ** 0.5 for name, value in W.items()}
     W["W_O"] = case.randn(D, D) / D**0.5
     b = {f"b_{name}": case.randn(D) for name in "QKVO"} if bias else {}
-    ours = student(D, H, D_X, bias).double()
-    ours.load_state_dict({**W, **b})
+    ours = made(student, {**W, **b}, D, H, D_X, bias)
     theirs = nn.MultiheadAttention(D, H, bias=bias, kdim=source, vdim=source, batch_first=True)
     joined = ["in_proj_weight"] if source == D else [f"{n}_proj_weight" for n in "qkv"]
     stacked = [W["W_Q"].T, W["W_K"].T, W["W_V"].T]

@@ -26,7 +26,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import call_often, together
+from course_pkg.checking.together import call_often, made, together
 
 # tf_idf
 
@@ -440,13 +440,6 @@ def batch(case: Case, B: int, T: int, V: int) -> tuple[Tensor, Tensor, Tensor]:
     tokens, lengths = case.integers(0, V, B, T), case.lengths(B, T)
     borders = (case.rand(B, 1) * T).long()
     return tokens, (torch.arange(T) > borders).long(), lengths
-
-
-def made(student, state: dict[str, Tensor], *sizes: int):
-    """Make a student's module and give it weights, float64."""
-    ours = student(*sizes).double()
-    ours.load_state_dict(state)
-    return ours
 
 
 @check(BertEmbeddings, weight=2, see="What stands where, in which sentence", single="B")

@@ -15,6 +15,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import made
 from course_pkg.data.text import words
 from course_pkg.gpt import (
     GPT,
@@ -281,8 +282,7 @@ def forbidden(T: int) -> Tensor:
 def block_pair(case: Case, block, D: int, H: int) -> tuple:
     """Make a student's block and torch's with the same weights, float64."""
     state = block_state(case, D)
-    ours = block(D, H).double()
-    ours.load_state_dict(state)
+    ours = made(block, state, D, H)
     return ours, torchs_block(state, H)
 
 
@@ -378,8 +378,7 @@ def torchs_weights(state: dict[str, Tensor], H: int, tokens: Tensor) -> Tensor:
 def gpt_pair(case: Case, gpt, V: int, context: int, H: int, D_h: int, L: int) -> tuple:
     """Make a student's GPT with drawn weights, float64, and a function with torch's logits."""
     state = gpt_state(case, V, context, H * D_h, L)
-    ours = gpt(V, context, H * D_h, H, L).double()
-    ours.load_state_dict(state)
+    ours = made(gpt, state, V, context, H * D_h, H, L)
     return ours, torchs_gpt(state, H)
 
 
@@ -387,8 +386,7 @@ def demand_gradients(case: Case, gpt) -> None:
     """Demand that a GPT's loss reaches both tables as it does through torch's layers."""
     B, T, H, D_h, V = case.sizes(5, low=3)
     state, tokens = gpt_state(case, V, T + 1, H * D_h, 2), case.integers(0, V, B, T)
-    ours, seen = gpt(V, T + 1, H * D_h, H, 2).double(), case.randn(B, T, V)
-    ours.load_state_dict(state)
+    ours, seen = made(gpt, state, V, T + 1, H * D_h, H, 2), case.randn(B, T, V)
     tables = {name: state[name].clone() for name in ("token.weight", "position.weight")}
     for table in tables.values():
         table.requires_grad_()
@@ -432,8 +430,7 @@ def weights(gpt, case):
     B, T, H, D_h, V = case.sizes(5, low=3)
     L = 2
     state = gpt_state(case, 2 * V, T, H * D_h, L)
-    ours = gpt(2 * V, T, H * D_h, H, L).double()
-    ours.load_state_dict(state)
+    ours = made(gpt, state, 2 * V, T, H * D_h, H, L)
     tokens = case.integers(0, 2 * V, B, T)
     logits, A = case.unpack(ours(tokens, return_weights=True), "logits", "A")
     case.equal(logits, torchs_gpt(state, H)(tokens), "logits")

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import made, together
 from course_pkg.checks.gpt import continued, forbidden, gpt_pair
 from course_pkg.gpt import token_probabilities
 from course_pkg.kv_cache import (
@@ -173,11 +174,11 @@ def attention_pair(case: Case, attention) -> tuple:
     B, T, H, D_h = case.sizes(4, low=3)
     D = H * D_h
     state = attention_state(case, D)
-    ours = attention(D, H, bias=True).double()
-    ours.load_state_dict(state)
+    ours = made(attention, state, D, H, bias=True)
     return ours, state, B, T + 2, D, H
 
 
+@together
 def in_pieces(ours, X: Tensor, cache, lengths: list[int]) -> list:
     """Let a layer read vectors piece by piece."""
     return [ours(piece, cache) for piece in X.split(lengths, dim=1)]
@@ -584,8 +585,7 @@ def grouped(state: dict[str, Tensor], H: int, G: int, X: Tensor, dtype=None) -> 
 def grouped_pair(case: Case, attention, H: int, G: int, D_h: int) -> tuple:
     """Make a student's layer with drawn weights, and return it with its state."""
     state = attention_state(case, H * D_h, G * D_h)
-    ours = attention(H * D_h, H, G, bias=True).double()
-    ours.load_state_dict(state)
+    ours = made(attention, state, H * D_h, H, G, bias=True)
     return ours, state
 
 

@@ -12,6 +12,7 @@ from course_pkg.checking.failure import Failure
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, Rule, forbid
+from course_pkg.checking.together import made
 from course_pkg.linear_attention import (
     HybridDecoder,
     TokenMixer,
@@ -733,8 +734,7 @@ def mixer_weights(case: Case, D: int, H: int, rule: str, width: int = 3) -> Weig
 def mixer(case: Case, student, D: int, H: int, rule: str, width: int = 3) -> tuple:
     """Make a student's mixer with known weights; return both."""
     weights = mixer_weights(case, D, H, rule, width)
-    ours = student(D, H, rule, width).double()
-    ours.load_state_dict(weights)
+    ours = made(student, weights, D, H, rule, width)
     return ours, weights
 
 

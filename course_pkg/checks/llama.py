@@ -13,7 +13,7 @@ from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, RMS_NORM, forbid
-from course_pkg.checking.together import of_each
+from course_pkg.checking.together import made, of_each
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.positions import ANGLES, rotated
 from course_pkg.llama import (
@@ -39,11 +39,9 @@ forbid(RMSNorm, RMS_NORM)
 
 def norm_pair(case: Case, norm, D: int, eps: float) -> tuple:
     """Make a student's norm and torch's, with the same drawn weights."""
-    ours, theirs = norm(D, eps).double(), nn.RMSNorm(D, eps).double()
-    state = {"weight": case.randn(D)}
-    ours.load_state_dict(state)
+    state, theirs = {"weight": case.randn(D)}, nn.RMSNorm(D, eps).double()
     theirs.load_state_dict(state)
-    return ours, theirs
+    return made(norm, state, D, eps), theirs
 
 
 @check(RMSNorm, see="Normalise without centring")
@@ -165,9 +163,8 @@ def proportional(network, case):
 
 def network_pair(case: Case, network, D: int, F: int) -> tuple:
     """Make a student's network with drawn weights; return it and the weights."""
-    ours, state = network(D, F).double(), network_weights(case, D, F)
-    ours.load_state_dict(state)
-    return ours, state
+    state = network_weights(case, D, F)
+    return made(network, state, D, F), state
 
 
 WIDTHS = [  # D, a multiple, and the F that comes of them
@@ -473,8 +470,7 @@ def attended(
 def llama_layer(case: Case, attention, D_h: int, H: int = 6, G: int = 2, **options) -> tuple:
     """Make a student's layer with drawn weights, and return it with its state."""
     state = attention_weights(case, H * D_h, G * D_h)
-    ours = attention(H * D_h, H, G, **options).double()
-    ours.load_state_dict(state)
+    ours = made(attention, state, H * D_h, H, G, **options)
     return ours, state
 
 
@@ -615,8 +611,7 @@ def llama_block(case: Case, block, half: int, zeros: tuple = (), **options) -> t
     D_h, hidden = 2 * half, 12 * half + 5
     state = layer_state(case, 6 * D_h, 2 * D_h, hidden)
     state |= {name: torch.zeros_like(state[name]) for name in zeros}
-    ours = block(6 * D_h, 6, 2, hidden, **options).double()
-    ours.load_state_dict(state)
+    ours = made(block, state, 6 * D_h, 6, 2, hidden, **options)
     return ours, state
 
 
@@ -713,8 +708,7 @@ def llama_model(
     """Make a student's model of 13 tokens with drawn weights, and return it with its state."""
     state = model_state(case, 13, 24, 8, L, 17, tied)
     state |= {n: torch.zeros_like(v) for n, v in state.items() if n.endswith(zeros)}
-    ours = model(13, 24, 6, 2, L, 17, tied, **options).double()
-    ours.load_state_dict(state)
+    ours = made(model, state, 13, 24, 6, 2, L, 17, tied, **options)
     return ours, state
 
 
@@ -1223,8 +1217,7 @@ def mixed(state: dict[str, Tensor], X: Tensor, k: int, capacity: int | None = No
 def mixture(case: Case, moe, D: int, E: int, k: int, capacity: int | None = None) -> tuple:
     """Make a student's mixture with drawn weights, and return it with its state."""
     state = experts_state(case, D, D + 4, E)
-    ours = moe(D, D + 4, E, k, capacity).double()
-    ours.load_state_dict(state)
+    ours = made(moe, state, D, D + 4, E, k, capacity)
     return ours, state
 
 
@@ -1314,8 +1307,7 @@ def adapted(case: Case, lora, alpha: float, *sizes: int) -> tuple:
     """Make a student's adapter with drawn A and B; return it, W, and what is added to W."""
     D_in, r, D_out = sizes
     W, A, B = case.randn(D_in, D_out), case.randn(D_in, r), case.randn(r, D_out)
-    ours = lora(W, r, alpha).double()
-    ours.load_state_dict({"W": W, "A": A, "B": B})
+    ours = made(lora, {"W": W, "A": A, "B": B}, W, r, alpha)
     return ours, W, torch.einsum("ij,jk->ik", A, B) * (alpha / r)
 
 
@@ -1418,8 +1410,7 @@ def thin(lora, case):
     D_in, D_out, r, M = case.sizes(4)
     W, A, B = case.randn(D_in, D_out), case.randn(D_in, r), case.randn(r, D_out)
     X, huge = case.randn(M, D_in), 2.0**600  # huge² is more than a float64 holds
-    ours = lora(W, r, 4.5).double()
-    ours.load_state_dict({"W": W, "A": A * huge, "B": B * huge})
+    ours = made(lora, {"W": W, "A": A * huge, "B": B * huge}, W, r, 4.5)
     Y = ours(X / huge)
     case.shape(Y, (M, D_out), "Y")
     is_finite = Y.detach().isfinite().all()

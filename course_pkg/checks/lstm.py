@@ -7,6 +7,7 @@ from course_pkg.checking import rules
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import forbid
+from course_pkg.checking.together import made
 from course_pkg.lstm import (
     LSTM,
     additive_cell_step,
@@ -53,8 +54,7 @@ def run_lstm(case: Case, lstm, X: Tensor, *args, **kwargs) -> tuple[Tensor, Tens
 def lstm_pair(case: Case, student, D: int, H: int) -> tuple:
     """Make a student's LSTM and torch's with the same random weights, float64."""
     W, b = case.randn(4 * H, H + D) / H**0.5, case.randn(4 * H)
-    ours = student(D, H).double()
-    ours.load_state_dict({"W": W, "b": b})
+    ours = made(student, {"W": W, "b": b}, D, H)
     return ours, to_torch(nn.LSTM(D, H, batch_first=True), W, b, "_l0")
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import Rule, forbid
+from course_pkg.checking.together import made
 from course_pkg.checks.vit import below, convolved, drawn, image_sizes, layer_shapes, torchs_layer
 from course_pkg.mae import (
     MAEDecoder,
@@ -167,8 +168,7 @@ def encoder_pair(case: Case, encoder) -> tuple:
     size, D, H, L = (h * P, w * P), 8, 2, 2
     state = drawn(case, encoder_shapes(size, P, C, D, L))
     state["positions"] = 2 * case.randn(1 + h * w, D)
-    ours = encoder(size, P, C, D, H, L).double()
-    ours.load_state_dict(state)
+    ours = made(encoder, state, size, P, C, D, H, L)
     return ours, (P, D, H, L), state, case.randn(B, C, *size)
 
 
@@ -251,8 +251,7 @@ def decoder_pair(case: Case, decoder) -> tuple:
     N, n, D_dec, H, L = h * w, h * w // 2, 4, 2, 2
     state = drawn(case, decoder_shapes(N, M, D, D_dec, L))
     state["positions"] = 2 * case.randn(1 + N, D_dec)
-    ours = decoder((h, w), M, D, D_dec, H, L).double()
-    ours.load_state_dict(state)
+    ours = made(decoder, state, (h, w), M, D, D_dec, H, L)
     order = some(case, B, N, N)
     return ours, state, case.randn(B, 1 + n, D), order[:, :n], order.argsort(dim=1)
 

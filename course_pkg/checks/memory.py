@@ -9,6 +9,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import Rule, forbid
+from course_pkg.checking.together import made
 from course_pkg.memory import (
     DRAW,
     NTM,
@@ -297,8 +298,7 @@ def machine(case: Case, student, D: int, D_Y: int, H: int, N: int, M: int) -> tu
     for name, (rows, columns) in shapes.items():
         weights[f"{name}.weight"] = 2 * case.randn(rows, columns) / columns**0.5
         weights[f"{name}.bias"] = case.randn(rows)
-    ours = student(D, D_Y, H, N, M).double()
-    ours.load_state_dict(weights)
+    ours = made(student, weights, D, D_Y, H, N, M)
     return ours, weights
 
 
@@ -816,8 +816,7 @@ def drawer(case: Case, student, A: int, N: int, D_Z: int, H: int) -> tuple:
         for kind, width in (("ih", columns), ("hh", H)):
             weights[f"{name}.weight_{kind}"] = 2 * case.randn(4 * H, width) / width**0.5
             weights[f"{name}.bias_{kind}"] = case.randn(4 * H)
-    ours = student(A, N, D_Z, H).double()
-    ours.load_state_dict(weights)
+    ours = made(student, weights, A, N, D_Z, H)
     return ours, weights
 
 

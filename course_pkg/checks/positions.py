@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import made
 from course_pkg.positions import (
     LearnedPositions,
     RotaryAttention,
@@ -106,8 +107,7 @@ def other_bases(sinusoidal, case):
 def learned_pair(case: Case, student, T_max: int, D: int) -> tuple:
     """Make a student's LearnedPositions with a random table, float64, and return both."""
     P = case.randn(T_max, D)
-    module = student(T_max, D).double()
-    module.load_state_dict({"P": P})
+    module = made(student, {"P": P}, T_max, D)
     return module, P
 
 
@@ -315,8 +315,7 @@ def other_bases(rotate, case):
 def rotary_pair(case: Case, student, D: int, H: int, **options) -> tuple:
     """Make a student's RotaryAttention with random weights, float64, and return both."""
     weights = {f"W_{name}": case.randn(D, D) / D**0.5 for name in "QKVO"}
-    module = student(D, H, **options).double()
-    module.load_state_dict(weights)
+    module = made(student, weights, D, H, **options)
     return module, weights
 
 

@@ -531,7 +531,8 @@ def run(engine, rows: dict[int, list[int]]) -> dict[int, list[int]]:
     raise Failure(f"Requests should end within {STEPS} steps, yours have not.")
 
 
-def serve(case: Case, engine, prompts: list[list[int]], sampling: Sampling) -> list[list[int]]:
+@together
+def serve(engine, prompts: list[list[int]], sampling: Sampling) -> list[list[int]]:
     """Serve prompts of one sample each, step by step."""
     begun = [number(engine.add(prompt, sampling), "add") for prompt in prompts]
     rows = run(engine, {each: [] for each in begun})
@@ -572,7 +573,7 @@ def plain_generation(engines, case):
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
     expected = [plain_tokens(model, prompt, 6) for prompt in prompts]
     for S, settings in ((4, {}), (1, {}), (4, {"most": 3, "budget": 5})):
-        rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(6))
+        rows = serve(engines(model, 80, S, **settings), prompts, Sampling(6))
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
 
@@ -584,7 +585,7 @@ def stops(engines, case):
     stop = plain[0][3]
     expected = [plain_tokens(model, prompt, 8, stop) for prompt in prompts]
     engine = engines(model, 12, 4)
-    rows = serve(case, engine, prompts, Sampling(8, stop))
+    rows = serve(engine, prompts, Sampling(8, stop))
     compare_tokens(case, rows, expected, f"tokens with stop = {stop}")
     wanted = ["stop" if row[-1] == stop else "length" for row in expected]
     reasons = [record(engine, each).reason for each in (0, 1)]
@@ -635,7 +636,7 @@ def refuses(engines, case):
     """raises NeverFits for what no amount of waiting makes fit, ValueError for no request at all"""
     model, (prompt,) = small_model(case), texts(case, 6)
     engine = engines(model, 3, 4, 2)
-    rows = serve(case, engine, [prompt], Sampling(7))
+    rows = serve(engine, [prompt], Sampling(7))
     same(case, [len(rows[0])], [7], "tokens added to a prompt of 6 with 12 slots and count 7")
     large = engines(model, 99, 4)
     for one, sampling, why in (

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.models import SmallDraft, SmallReader
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import of_each, together
+from course_pkg.checking.together import made, of_each, together
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.paged_attention import flat, number, numbers, pairs, record, same, tables
 from course_pkg.checks.positions import rotated
@@ -310,6 +311,16 @@ def steps_in_turn(one, text: list[int], ks: list[int], drawn: list) -> tuple[lis
     return rows, lengths
 
 
+@together
+def first_steps(speculators, questions: list[tuple]) -> list[tuple]:
+    """Take a step of each of several new ones: the new tokens, and the lengths of the caches."""
+    found = []
+    for settings, text, k, u in questions:
+        rows, lengths = steps_in_turn(speculators(*settings), text, [k], [u])
+        found.append((rows[0], lengths[0]))
+    return found
+
+
 def compare_steps(case: Case, speculators, target, draft, temperature: float, ks: list) -> list:
     """Compare steps with those by hand; give what the caches hold after each, and should hold."""
     text = case.integers(0, 7, 4).tolist()
@@ -376,12 +387,14 @@ def one_pass(speculators, case):
 @check(Speculator, weight=2, see="Forget what is not the text")
 def rolls_back(speculators, case):
     """leaves in both caches what is part of the text, and no more"""
-    target, k, read, kept = reader(case), 3, [], []
+    target, k, questions, kept = reader(case), 3, [], []
     for length in range(2, 12):
-        one = speculators(target, near(case, target), 40)
-        ((new,), _, lengths) = take_steps(case, one, case.integers(0, 7, length).tolist(), [k])
-        read.append(lengths[0])
-        kept.append([length + len(new) - 1, length + min(len(new), k) - 1])
+        text, u = case.integers(0, 7, length).tolist(), case.rand(2 * k + 1)
+        questions.append(((target, near(case, target), 40), text, k, u))
+    found = first_steps(speculators, questions)
+    read = [list(case.unpack(pair, "target", "draft")) for _, pair in found]
+    for (_, text, *_), (new, _) in zip(questions, found, strict=True):
+        kept.append([len(text) + len(new) - 1, len(text) + min(len(new), k) - 1])
     what = "lengths of the caches of target and draft after a first step, for ten texts"
     same(case, flat(read), flat(kept), what)
 
@@ -506,45 +519,50 @@ def written(one, text: list[int], count: int, k: int, generator=None) -> list[in
     return as_list(found, "the text")
 
 
+@together
+def written_anew(writers, questions: list[tuple]) -> list[list[int]]:
+    """Let a new writer write each of several texts: its settings, and what it is asked for."""
+    return [written(writers(*settings), *asked) for settings, *asked in questions]
+
+
 @check(SpeculativeWriter, weight=2, see="A whole text")
 def greedy(writers, case):
     """writes what the target writes alone at temperature 0, of exactly `count` tokens"""
     target = reader(case)
-    rows, expected = [], []
+    questions, expected = [], []
     for draft in (near(case, target), reader(case)):
         for count, k in ((1, 3), (6, 2), (11, 3), (10, 4)):
             text = case.integers(0, 7, 3).tolist()
-            rows.append(written(writers(target, draft, 40, 0.0), text, count, k))
+            questions.append(((target, draft, 40, 0.0), text, count, k))
             expected.append(plain(target, text, count))
-    compare_tokens(case, rows, expected, "texts at temperature 0")
+    compare_tokens(case, written_anew(writers, questions), expected, "texts at temperature 0")
 
 
 @check(SpeculativeWriter, weight=2, see="A whole text")
 def draws(writers, case):
     """writes the text that a step after the other without caches makes of the same numbers"""
     target = reader(case)
-    rows, expected = [], []
+    questions, expected = [], []
     for seed in range(4):
         draft, text = near(case, target), case.integers(0, 7, 4).tolist()
-        one, generator = writers(target, draft, 40, 0.8), torch.Generator().manual_seed(seed)
-        rows.append(written(one, text, 12, 3, generator))
+        generator = torch.Generator().manual_seed(seed)
+        questions.append(((target, draft, 40, 0.8), text, 12, 3, generator))
         again = torch.Generator().manual_seed(seed)
         expected.append(by_hand(target, draft, text, 12, 3, 0.8, again)[0])
-    compare_tokens(case, rows, expected, "texts at temperature 0.8")
+    compare_tokens(case, written_anew(writers, questions), expected, "texts at temperature 0.8")
 
 
 @check(SpeculativeWriter, weight=2, see="A whole text")
 def from_itself(writers, case):
     """drafts from the text itself when there is no draft model"""
     target = reader(case, V=4)
-    rows, expected = [], []
+    questions, expected = [], []
     for seed, temperature in enumerate((0.0, 1.0, 0.5, 1.0, 2.0)):
-        text = case.integers(0, 4, 6).tolist()
-        one, generator = writers(target, None, 40, temperature), torch.Generator().manual_seed(seed)
-        rows.append(written(one, text, 14, 3, generator))
+        text, generator = case.integers(0, 4, 6).tolist(), torch.Generator().manual_seed(seed)
+        questions.append(((target, None, 40, temperature), text, 14, 3, generator))
         again = torch.Generator().manual_seed(seed)
         expected.append(by_hand(target, None, text, 14, 3, temperature, again)[0])
-    compare_tokens(case, rows, expected, "texts without a draft model")
+    compare_tokens(case, written_anew(writers, questions), expected, "texts without a draft model")
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -558,23 +576,30 @@ def no_more_than_needed(writers, case):
     same(case, found, [4, 4, 4, 4, 0, 0], "drafted and accepted tokens of each step")
 
 
+@together
+def written_in_turn(writers, settings: tuple, questions: list[tuple]) -> tuple[list, list]:
+    """Let one writer write texts, and read its history."""
+    one = writers(*settings)
+    rows = [written(one, *question) for question in questions]
+    return rows, pairs(one.history, "history")
+
+
 @check(SpeculativeWriter, see="A whole text")
 def again(writers, case):
     """writes another text with the same caches as if they were new, and adds to the history"""
     target = reader(case)
     for draft in (near(case, target), target):
-        rows, expected, noted = [], [], []
-        one = writers(target, draft, 60, 0.0)
+        questions, expected = [], []
         for length, k in ((5, 3), (35, 2), (20, 4)):  # the last is shorter than what was read
             text = case.integers(0, 7, length).tolist()
-            rows.append(written(one, text, 14, k))
+            questions.append((text, 14, k))
             expected.append(plain(target, text, 14))
-            new = writers(target, draft, 60, 0.0)
-            written(new, text, 14, k)
-            noted += flat(pairs(new.history, "history"))
+        settings = target, draft, 60, 0.0
+        rows, found = written_in_turn(writers, settings, questions)
         compare_tokens(case, rows, expected, "three texts of one writer at temperature 0")
-        found = flat(pairs(one.history, "history"))
-        same(case, found, noted, "drafted and accepted tokens of all steps of the three texts")
+        alone = [written_in_turn(writers, settings, [question])[1] for question in questions]
+        what = "drafted and accepted tokens of all steps of the three texts"
+        same(case, flat(found), flat(flat(alone)), what)
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -689,7 +714,7 @@ def plain_generation(engines, case):
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4, V=3)
     expected = [plain_tokens(model, prompt, 12) for prompt in prompts]
     for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
-        rows = serve(case, engines(model, 80, S, **settings), prompts, Sampling(12))
+        rows = serve(engines(model, 80, S, **settings), prompts, Sampling(12))
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
 
@@ -743,14 +768,22 @@ def wrong_drafts(prompts: list, whole: list, every: int) -> SmallDraft:
 
 
 @together
-def kept_of(engine, sequences: list[int]) -> tuple[list[int], list[int]]:
+def kept_after_a_step(engine, sequences: list[int]) -> tuple[list[int], list[int]]:
     """Read of some sequences their tokens but the last, and what is kept; then the free blocks."""
+    engine.step()
     lengths, kept = [], []
     for each in sequences:
         lengths.append(len(numbers(record(engine, each).tokens, "tokens")) - 1)
         length, *blocks = tables(engine, each)[0]
         kept += [length, len(blocks), number(record(engine, each).computed, "computed")]
     return lengths, [*kept, free_blocks(engine)]
+
+
+@together
+def state_of(engine, sequences: list[int]) -> list[int]:
+    """Read of some sequences their tables' lengths and tokens; then free blocks and drafted."""
+    found = [[tables(engine, each)[0][0], len(record(engine, each).tokens)] for each in sequences]
+    return [*flat(found), free_blocks(engine), number(engine.drafted, "drafted")]
 
 
 @check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
@@ -762,8 +795,7 @@ def gives_back(engines, case):
     begun = [number(engine.add(prompt, Sampling(20)), "add") for prompt in prompts]
     found, expected = [], []
     for _ in range(7):
-        engine.step()
-        lengths, kept = kept_of(engine, begun)
+        lengths, kept = kept_after_a_step(engine, begun)
         found += kept
         expected += flat([[length, math.ceil(length / 2), length] for length in lengths])
         expected.append(40 - sum(math.ceil(length / 2) for length in lengths))
@@ -779,10 +811,10 @@ def cached(engines, case):
     rows, expected, hits, full = [], [], [], []
     for S, every in ((1, 2), (2, 3), (3, 2)):
         engine = engines(model, 99, S, k=3, propose=wrong_drafts(prompts, whole, every))
-        serve(case, engine, prompts, Sampling(12))
+        serve(engine, prompts, Sampling(12))
         before = number(engine.scheduler.hits, "hits")
         longer = [right[: len(text) + 11] for text, right in zip(prompts, whole, strict=True)]
-        rows += serve(case, engine, longer, Sampling(5))
+        rows += serve(engine, longer, Sampling(5))
         expected += [
             right[len(text) + 11 :][:5] for text, right in zip(prompts, whole, strict=True)
         ]
@@ -801,7 +833,7 @@ def stops(engines, case):
     for place in (4, 5, 6, 7):
         stop = whole[0][5 + place]
         engine = engines(model, 40, 4, k=4, propose=SmallDraft(whole))
-        rows += serve(case, engine, prompts, Sampling(12, stop))
+        rows += serve(engine, prompts, Sampling(12, stop))
         expected += [plain_tokens(model, prompt, 12, stop) for prompt in prompts]
         free.append(free_blocks(engine))
     compare_tokens(case, rows, expected, "tokens with four different stop tokens")
@@ -882,6 +914,15 @@ def demand_quantised(case: Case, given: object, expected: tuple, what: str) -> N
     case.that(Q.dtype == expected[0].dtype, f"Q should be {expected[0].dtype}, yours is {Q.dtype}.")
 
 
+def demand_each(case: Case, quantise, X: Tensor, questions: list[tuple]) -> None:
+    """Demand what a student's function gives for X by several bits, dims, groups; named last."""
+    given = of_each(quantise, [(X, *settings) for *settings, _ in questions])
+    for (*settings, what), found in zip(questions, given, strict=True):
+        bits, dims, *rest = settings
+        axes = tuple(axis % X.dim() for axis in ([dims] if isinstance(dims, int) else dims))
+        demand_quantised(case, found, by_slices(X, bits, axes, *rest), what)
+
+
 def far_from_zero(case: Case, *shape: int) -> Tensor:
     """Draw numbers most of which are positive: the range of a slice need not hold 0."""
     return case.randn(*shape) + 4 * case.rand(*shape) + 1
@@ -908,8 +949,7 @@ def tokens(quantise, case):
     """gives each token, a row, a scale and a zero point of its own"""
     T, C = case.sizes(2, low=4)
     X = far_from_zero(case, T, C) * (1 + torch.arange(T)[:, None])
-    demand_quantised(case, quantise(X, 8, 1), by_slices(X, 8, (1,)), "of tokens")
-    demand_quantised(case, quantise(X, 8, -1), by_slices(X, 8, (1,)), "with dims = -1")
+    demand_each(case, quantise, X, [(8, 1, "of tokens"), (8, -1, "with dims = -1")])
 
 
 @check(quantise, weight=2, see="Who shares a scale", single={"B": 0, "C": 1})
@@ -917,9 +957,8 @@ def groups(quantise, case):
     """gives each group of neighbours along an axis a scale and a zero point of its own"""
     B, C = case.sizes(2, low=4)
     X = far_from_zero(case, B, 12, C) * (1 + torch.arange(12)[:, None])
-    for group in (3, 4):
-        expected = by_slices(X, 8, (1,), group)
-        demand_quantised(case, quantise(X, 8, 1, group), expected, f"in groups of {group}")
+    questions = [(8, 1, group, f"in groups of {group}") for group in (3, 4)]
+    demand_each(case, quantise, X, questions)
 
 
 @check(quantise, weight=2, see="Integers, a scale and a zero point")
@@ -937,11 +976,11 @@ def symmetric(quantise, case):
 def fewer_bits(quantise, case):
     """uses all integers that so many bits have, and no others"""
     X = far_from_zero(case, 9, 40)
+    questions: list[tuple] = []
     for bits in (2, 3, 4, 7):
-        demand_quantised(case, quantise(X, bits, 1), by_slices(X, bits, (1,)), f"of {bits} bits")
-        expected = by_slices(X, bits, (1,), symmetric=True)
-        given = quantise(X, bits, 1, symmetric=True)
-        demand_quantised(case, given, expected, f"of {bits} bits, symmetric,")
+        questions.append((bits, 1, f"of {bits} bits"))
+        questions.append((bits, 1, None, True, f"of {bits} bits, symmetric,"))
+    demand_each(case, quantise, X, questions)
 
 
 @check(quantise, see="Integers, a scale and a zero point")
@@ -1007,16 +1046,22 @@ def spread(scale: Tensor, shape: torch.Size) -> Tensor:
     return scale[torch.meshgrid(places, indexing="ij")]
 
 
+def demand_restored(case: Case, dequantise, Q: Tensor, shapes: dict[str, tuple]) -> None:
+    """Demand what a student's function makes of integers with drawn scales of several shapes."""
+    drawn = [(case.rand(*shape) + 0.5, 9 * case.randn(*shape)) for shape in shapes.values()]
+    found = of_each(dequantise, [(Q, *pair) for pair in drawn])
+    for what, (scale, zero), given in zip(shapes, drawn, found, strict=True):
+        expected = Q.double() * spread(scale, Q.shape) + spread(zero, Q.shape)
+        case.equal(given, expected, f"X̂ {what}")
+
+
 @check(dequantise, weight=2, see="And back", single={"T": 0, "C": 1})
 def values(dequantise, case):
     """multiplies by the scale, and then adds the zero point"""
     T, C = case.sizes(2, low=3)
     Q = drawn_integers(case, T, C)
-    for shape in ((1, C), (T, 1), (1, 1), (T, C)):
-        scale, zero = case.rand(*shape) + 0.5, 9 * case.randn(*shape)
-        what = f"X̂ with scales of shape {shape}"
-        expected = Q.double() * spread(scale, Q.shape) + spread(zero, Q.shape)
-        case.equal(dequantise(Q, scale, zero), expected, what)
+    shapes = (1, C), (T, 1), (1, 1), (T, C)
+    demand_restored(case, dequantise, Q, {f"with scales of shape {s}": s for s in shapes})
 
 
 @check(dequantise, weight=2, see="And back", single={"B": 0, "C": 1})
@@ -1024,10 +1069,8 @@ def groups(dequantise, case):
     """gives the integers of each group of neighbours their scale"""
     B, C = case.sizes(2, low=3)
     Q = drawn_integers(case, B, 12, C)
-    for parts in (2, 6):
-        scale, zero = case.rand(B, parts, C) + 0.5, 9 * case.randn(B, parts, C)
-        expected = Q.double() * spread(scale, Q.shape) + spread(zero, Q.shape)
-        case.equal(dequantise(Q, scale, zero), expected, f"X̂ of {parts} groups")
+    shapes = {f"of {parts} groups": (B, parts, C) for parts in (2, 6)}
+    demand_restored(case, dequantise, Q, shapes)
 
 
 @check(dequantise, see="And back")
@@ -1140,10 +1183,28 @@ def expected_keys(K: Tensor, bits: int, group: int, dtype: torch.dtype = torch.f
     return torch.cat(pieces, dim=2)
 
 
-def kept_in(case: Case, cache, N: int, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Read a cache that should hold N positions."""
-    case.equal(cache.length, torch.tensor(N), "length")
-    K, V = case.unpack(cache.read(), "K", "V")
+@together
+def read_after(cache, pieces: list[tuple[Tensor, Tensor]], keep: int | None) -> tuple:
+    """Append pieces to a cache, cut it if told to; read its length and what it holds."""
+    for keys, values in pieces:
+        cache.append(keys, values)
+    if keep is not None:
+        cache.truncate(keep)
+    return cache.length, cache.read()
+
+
+def kept_in(
+    case: Case,
+    cache,
+    N: int,
+    shape: tuple[int, int, int],
+    pieces: Sequence[tuple[Tensor, Tensor]] = (),
+    cut: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Append pieces to a cache, cut it if told to, and read it: it should hold N positions."""
+    length, found = read_after(cache, list(pieces), N if cut else None)
+    case.equal(length, torch.tensor(N), "length")
+    K, V = case.unpack(found, "K", "V")
     B, G, D_h = shape
     case.shape(K, (B, G, N, D_h), "K")
     case.shape(V, (B, G, N, D_h), "V")
@@ -1162,8 +1223,8 @@ def values(cache, case):
     B, G, T, D_h = case.sizes(4)
     K, V = unlike(case, B, G, 2 * T, D_h)
     ours = cache(B, G, 2 * T + 1, D_h, 8, T, torch.float64)
-    ours.append(K, V)
-    case.equal(kept_in(case, ours, 2 * T, (B, G, D_h))[1], restored(V, 8, 3), "V")
+    found = kept_in(case, ours, 2 * T, (B, G, D_h), [(K, V)])
+    case.equal(found[1], restored(V, 8, 3), "V")
 
 
 @check(QuantisedKVCache, weight=2, see="Keys by channel, values by token", single={"B": 0, "G": 1})
@@ -1173,8 +1234,7 @@ def keys(cache, case):
     N = 2 * group + max(group // 2, 1)
     K, V = unlike(case, B, G, N, D_h)
     ours = cache(B, G, N + 2, D_h, 8, group, torch.float64)
-    ours.append(K, V)
-    found = kept_in(case, ours, N, (B, G, D_h))[0]
+    found = kept_in(case, ours, N, (B, G, D_h), [(K, V)])[0]
     case.equal(found[:, :, 2 * group :], K[:, :, 2 * group :], "K of the residual")
     case.equal(found, expected_keys(K, 8, group), "K")
 
@@ -1186,9 +1246,8 @@ def pieces(cache, case):
     for lengths in ([1] * 11, [3, 1, 6, 1], [2, 7, 2], [4, 4, 3], [9, 2]):
         K, V = unlike(case, B, G, 11, D_h)
         ours = cache(B, G, 13, D_h, 8, 4, torch.float64)
-        for keys, values in zip(K.split(lengths, dim=2), V.split(lengths, dim=2), strict=True):
-            ours.append(keys, values)
-        found = kept_in(case, ours, 11, (B, G, D_h))
+        parts = list(zip(K.split(lengths, dim=2), V.split(lengths, dim=2), strict=True))
+        found = kept_in(case, ours, 11, (B, G, D_h), parts)
         what = f"after pieces of {', '.join(map(str, lengths))}"
         case.equal(found[0], expected_keys(K, 8, 4), f"K {what}")
         case.equal(found[1], restored(V, 8, 3), f"V {what}")
@@ -1200,9 +1259,8 @@ def four_bits(cache, case):
     B, G, half = 2, 3, 4
     K, V = unlike(case, B, G, 7, 2 * half)
     ours = cache(B, G, 9, 2 * half, 4, 3, torch.float64)
-    for keys, values in zip(K.split([2, 5], dim=2), V.split([2, 5], dim=2), strict=True):
-        ours.append(keys, values)
-    found = kept_in(case, ours, 7, (B, G, 2 * half))
+    parts = list(zip(K.split([2, 5], dim=2), V.split([2, 5], dim=2), strict=True))
+    found = kept_in(case, ours, 7, (B, G, 2 * half), parts)
     case.equal(found[0], expected_keys(K, 4, 3), "K in 4 bits")
     case.equal(found[1], restored(V, 4, 3), "V in 4 bits")
 
@@ -1214,14 +1272,12 @@ def cut(case: Case, cache, keep: int, more: int) -> None:
     ours = cache(B, G, 16, D_h, 8, 4, torch.float64)
     ours.append(K, V)
     before = expected_keys(K, 8, 4), restored(V, 8, 3)
-    ours.truncate(keep)
-    found = kept_in(case, ours, keep, (B, G, D_h))
+    found = kept_in(case, ours, keep, (B, G, D_h), cut=True)
     when = f"after 10 positions were cut to {keep}"
     case.equal(found[0], before[0][:, :, :keep], f"K {when}")
     case.equal(found[1], before[1][:, :, :keep], f"V {when}")
     keys, values = unlike(case, B, G, more, D_h)
-    ours.append(keys, values)
-    found = kept_in(case, ours, keep + more, (B, G, D_h))
+    found = kept_in(case, ours, keep + more, (B, G, D_h), [(keys, values)])
     joined = torch.cat([before[0][:, :, :keep], keys], dim=2)
     quantised, full = expected_keys(joined, 8, 4), keep // 4 * 4
     quantised[:, :, :full] = before[0][:, :, :full]
@@ -1282,8 +1338,7 @@ def fills(cache, case):
     ours = cache(B, G, 7, D_h, 8, 3, torch.float64)
     ours.append(K[:, :, :5], V[:, :, :5])
     case.raises(ValueError, lambda: ours.append(K[:, :, :3], V[:, :, :3]), "3 come and 2 fit")
-    ours.append(K[:, :, 5:], V[:, :, 5:])
-    found = kept_in(case, ours, 7, (B, G, D_h))
+    found = kept_in(case, ours, 7, (B, G, D_h), [(K[:, :, 5:], V[:, :, 5:])])
     case.equal(found[0], expected_keys(K, 8, 3), "K of a full cache")
     case.equal(found[1], restored(V, 8, 3), "V of a full cache")
 
@@ -1294,8 +1349,8 @@ def no_gradient(cache, case):
     B, G, D_h = 2, 3, 5
     K, V = unlike(case, B, G, 5, D_h)
     ours = cache(B, G, 6, D_h, 8, 3, torch.float64)
-    ours.append(K.requires_grad_(), V.requires_grad_())
-    for name, part in zip("KV", kept_in(case, ours, 5, (B, G, D_h)), strict=True):
+    found = kept_in(case, ours, 5, (B, G, D_h), [(K.requires_grad_(), V.requires_grad_())])
+    for name, part in zip("KV", found, strict=True):
         case.that(
             not part.requires_grad,
             f"{name} should carry no gradient when it is read, yours does: every step of a text "
@@ -1373,6 +1428,17 @@ def slots_of(blocks: list[int], S: int, count: int) -> Tensor:
     return torch.tensor([blocks[t // S] * S + t % S for t in range(count)])
 
 
+@together
+def gathered_after(cache, blocks: list[int], pieces: list[tuple[Tensor, Tensor, Tensor]]) -> list:
+    """Gather from layer 1 after each piece that is written to it, and from layer 0 at the end."""
+    found, N = [], 0
+    for slots, keys, values in pieces:
+        cache.write(1, slots, keys, values)
+        N += len(slots)
+        found.append(cache.gather(1, blocks, N))
+    return [*found, cache.gather(0, blocks, N)]
+
+
 @check(QuantisedPagedCache, weight=3, see="Quantised blocks", single={"G": 1})
 def write_and_gather(cache, case):
     """gives back what was written into blocks, however far they are filled"""
@@ -1382,14 +1448,15 @@ def write_and_gather(cache, case):
         ours = cache(2, 6, S, G, 2 * half, bits, torch.float64)
         K, V = vectors(case, count, G, 2 * half), vectors(case, count, G, 2 * half)
         blocks = [4, 1, 5]
-        for part in torch.arange(count).split([S - 1, 1, S, 1]):
-            ours.write(1, slots_of(blocks, S, count)[part], K[part], V[part])
+        parts, slots = torch.arange(count).split([S - 1, 1, S, 1]), slots_of(blocks, S, count)
+        *filled, other = gathered_after(ours, blocks, [(slots[p], K[p], V[p]) for p in parts])
+        for part, found in zip(parts, filled, strict=True):
             N = int(part[-1]) + 1
-            keys, values = case.unpack(ours.gather(1, blocks, N), "K", "V")
+            keys, values = case.unpack(found, "K", "V")
             what = f"of {N} positions in {bits} bits"
             case.equal(keys, read_back(K[:N], bits), f"K {what}")
             case.equal(values, read_back(V[:N], bits), f"V {what}")
-        keys, values = case.unpack(ours.gather(0, blocks, count), "K", "V")
+        keys, values = case.unpack(other, "K", "V")
         case.equal(keys, torch.zeros(count, G, 2 * half), "K of another layer")
         case.equal(values, torch.zeros(count, G, 2 * half), "V of another layer")
 
@@ -1430,12 +1497,18 @@ def rounded_matrix(W: Tensor, group: int | None = None) -> tuple[Tensor, Tensor]
     return Q.double() * steps, steps
 
 
+@together
+def multiplied(linear, settings: tuple, X: Tensor) -> Tensor:
+    """Make a student's layer, and multiply by it."""
+    return linear(*settings)(X)
+
+
 @check(QuantisedLinear, weight=3, see="Weights in eight bits", single={"B": 0, "D_out": 3})
 def values(linear, case):
     """multiplies by the matrix of integers and scales, each column having its own"""
     B, T, D_in, D_out = case.sizes(4, low=3)
     W, X = matrix(case, D_in, D_out), case.randn(B, T, D_in)
-    case.equal(linear(W)(X), X @ rounded_matrix(W)[0], "Y")
+    case.equal(multiplied(linear, (W,), X), X @ rounded_matrix(W)[0], "Y")
 
 
 @check(QuantisedLinear, weight=2, see="Weights in eight bits")
@@ -1444,7 +1517,7 @@ def groups(linear, case):
     B, D_out = case.sizes(2, low=3)
     W, X = matrix(case, 12, D_out), case.randn(B, 12)
     for group in (3, 6):
-        given = linear(W, None, group)(X)
+        given = multiplied(linear, (W, None, group), X)
         case.equal(given, X @ rounded_matrix(W, group)[0], f"Y with groups of {group}")
 
 
@@ -1455,7 +1528,7 @@ def bias(linear, case):
     layer = nn.Linear(D_in, D_out).double()
     layer.load_state_dict({"weight": case.randn(D_out, D_in), "bias": 3 * case.randn(D_out)})
     W, b, X = layer.weight.detach().T, layer.bias.detach(), case.randn(B, D_in)
-    case.equal(linear(W, b)(X), X @ rounded_matrix(W)[0] + b, "Y with a bias")
+    case.equal(multiplied(linear, (W, b), X), X @ rounded_matrix(W)[0] + b, "Y with a bias")
 
 
 @check(QuantisedLinear, weight=2, see="Weights in eight bits")
@@ -1464,7 +1537,7 @@ def bound(linear, case):
     B, D_in, D_out = case.sizes(3, low=8)
     W, X = matrix(case, D_in, D_out), case.randn(B, D_in)
     for group in (None, 1):
-        Y = linear(W, None, group)(X)
+        Y = multiplied(linear, (W, None, group), X)
         case.shape(Y, (B, D_out), "Y")
         allowed = X.abs() @ rounded_matrix(W, group)[1] / 2
         excess = ((Y - X @ W).abs() / allowed).max().item()
@@ -1520,9 +1593,10 @@ def four() -> Tensor:
 def values(rotate, case):
     """multiplies by the Hadamard matrix that comes of doubling, divided by √D"""
     B, T = case.sizes(2, low=3)
-    for D in (8, 2, 32):
-        X = case.randn(B, T, D)
-        case.equal(rotate(X), X @ hadamard(D) / math.sqrt(D), f"rotated X of {D} features")
+    given = [case.randn(B, T, D) for D in (8, 2, 32)]
+    for X, found in zip(given, of_each(rotate, [(X,) for X in given]), strict=True):
+        D = X.shape[-1]
+        case.equal(found, X @ hadamard(D) / math.sqrt(D), f"rotated X of {D} features")
 
 
 @check(rotate, see="Turn the outliers away")
@@ -1530,7 +1604,7 @@ def products(rotate, case):
     """keeps every product of two vectors, and so every score"""
     T, N = case.sizes(2, low=3)
     Q, K = case.randn(T, 16), case.randn(N, 16)
-    q, k = rotate(Q), rotate(K)
+    q, k = of_each(rotate, [(Q,), (K,)])
     case.shape(q, (T, 16), "rotated X")
     case.shape(k, (N, 16), "rotated X")
     case.equal(q @ k.T, Q @ K.T, "products of rotated vectors")
@@ -1539,10 +1613,9 @@ def products(rotate, case):
 @check(rotate, see="Turn the outliers away")
 def spreads(rotate, case):
     """spreads a single number over all features in equal parts"""
-    for place in (0, 5, 15):
-        x = torch.zeros(1, 16, dtype=torch.float64)
-        x[0, place] = 12.0
-        turned = rotate(x)
+    places = (0, 5, 15)
+    rows = 12 * torch.eye(16, dtype=torch.float64)[list(places)]
+    for place, turned in zip(places, of_each(rotate, [(x[None],) for x in rows]), strict=True):
         case.shape(turned, (1, 16), "rotated X")
         case.equal(turned.abs(), torch.full((1, 16), 3.0), f"|rotated X| of feature {place} alone")
 
@@ -1551,10 +1624,11 @@ def spreads(rotate, case):
 def start(rotate, case):
     """begins to double with the matrix that is given"""
     B = case.sizes(1, low=3)[0]
-    for D in (4, 8, 16):
-        X = case.randn(B, D)
-        expected = X @ hadamard(D, four().double()) / math.sqrt(D)
-        case.equal(rotate(X, four().double()), expected, f"rotated X of {D} features with a start")
+    given = [(case.randn(B, D), four().double()) for D in (4, 8, 16)]
+    for (X, begin), found in zip(given, of_each(rotate, given), strict=True):
+        D = X.shape[1]
+        expected = X @ hadamard(D, begin) / math.sqrt(D)
+        case.equal(found, expected, f"rotated X of {D} features with a start")
 
 
 @check(rotate, see="Where to begin")
@@ -1581,8 +1655,7 @@ def latent_layer(case: Case, attention, D_h: int, D_c: int, half: int, **options
     }
     state = {name: 1.5 * case.randn(*shape) / shape[0] ** 0.5 for name, shape in shapes.items()}
     state["norm.weight"] = case.rand(D_c) + 0.5
-    ours = attention(D, 3, D_c, D_R, **options).double()
-    ours.load_state_dict(state)
+    ours = made(attention, state, D, 3, D_c, D_R, **options)
     return ours, state
 
 
@@ -1628,8 +1701,7 @@ def kept(attention, case):
     X = case.randn(B, T + 3, 3 * D_h)
     for way in ("forward", "absorbed"):
         cache = ours.new_cache(B, T + 3)
-        for piece in X.split([T, 1, 2], dim=1):
-            (ours if way == "forward" else ours.absorbed)(piece, cache)
+        in_pieces(ours if way == "forward" else ours.absorbed, X, cache, [T, 1, 2])
         case.equal(cache.read(), latents(state, X), f"what {way} keeps")
 
 

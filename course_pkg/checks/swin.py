@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
+from course_pkg.checking.together import made
 from course_pkg.swin import (
     PatchMerging,
     Swin,
@@ -31,7 +32,7 @@ Size = tuple[int, int]
 
 
 def load(module, state: State):
-    """Give a student's new module, or torch's, these weights, in float64."""
+    """Give a module of torch's these weights, in float64."""
     module = module.double()
     module.load_state_dict(state)
     return module
@@ -219,7 +220,7 @@ def attention_case(case: Case, student) -> tuple:
     B, N, H, D_h = few_sizes(case, 4)
     M = 3
     state = attention_state(case, H * D_h, H, M)
-    ours = load(student(H * D_h, H, M), state)
+    ours = made(student, state, H * D_h, H, M)
     return ours, state, H, M, case.randn(B, N, M * M, H * D_h)
 
 
@@ -446,7 +447,7 @@ def block_case(case: Case, student, shift: int) -> tuple:
     B, H, D_h = few_sizes(case, 3)
     M = 3
     state = block_state(case, H * D_h, H, M)
-    ours = load(student(H * D_h, H, M, shift), state)
+    ours = made(student, state, H * D_h, H, M, shift)
     return ours, state, H, M, 1 + 2 * case.randn(B, M * down, M * across, H * D_h)
 
 
@@ -477,7 +478,7 @@ def several_maps(block, case):
     B, H, D_h = few_sizes(case, 3)
     M = 3
     state = block_state(case, H * D_h, H, M)
-    ours = load(block(H * D_h, H, M, 1), state)
+    ours = made(block, state, H * D_h, H, M, 1)
     for down, across in ((1, 2), (3, 2), (2, 3), (4, 3)):
         X = case.randn(B, M * down, M * across, H * D_h)
         shift = 0 if down == 1 else 1
@@ -511,7 +512,7 @@ def one_window(block, case):
     B, across, H, D_h = few_sizes(case, 4)
     M = 3
     state = block_state(case, H * D_h, H, M)
-    ours = load(block(H * D_h, H, M, 1), state)
+    ours = made(block, state, H * D_h, H, M, 1)
     for size in ((M, M), (M * across, M), (M, M * across)):
         X = case.randn(B, *size, H * D_h)
         expected = block_output(state, H, M, 0, X)
@@ -538,7 +539,7 @@ def merged(state: State, X: Tensor) -> Tensor:
 def shape(merging, case):
     """halves both sides and doubles the features"""
     B, h, w, D = few_sizes(case, 4)
-    ours = load(merging(D), merging_state(case, D))
+    ours = made(merging, merging_state(case, D), D)
     case.shape(ours(case.randn(B, 2 * h, 2 * w, D)), (B, h, w, 2 * D), "X")
 
 
@@ -552,14 +553,14 @@ def values(merging, case):
     """agrees with a loop over squares"""
     B, h, w, D = few_sizes(case, 4)
     state, X = merging_state(case, D), 1 + 2 * case.randn(B, 2 * h, 2 * w, D)
-    case.equal(load(merging(D), state)(X), merged(state, X), "X")
+    case.equal(made(merging, state, D)(X), merged(state, X), "X")
 
 
 @check(PatchMerging, see="Four positions become one")
 def refuses(merging, case):
     """raises ValueError when a side is odd"""
     B, D = few_sizes(case, 2)
-    ours = load(merging(D), merging_state(case, D))
+    ours = made(merging, merging_state(case, D), D)
     for h, w, when in (
         (5, 6, "a map has 5 rows"),
         (6, 5, "a map has 5 columns"),
@@ -614,7 +615,7 @@ def swin_case(case: Case, student, *more) -> tuple:
     B, C, classes = case.narrowed([2, 3, 5])
     P, D, M = 2, 4, 4
     state = swin_state(case, C, P, D, M, classes)
-    ours = load(student(C, P, D, DEPTHS, HEADS, M, classes, *more), state)
+    ours = made(student, state, C, P, D, DEPTHS, HEADS, M, classes, *more)
     return ours, state, M, case.randn(B, C, 4 * P * M, 8 * P * M)
 
 
@@ -664,7 +665,7 @@ def odd_windows(swin, case):
     C, classes, D = 3, 5, 4
     for M, depth in ((3, 2), (2, 4)):
         state = swin_state(case, C, 1, D, M, classes, (depth,), (2,))
-        ours = load(swin(C, 1, D, (depth,), (2,), M, classes), state)
+        ours = made(swin, state, C, 1, D, (depth,), (2,), M, classes)
         images = case.randn(2, C, 2 * M, 3 * M)
         X = F.conv2d(images, state["patches.weight"], state["patches.bias"])
         X = layer_norm(X.permute(0, 2, 3, 1), state, "patch_norm")

@@ -12,7 +12,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallTranslator
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import TRANSFORMER, forbid
-from course_pkg.checking.together import of_each
+from course_pkg.checking.together import made, of_each
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.transformer import (
     DecoderLayer,
@@ -77,7 +77,7 @@ def epsilon(norm, case):
 
 
 def load(module, state: State):
-    """Give a student's new module, or torch's, these weights, in float64."""
+    """Give a module of torch's these weights, in float64."""
     module = module.double()
     module.load_state_dict(state)
     return module
@@ -106,14 +106,14 @@ def values(network, case):
     """agrees with two of torch's Linear layers and a ReLU between them"""
     B, T, D, D_ff = case.sizes(4)
     state, X = feed_forward_state(case, D, D_ff), case.randn(B, T, D)
-    case.equal(load(network(D, D_ff), state)(X), two_linears(state)(X), "Y")
+    case.equal(made(network, state, D, D_ff)(X), two_linears(state)(X), "Y")
 
 
 @check(FeedForward, see="Each vector for itself")
 def alone(network, case):
     """gives a vector the same result, whatever stands at the other positions"""
     B, T, D, D_ff = case.sizes(4)
-    ours, X = load(network(D, D_ff), feed_forward_state(case, D, D_ff)), case.randn(B, T, D)
+    ours, X = made(network, feed_forward_state(case, D, D_ff), D, D_ff), case.randn(B, T, D)
     Y = ours(X)
     case.shape(Y, (B, T, D), "Y")
     other = torch.cat([X[:, :1], 3 * case.randn(B, T - 1, D)], dim=1)
@@ -180,7 +180,7 @@ def encoder_layer(case: Case, student, pre_norm: bool) -> tuple:
     """Make a student's encoder layer and torch's with the same weights, and vectors and a mask."""
     B, N, H, D_h, D_ff = case.sizes(5, low=3)
     state = layer_state(case, H * D_h, D_ff, ENCODER)
-    ours = load(student(H * D_h, H, D_ff, pre_norm), state)
+    ours = made(student, state, H * D_h, H, D_ff, pre_norm)
     X = 1 + 2 * case.randn(B, N, H * D_h)
     return ours, torchs_layer(state, H, pre_norm, ENCODER), X, some_mask(case, B, N, N), H
 
@@ -210,7 +210,7 @@ def switch(layer, case):
     state, X = layer_state(case, H * D_h, D_ff, ENCODER), case.randn(B, N, H * D_h)
     given, expected = [], []
     for pre_norm in (False, True):
-        given.append(load(layer(H * D_h, H, D_ff, pre_norm), state)(X.clone()))
+        given.append(made(layer, state, H * D_h, H, D_ff, pre_norm)(X.clone()))
         case.shape(given[-1], tuple(X.shape), "X")
         expected.append(torchs_layer(state, H, pre_norm, ENCODER)(X))
     case.equal(torch.stack(given), torch.stack(expected), "X of post-LN and of pre-LN")
@@ -224,14 +224,14 @@ def identity(layer, case):
     for name in ("attention.W_O", "attention.b_O", "feed_forward.W_2", "feed_forward.b_2"):
         state[name] = torch.zeros_like(state[name])
     X = case.randn(B, N, H * D_h)
-    case.equal(load(layer(H * D_h, H, D_ff, True), state)(X), X, "X")
+    case.equal(made(layer, state, H * D_h, H, D_ff, True)(X), X, "X")
 
 
 def decoder_layer(case: Case, student, pre_norm: bool) -> tuple:
     """Make a student's decoder layer and torch's with the same weights; target, memory, masks."""
     B, M, N, H, D_h, D_ff = case.sizes(6, low=3)
     state = layer_state(case, H * D_h, D_ff, DECODER)
-    ours = load(student(H * D_h, H, D_ff, pre_norm), state)
+    ours = made(student, state, H * D_h, H, D_ff, pre_norm)
     Y, memory = 1 + 2 * case.randn(B, M, H * D_h), 1 + 2 * case.randn(B, N, H * D_h)
     masks = torch.ones(M, M, dtype=torch.bool).tril(), some_mask(case, B, M, N)
     return ours, torchs_layer(state, H, pre_norm, DECODER), Y, memory, *masks, H
@@ -264,7 +264,7 @@ def switch(layer, case):
     Y, memory = case.randn(B, M, H * D_h), case.randn(B, N, H * D_h)
     given, expected = [], []
     for pre_norm in (False, True):
-        given.append(load(layer(H * D_h, H, D_ff, pre_norm), state)(Y.clone(), memory))
+        given.append(made(layer, state, H * D_h, H, D_ff, pre_norm)(Y.clone(), memory))
         case.shape(given[-1], tuple(Y.shape), "Y")
         expected.append(torchs_layer(state, H, pre_norm, DECODER)(Y, memory))
     case.equal(torch.stack(given), torch.stack(expected), "Y of post-LN and of pre-LN")
@@ -369,7 +369,7 @@ def translators(case: Case, student, pre_norm: bool) -> tuple:
     B, N, M, H, V_source, V_target, D_ff = case.sizes(7, low=4)
     D = 2 * H
     state = model_state(case, V_source, V_target, D, D_ff, pre_norm)
-    ours = load(student(V_source, V_target, D, H, LAYERS, D_ff, pre_norm), state)
+    ours = made(student, state, V_source, V_target, D, H, LAYERS, D_ff, pre_norm)
     lengths = case.lengths(B, N)
     mask = torch.arange(N) < lengths[:, None]
     X = case.integers(0, V_source, B, N) * mask

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import TRANSFORMER, forbid
-from course_pkg.checking.together import of_each
+from course_pkg.checking.together import made, of_each
 from course_pkg.vit import (
     PatchEmbedding,
     ViT,
@@ -149,8 +149,7 @@ def refuses_rests(join, case):
 def embedding_pair(case: Case, embedding, C: int, P: int, D: int) -> tuple:
     """Make a student's embedding with random weights; return them as a kernel and b, too."""
     kernel, b = case.randn(D, C, P, P), case.randn(D)
-    ours = embedding(C, P, D).double()
-    ours.load_state_dict({"W": kernel.permute(2, 3, 1, 0).flatten(0, 2), "b": b})
+    ours = made(embedding, {"W": kernel.permute(2, 3, 1, 0).flatten(0, 2), "b": b}, C, P, D)
     return ours, kernel, b
 
 
@@ -233,8 +232,7 @@ def looks(layer: nn.TransformerEncoderLayer, X: Tensor) -> Tensor:
 def layer_pair(case: Case, layer, D: int, H: int) -> tuple:
     """Make a student's layer and torch's with the same weights."""
     state = drawn(case, layer_shapes(D))
-    ours = layer(D, H).double()
-    ours.load_state_dict(state)
+    ours = made(layer, state, D, H)
     return ours, torchs_layer(state, H)
 
 
@@ -280,8 +278,7 @@ def passes_through(layer, case):
     state = drawn(case, layer_shapes(D))
     for name in ("attention.W_O", "attention.b_O", "contract.weight", "contract.bias"):
         state[name] = torch.zeros_like(state[name])
-    ours = layer(D, H).double()
-    ours.load_state_dict(state)
+    ours = made(layer, state, D, H)
     X = 3 * case.randn(B, T, D)
     Y, _ = layer_results(case, ours(X), X, H)
     case.equal(Y, X, "X")
@@ -315,8 +312,7 @@ def model_pair(case: Case, vit, pool: str, B: int = 3) -> tuple:
     settings = model_settings(case, pool)
     state = drawn(case, model_shapes(*settings))
     state["positions"] = 2 * case.randn(*state["positions"].shape)
-    ours = vit(*settings).double()
-    ours.load_state_dict(state)
+    ours = made(vit, state, *settings)
     size, _, C, *_ = settings
     return ours, settings, state, case.randn(B, C, *size)
 
