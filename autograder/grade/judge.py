@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nbformat import from_dict
 from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
@@ -365,10 +366,10 @@ def _failed(planned: Planned, report: Report | None) -> dict[str, list[str]]:
 
 def _graded(text: str, points: float) -> list:
     """What the graded cell would have shown in the notebook."""
-    return [
-        new_output("stream", name="stdout", text=whole(text) + "\n"),
-        new_output("execute_result", data={"text/plain": repr(points)}, execution_count=1),
-    ]
+    printed = {"output_type": "stream", "name": "stdout", "text": whole(text) + "\n"}
+    shown = {"data": {"text/plain": repr(points)}, "metadata": {}, "execution_count": 1}
+    # Not by new_output, which validates each: the notebook is validated as a whole.
+    return [from_dict(printed), from_dict({"output_type": "execute_result", **shown})]
 
 
 def _error(name: str, text: str):

@@ -226,8 +226,7 @@ def without_drafts(writers, case):
         for draft in (near(case, target), None):
             text, generator = case.integers(0, 7, 3).tolist(), torch.Generator().manual_seed(k)
             questions.append(((target, draft, 30, 0.9), text, count, k, generator))
-            again = torch.Generator().manual_seed(k)
-            expected.append(by_hand(target, draft, text, count, k, 0.9, again)[0])
+            expected.append(by_hand(target, draft, text, count, k, 0.9, seed=k))
     compare_tokens(case, written_anew(writers, questions), expected, "texts with k = 0 and k = 9")
     labels = torch.randperm(4, generator=case.generator)
     text = labels[[0, 3, 1, 2, 3, 0, 2, 1, 2, 3, 2, 0, 3, 1, 2, 3]]
@@ -245,8 +244,7 @@ def own_randomness(writers, case):
     for seed in (3, 4):
         torch.manual_seed(seed)
         rows.append(written(writers(target, draft, 40), text, 12, 3))
-        again = torch.Generator().manual_seed(seed)
-        expected.append(by_hand(target, draft, text, 12, 3, 1.0, again)[0])
+        expected.append(by_hand(target, draft, text, 12, 3, 1.0, seed))
     compare_tokens(case, rows, expected, "texts from torch's own generator")
 
 
@@ -259,8 +257,7 @@ def one_after_the_other(writers, case):
         for length, k in ((10, 2), (35, 5), (60, 1)):
             text = case.integers(0, 4, length).tolist()
             questions.append((text, 20, k, torch.Generator().manual_seed(k)))
-            again = torch.Generator().manual_seed(k)
-            expected.append(by_hand(target, draft, text, 20, k, 0.8, again)[0])
+            expected.append(by_hand(target, draft, text, 20, k, 0.8, seed=k))
         rows += written_in_turn(writers, (target, draft, 80, 0.8), questions)[0]
     compare_tokens(case, rows, expected, "three texts of one writer, then three without a draft")
 
@@ -312,8 +309,8 @@ def under_load(engines, case):
 @check(SpeculativeCore, see="Several tokens for each of many")
 def errors_leave_no_trace(engines, case):
     """is as it was when the model has raised while it judged drafts"""
-    model, prompts = small_model(case, calls=3), texts(case, 4, 7)
-    patient = small_model(case)
+    model, prompts = small_model(case, calls=3, L=1), texts(case, 4, 7)
+    patient = small_model(case, L=1)
     guess = wrong_drafts(prompts, known(patient, prompts, 20), 2)
     engine = engines(model, 40, 2, k=3, propose=guess)
     begun = [engine.add(prompt, Sampling(20)) for prompt in prompts]
@@ -331,7 +328,7 @@ def errors_leave_no_trace(engines, case):
 @check(SpeculativeCore, see="Several tokens for each of many")
 def some_draft(engines, case):
     """serves sequences for which nothing is drafted beside others for which much is"""
-    model, prompts = small_model(case, V=7, calls=900), texts(case, 5, 9, V=7)
+    model, prompts = small_model(case, V=7, calls=900, L=1), texts(case, 5, 9, V=7)
     whole = known(model, prompts, 12)
     guess = SmallDraft([partly(prompts[0], whole[0], 4, 7), prompts[1]])
     engine = engines(model, 60, 3, k=3, propose=guess)
@@ -345,7 +342,7 @@ def some_draft(engines, case):
 @check(SpeculativeCore, see="Several tokens for each of many")
 def limits(engines, case):
     """fills the cache to its last slot, and refuses what never fits"""
-    model, (prompt,) = small_model(case), texts(case, 6)
+    model, (prompt,) = small_model(case, L=1), texts(case, 6)
     (right,) = known(model, [prompt], 7)
     engine = engines(model, 3, 4, 2, k=4, propose=SmallDraft([right]))
     rows = serve(engine, [prompt], Sampling(7))
@@ -360,7 +357,7 @@ def stops_at_token_0(engines, case):
     """ends a sequence with its stop token, also if that is token 0"""
     stop = None
     while stop is None:  # it must come first among accepted drafts, of which it is not the last
-        model, prompts = small_model(case), texts(case, 5, 3)
+        model, prompts = small_model(case, L=1), texts(case, 5, 3)
         plain = plain_tokens(model, prompts[0], 5)
         stop = next((plain[n] for n in (3, 2, 1) if plain[n] not in plain[:n]), None)
     order = list(range(29))
@@ -376,7 +373,7 @@ def stops_at_token_0(engines, case):
 @check(SpeculativeCore, see="What rejected drafts leave behind")
 def only_the_last(engines, case):
     """gives a block back if of all drafts only the last was rejected"""
-    model, prompts = small_model(case), texts(case, 5)
+    model, prompts = small_model(case, L=1), texts(case, 5)
     engine = engines(model, 40, 1, k=3, propose=wrong_drafts(prompts, known(model, prompts, 24), 4))
     begun = number(engine.add(prompts[0], Sampling(24)), "add")
     found, expected = [], []
@@ -390,7 +387,7 @@ def only_the_last(engines, case):
 @check(SpeculativeCore, see="Several tokens for each of many")
 def pieces(engines, case):
     """makes one piece of a sequence's own tokens, and one of each draft"""
-    model, (prompt,) = small_model(case), texts(case, 9)
+    model, (prompt,) = small_model(case, L=1), texts(case, 9)
     engine = engines(model, 40, 4)
     one = number(engine.add(prompt, Sampling(5)), "add")
     engine.step()

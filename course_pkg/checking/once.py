@@ -4,7 +4,7 @@ import copy
 import functools
 import hashlib
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,9 +40,21 @@ def once(oracle: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]
                 del known[next(iter(known))]  # the oldest one
             copied, named = copy.deepcopy((args, kwargs))
             known[key] = oracle(*copied, **named)
-        return copy.deepcopy(known[key])
+        return _copied(known[key])
 
     return called
+
+
+def _copied(value: Any) -> Any:
+    """Copy an answer. Lists of numbers, which most are, need no look at each of them."""
+    kind = type(value)
+    if kind is Tensor:
+        return value.clone()
+    if kind not in (list, tuple):
+        return copy.deepcopy(value)
+    if set(map(type, value)) <= _TOLD_AT_ONCE:
+        return kind(value)
+    return kind(map(_copied, value))
 
 
 def _tell(to: Callable[[bytes], None], value: object) -> bool:

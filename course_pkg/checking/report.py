@@ -1,5 +1,6 @@
 """What the checks of an exercise found, as text for a terminal and as HTML for a notebook."""
 
+import functools
 import html
 import textwrap
 from dataclasses import dataclass
@@ -174,5 +175,6 @@ def _lines(outcome: Outcome, explained: set[str]) -> list[str]:
     return lines
 
 
+@functools.lru_cache(maxsize=4096)  # most lines are the same for all students
 def _wrap(line: str, indent: int) -> str:
     return textwrap.fill(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)

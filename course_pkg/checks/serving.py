@@ -431,11 +431,15 @@ def unlimited(schedulers, case):
     driver.compare(case, [(0, 0, 0, 150), (0, 1, 0, 120), (1, 0, 150, 151), (1, 1, 120, 121)])
 
 
-def small_model(case: Case, V: int = 29, calls: int = 200) -> SmallServed:
-    """Draw a model of two layers with four query heads on two key heads."""
-    L, D, H, G, D_h = 2, 12, 4, 2, 3
+def small_model(case: Case, V: int = 29, calls: int = 200, L: int = 2) -> SmallServed:
+    """Draw a model of a few layers with four query heads on two key heads.
+
+    With one layer, keys and values of a token do not depend on those before it: enough to see what
+    becomes of drafts, too little to see what becomes of a prefix.
+    """
+    D, H, G, D_h = 12, 4, 2, 3
     shapes = [(L, D, H, D_h), (L, D, G, D_h), (L, D, G, D_h), (L, H, D_h, D)]
-    heads = [case.randn(*shape) / 2 for shape in shapes]
+    heads = [case.randn(*shape) / (2 * L) ** 0.5 for shape in shapes]  # attention counts in each
     return SmallServed((case.randn(V, D), case.randn(64, D), *heads, [calls]))
 
 

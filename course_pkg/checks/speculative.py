@@ -51,6 +51,8 @@ from course_pkg.speculative import (
     unpack_int4,
 )
 
+Law = dict[tuple[int, ...], Tensor]  # the probabilities after each text
+
 
 def pick(weights: list[float], u: float) -> int:
     """Draw by going along the weights."""
@@ -176,31 +178,43 @@ def boxes(p: Tensor, q: Tensor, drafted: tuple) -> list[tuple[float, list[float]
     return found
 
 
+def rows_of(law: Law, drafted: tuple[int, ...]) -> Tensor:
+    """Stack the probabilities before each drafted token and after the last."""
+    return torch.stack([law[drafted[:n]] for n in range(len(drafted) + 1)])
+
+
+@once
+def all_ways(target: Law, draft: Law, V: int, k: int) -> list[tuple]:
+    """List what can happen in a step: how likely it is, the drafted tokens, the numbers u."""
+    found = []
+    for drafted in itertools.product(range(V), repeat=k):
+        p, q = rows_of(target, drafted), rows_of(draft, drafted)[:k]
+        weight = math.prod(float(q[n, x]) for n, x in enumerate(drafted))
+        for volume, u in boxes(p, q, drafted) if weight else []:
+            found.append((weight * volume, drafted, u))
+    return found
+
+
 def demand_law(case: Case, accept, V: int, k: int, zeros: bool = False) -> None:
     """Enumerate all drafts and outcomes, and compare the distribution of k + 1 tokens."""
     every = [t for n in range(k + 1) for t in itertools.product(range(V), repeat=n)]
     target = {text: chances(case, V) for text in every}
     draft = {text: chances(case, V, zeros=zeros) for text in every}
-    law = torch.zeros((V,) * (k + 1), dtype=torch.float64)
-    expected = torch.zeros_like(law)
-    for whole in itertools.product(range(V), repeat=k + 1):
-        rows = [target[whole[:n]][whole[n]] for n in range(k + 1)]
-        expected[whole] = math.prod(map(float, rows))
-    inputs, weights = [], []
-    for drafted in itertools.product(range(V), repeat=k):
-        p = torch.stack([target[drafted[:n]] for n in range(k + 1)])
-        q = torch.stack([draft[drafted[:n]] for n in range(k + 1)])[:k]
-        weight = math.prod(float(q[n, x]) for n, x in enumerate(drafted))
-        for volume, u in boxes(p, q, drafted) if weight else []:
-            inputs.append((p, q, list(drafted), u))
-            weights.append(weight * volume)
-    for found, weight in zip(map(tuple, outcomes(accept, inputs)), weights, strict=True):
+    p = {text: row.tolist() for text, row in target.items()}
+    law = dict.fromkeys(itertools.product(range(V), repeat=k + 1), 0.0)
+    wanted = [math.prod(p[whole[:n]][whole[n]] for n in range(k + 1)) for whole in law]
+    ways = all_ways(target, draft, V, k)
+    rows = {text: (rows_of(target, text), rows_of(draft, text)[:k]) for _, text, _ in ways}
+    given = outcomes(accept, [(*rows[text], list(text), u) for _, text, u in ways])
+    for found, (weight, *_) in zip(map(tuple, given), ways, strict=True):
         for rest in itertools.product(range(V), repeat=k + 1 - len(found)):
             text = found + rest  # what is shorter goes on as the target does
-            later = [float(target[text[:n]][text[n]]) for n in range(len(found), k + 1)]
+            later = [p[text[:n]][text[n]] for n in range(len(found), k + 1)]
             law[text] += weight * math.prod(later)
     what = f"distribution of {k + 1} tokens from {k} drafted ones, {V} in the vocabulary"
-    case.equal(law, expected, what, rtol=0, atol=1e-12)
+    both = (torch.tensor(each, dtype=torch.float64) for each in ([*law.values()], wanted))
+    reached, expected = (each.view((V,) * (k + 1)) for each in both)
+    case.equal(reached, expected, what, rtol=0, atol=1e-12)
 
 
 @check(accept_or_resample, weight=3, see="Accept or resample")
@@ -501,15 +515,23 @@ def plain(target: SmallReader, text: list[int], count: int) -> list[int]:
     return whole
 
 
-def by_hand(target, draft, text: list[int], count: int, k: int, temperature: float, generator):
-    """Write a text without caches: the text, and how many drafts each step was allowed."""
-    whole, allowed = list(text), []
+@once
+def by_hand(
+    target: SmallReader,
+    draft: SmallReader | None,
+    text: list[int],
+    count: int,
+    k: int,
+    temperature: float,
+    seed: int,
+) -> list[int]:
+    """Write a text without caches, with the numbers that a generator of this seed draws."""
+    generator, whole = torch.Generator().manual_seed(seed), list(text)
     while len(whole) < len(text) + count:
         m = min(k, len(text) + count - len(whole) - 1)
         u = torch.rand(2 * m + 1, generator=generator, dtype=torch.float64).tolist()
         whole += step_by_hand(target, draft, whole, m, u, temperature)
-        allowed.append(m)
-    return whole, allowed
+    return whole
 
 
 @together
@@ -547,8 +569,7 @@ def draws(writers, case):
         draft, text = near(case, target), case.integers(0, 7, 4).tolist()
         generator = torch.Generator().manual_seed(seed)
         questions.append(((target, draft, 40, 0.8), text, 12, 3, generator))
-        again = torch.Generator().manual_seed(seed)
-        expected.append(by_hand(target, draft, text, 12, 3, 0.8, again)[0])
+        expected.append(by_hand(target, draft, text, 12, 3, 0.8, seed))
     compare_tokens(case, written_anew(writers, questions), expected, "texts at temperature 0.8")
 
 
@@ -560,8 +581,7 @@ def from_itself(writers, case):
     for seed, temperature in enumerate((0.0, 1.0, 0.5, 1.0, 2.0)):
         text, generator = case.integers(0, 4, 6).tolist(), torch.Generator().manual_seed(seed)
         questions.append(((target, None, 40, temperature), text, 14, 3, generator))
-        again = torch.Generator().manual_seed(seed)
-        expected.append(by_hand(target, None, text, 14, 3, temperature, again)[0])
+        expected.append(by_hand(target, None, text, 14, 3, temperature, seed))
     compare_tokens(case, written_anew(writers, questions), expected, "texts without a draft model")
 
 
@@ -711,7 +731,7 @@ def known(model, prompts: list[list[int]], count: int) -> list[list[int]]:
 @check(SpeculativeCore, weight=3, see="Several tokens for each of many")
 def plain_generation(engines, case):
     """adds the tokens that plain generation adds, with drafts from the text"""
-    model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4, V=3)
+    model, prompts = small_model(case, L=1), texts(case, 5, 1, 8, 11, 4, V=3)
     expected = [plain_tokens(model, prompt, 12) for prompt in prompts]
     for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
         rows = serve(engines(model, 80, S, **settings), prompts, Sampling(12))
@@ -721,7 +741,7 @@ def plain_generation(engines, case):
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")
 def different_numbers(engines, case):
     """accepts as many tokens of each sequence as are right, in the same step"""
-    model, prompts = small_model(case), texts(case, 5, 3, 8)
+    model, prompts = small_model(case, L=1), texts(case, 5, 3, 8)
     whole = known(model, prompts, 21)
     drafts_of = [
         partly(text, right, every)
@@ -789,7 +809,7 @@ def state_of(engine, sequences: list[int]) -> list[int]:
 @check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
 def gives_back(engines, case):
     """keeps blocks only for what is computed of each sequence's own tokens"""
-    model, prompts = small_model(case), texts(case, 5, 3)
+    model, prompts = small_model(case, L=1), texts(case, 5, 3)
     whole = known(model, prompts, 20)
     engine = engines(model, 40, 2, k=5, propose=wrong_drafts(prompts, whole, 2))
     begun = [number(engine.add(prompt, Sampling(20)), "add") for prompt in prompts]
@@ -827,7 +847,7 @@ def cached(engines, case):
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")
 def stops(engines, case):
     """ends a sequence with its stop token, also in the middle of what is accepted"""
-    model, prompts = small_model(case), texts(case, 5, 3, 4)
+    model, prompts = small_model(case, L=1), texts(case, 5, 3, 4)
     whole = known(model, prompts, 12)
     rows, expected, free = [], [], []
     for place in (4, 5, 6, 7):
@@ -861,7 +881,7 @@ def sampled(model, text: list[int], sampling: Sampling, guess, k: int, seed: int
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")
 def samples(engines, case):
     """accepts or resamples when it samples, with the sequence's own settings and generator"""
-    model, (prompt,) = small_model(case, V=7, calls=900), texts(case, 6, V=7)
+    model, (prompt,) = small_model(case, V=7, calls=900, L=1), texts(case, 6, V=7)
     guess, rows, expected = SmallDraft(known(model, [prompt], 14)), [], []
     # Blocks of 4 for 6 tokens: the three samples share one that is half full.
     engine = engines(model, 99, 4, k=3, propose=guess)
@@ -876,6 +896,7 @@ def samples(engines, case):
 # Quantise
 
 
+@once
 def by_slices(
     X: Tensor, bits: int, dims: tuple[int, ...], group: int | None = None, symmetric: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:

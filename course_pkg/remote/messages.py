@@ -116,12 +116,10 @@ class Encoder:
         """
         if depth > DEPTH:
             raise WireError(f"containers nested more than {DEPTH} deep cannot be sent")
-        tree = self._refer(value)
-        if tree is not None:
-            return tree
         if isinstance(value, (list, tuple, dict, set)):
             return self._container(value, depth)
-        return self._scalar(value)
+        tree = self._refer(value)
+        return self._scalar(value) if tree is None else tree
 
     def message(self, header: dict) -> bytes:
         """Finish: the bytes of a message with this header, whose values are trees.
@@ -136,7 +134,10 @@ class Encoder:
 
     def _container(self, value, depth: int) -> list:
         name = type(value).__name__
-        kind = next(kind for kind, base in _CONTAINERS.items() if isinstance(value, base))
+        if type(value) is _CONTAINERS.get(name):  # most are
+            kind = name
+        else:
+            kind = next(kind for kind, base in _CONTAINERS.items() if isinstance(value, base))
         items = [item for pair in value.items() for item in pair] if kind == "dict" else value
         trees = [item if _is_plain(item) else self.value(item, depth + 1) for item in items]
         if kind == name:
