@@ -18,7 +18,6 @@ from autograder.grade.clock import Meter
 from autograder.grade.errors import KernelDied, TemplateEnded
 from autograder.grade.provisioner import NAME, SandboxKernels, SandboxProvisioner
 from autograder.grade.reading import whole
-from course_pkg.checking.rules import Rule
 from course_pkg.remote.offer import REPLY, REQUEST
 
 TEXT = 100_000  # characters that a cell's outputs may have
@@ -274,16 +273,15 @@ class Kernel:
                 stop_on_error=False,
             )
 
-    def serve(self, address: str, rule: Rule) -> str:
+    def serve(self, address: str) -> str:
         """Let the kernel fork a process that answers at an address; return the request's number.
 
         Args:
             address: a unix socket, which listens.
-            rule: what raises in that process when the student's code calls it.
         Raises:
             KernelDied: it takes no requests.
         """
-        message = self._client.session.msg(REQUEST, {"address": address, "rule": rule})
+        message = self._client.session.msg(REQUEST, {"address": address})
         with self._sending():
             self._client.shell_channel.send(message)
         return message["header"]["msg_id"]

@@ -23,14 +23,14 @@ RESTARTS = 3  # of a fork that student code has ended
 class Served(Connection):
     """A connection to a fork of a kernel, which has some seconds to connect."""
 
-    def __init__(self, kernel: Kernel, rule: Rule, seconds: float):
+    def __init__(self, kernel: Kernel, seconds: float):
         address = str(kernel.sockets / f"serve-{time.monotonic_ns():x}")
         self._kernel = kernel
         self._is_over = False
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
             listener.listen(1)
-            self._request = kernel.serve(address, rule)
+            self._request = kernel.serve(address)
             self._socket = _accept(listener, kernel, self._request, seconds)
         super().__init__(self._socket.fileno(), self._socket.fileno())
 
@@ -56,6 +56,7 @@ class Solutions:
         seconds: the time that all calls together have.
         patience: gives the time that one call has.
         grace: how much longer it may take before it is ended from outside.
+        fork: one that has served other checks, and may serve these as well (see `keep`).
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Solutions:
         seconds: float,
         patience: Patience | None = None,
         grace: float = 3.0,
+        fork: Channel | None = None,
     ):
         self._kernel = kernel
         self._rule = rule
@@ -75,6 +77,14 @@ class Solutions:
         self._starts = 0
         self._channel: Channel | None = None
         self._problem: str | None = None  # why there was no fork at the last time
+        if fork is not None:
+            fork.until = self._until
+            fork.methods.clear()  # of classes that may have the same names
+            try:
+                self._begin(fork)
+                self._channel = fork
+            except Failure:
+                fork.end("it does not answer")  # there will be another
 
     def __enter__(self) -> "Solutions":
         return self
@@ -82,6 +92,11 @@ class Solutions:
     def __exit__(self, *exception) -> None:
         if self._channel is not None:
             self._channel.end("it was stopped", 0.5)
+
+    def keep(self) -> Channel | None:
+        """Let the fork go on, for other checks; what calls have changed in its memory stays."""
+        fork, self._channel = self._channel, None
+        return fork
 
     def bound(self, seconds: float) -> None:
         """Let all calls from now on have no more than this time together."""
@@ -124,14 +139,17 @@ class Solutions:
         self._starts += 1
         seconds = self._patience.shortened(CONNECT_SECONDS)
         try:
-            connection = Served(self._kernel(), self._rule, seconds)
+            connection = Served(self._kernel(), seconds)
         except (KernelDied, OSError) as error:
             self._patience.waste(time.monotonic() - started)
             self._problem = f"The notebook cannot be used: {error}."
             raise Failure(self._problem) from None
         self._channel = Channel(connection, self._patience, self._grace, Proxy, self._until)
-        self._channel.ask("start", "The notebook")
+        self._begin(self._channel)
         return self._channel
+
+    def _begin(self, channel: Channel) -> None:
+        channel.ask("start", "The notebook", rule=self._rule)
 
 
 def _accept(listener: socket.socket, kernel: Kernel, request: str, seconds: float) -> socket.socket:

@@ -72,6 +72,11 @@ def names_in(name: str, sources: list[str]) -> list[str]:
     return list(dict.fromkeys(n.id for n in ast.walk(node) if isinstance(n, ast.Name)))
 
 
+def has_magics(source: str) -> bool:
+    """Say whether a cell has lines that are magics or shell commands, or look like them."""
+    return _without_magics(source) != "\n".join(source.splitlines())
+
+
 def _without_magics(source: str) -> str:
     lines = source.splitlines()
     if source.lstrip().startswith("%%") and not source.lstrip().startswith(_PYTHON):

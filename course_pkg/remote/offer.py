@@ -14,8 +14,7 @@ def offer(shell) -> None:
     async def serve_request(stream, identity, message) -> None:
         from course_pkg.remote.server import serve  # imports torch, which a kernel may do later
 
-        names, operators = message["content"]["rule"]
-        serve(message["content"]["address"], shell.user_ns, (tuple(names), operators))
+        serve(message["content"]["address"], shell.user_ns)
         kernel.session.send(stream, REPLY, {"status": "ok"}, message, identity)
 
     kernel.shell_handlers[REQUEST] = serve_request

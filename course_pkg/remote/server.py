@@ -5,6 +5,7 @@ gone with the fork, and later cells find everything as they left it. Guarded doe
 in a notebook: it limits time, notices inputs changed in place and puts exceptions into words.
 """
 
+import contextlib
 import importlib
 import os
 import signal
@@ -28,24 +29,23 @@ from course_pkg.checking.failure import (
     odd,
 )
 from course_pkg.checking.guard import Guarded, attempt, limits
-from course_pkg.checking.rules import NOTHING, Rule
+from course_pkg.checking.rules import Rule
 from course_pkg.remote.leaves import Leaves, equal
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 
 
-def serve(address: str, namespace: dict, rule: tuple = NOTHING) -> None:
+def serve(address: str, namespace: dict) -> None:
     """Answer requests about a namespace until the other side has no more.
 
     Args:
         address: the unix socket to connect to.
         namespace: the names that requests may ask for.
-        rule: what raises when it is called: the fields of a Rule.
     """
     with warnings.catch_warnings(action="ignore"):  # the threads of the kernel are not needed
         child = os.fork()
     if child == 0:
         try:
-            _answer(address, namespace, Rule(*rule))
+            _answer(address, namespace)
         finally:
             os._exit(0)
     try:
@@ -55,7 +55,7 @@ def serve(address: str, namespace: dict, rule: tuple = NOTHING) -> None:
         os.waitpid(child, 0)
 
 
-def _answer(address: str, namespace: dict, rule: Rule) -> None:
+def _answer(address: str, namespace: dict) -> None:
     os.setsid()  # an interrupt is for the notebook
     signal.signal(signal.SIGINT, signal.default_int_handler)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -64,7 +64,7 @@ def _answer(address: str, namespace: dict, rule: Rule) -> None:
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
     torch.set_num_threads(1)
     server = Server(namespace)
-    with enforced(rule), limits(), socket.socket(socket.AF_UNIX) as connection:
+    with limits(), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         stream = connection.makefile("rb")
         while (request := read(stream)) is not None:
@@ -95,6 +95,7 @@ class Server:
         self.leaves = Leaves(weak=True)
         self.seconds = 0.0  # that a call has
         self.random: Tensor | None = None  # the random state that the parent knows
+        self._rule = contextlib.ExitStack()  # what is in force of the present exercise's
         self.arguments: list[Tensor] = []  # the leaves among the arguments of the current call
         self.results: list[Tensor] = []  # and those in its result, which may live no longer than it
 
@@ -129,7 +130,7 @@ class Server:
             "next": self._next,
             "attribute": self._attribute,
             "backward": self._backward,
-            "start": lambda request, encoder: {},
+            "start": self._start,
         }
         torch.set_default_dtype(getattr(torch, header["dtype"]))
         try:
@@ -150,6 +151,13 @@ class Server:
             answer["random"], self.random = encoder.tensor(random), random
         answer["leaves"] = self.leaves.changes(encoder)
         return encoder.message(answer)
+
+    def _start(self, request: Decoder, encoder: Encoder) -> dict:
+        """Begin to answer for an exercise: from now on, what its rule forbids raises."""
+        names, operators = request.header["rule"]
+        self._rule.close()
+        self._rule.enter_context(enforced(Rule(tuple(names), operators)))
+        return {}
 
     def _get(self, request: Decoder, encoder: Encoder) -> dict:
         name, label = request.header["object"], request.header["name"]
