@@ -69,8 +69,8 @@ def _is_pure(node: ast.stmt, own: set[str]) -> bool:
     Decorators are called, but not those of students: one may note what it gets.
     """
     match node:
-        case ast.FunctionDef(args=args) | ast.AsyncFunctionDef(args=args):
-            if _act([*args.defaults, *filter(None, args.kw_defaults)]):
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            if _act([node.args, *filter(None, [node.returns])]):  # defaults, and annotations
                 return False
         case ast.ClassDef():
             if _act([*node.bases, *node.keywords]):

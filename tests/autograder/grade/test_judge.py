@@ -20,6 +20,8 @@ from autograder.handout.exercise import exercises as sources
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.report import WIDTH
+from course_pkg.checking.rules import LSTM as LSTM_RULE
+from course_pkg.checking.rules import NOTHING
 from course_pkg.lstm import init_forget_bias
 from tests.course import RIGHT_BIAS, STUBBORN, needs_sandbox
 
@@ -153,7 +155,7 @@ def test_a_solution_that_ends_the_process_does_so_a_few_times_only(monkeypatch):
     ends = "def {}(*inputs):\n    import os\n    os._exit(1)"
     verdict = judge_around_a_right_one(ends)
     assert verdict.points["check_init_forget_bias"] == 2.0 == sum(verdict.points.values())
-    assert len(forks) == 3 + 1 + 1
+    assert len(forks) == 3 + 1  # the last one gets that of the right one, and no other
     assert "ended its process" in verdict.notes["check_chrono_bias"]
 
 
@@ -408,6 +410,23 @@ class TestSolutions:
         with Solutions(lambda: kernel, seconds=60) as solutions:
             assert solutions.get("learn")(torch.ones(3)) == 1
         assert kernel.run("print(seen)", 60)[0][0].text == "[]\n"
+
+    def test_a_fork_that_goes_on_follows_the_rule_of_the_present_checks(self, kernel):
+        source = "import os, torch\ndef make():\n    torch.nn.LSTM(2, 3)\n    return os.getpid()"
+        kernel.run(source, 60)
+        fork, found = None, []
+        for rule in (NOTHING, LSTM_RULE, NOTHING):
+            with Solutions(lambda: kernel, rule, seconds=60, fork=fork) as solutions:
+                try:
+                    found.append(solutions.get("make")())
+                except Failure as failure:
+                    found.append(failure.message.splitlines()[0])
+                fork = solutions.keep()
+        forbidden = "make raised RuntimeError: torch.nn.LSTM must not be used in this exercise"
+        assert found == [found[0], forbidden, found[0]]
+        fork.end("it was stopped")
+        with Solutions(lambda: kernel, seconds=60, fork=fork) as solutions:
+            assert solutions.get("make")() != found[0]
 
     def test_a_call_that_ends_the_process_fails_alone(self, kernel):
         kernel.run("import os\ndef leave():\n    os._exit(3)\ndef stay():\n    return 5", 60)
