@@ -100,5 +100,5 @@ anywhere: env
 	@$(RUN) tests.anywhere
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build *.egg-info autograder/course/kits
 	find autograder course_pkg tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -789,7 +789,7 @@ def wrong_drafts(prompts: list, whole: list, every: int) -> SmallDraft:
 
 @together
 def kept_after_a_step(engine, sequences: list[int]) -> tuple[list[int], list[int]]:
-    """Read of some sequences their tokens but the last, and what is kept; then the free blocks."""
+    """Take a step; read of some sequences their tokens but the last, what is kept, free blocks."""
     engine.step()
     lengths, kept = [], []
     for each in sequences:
