@@ -162,7 +162,7 @@ class Speculator:
         ### END SOLUTION
 
     def rollback(self, length: int) -> None:
-        """Let both models forget all but the first tokens; a cache may hold fewer already."""
+        """Let both models forget all but the first tokens; a cache with fewer stays as it is."""
         ### BEGIN SOLUTION
         for cache in self.target_caches + self.draft_caches:
             cache.truncate(min(length, cache.length))
@@ -207,7 +207,10 @@ class SpeculativeWriter(Speculator):
     def propose(
         self, text: Int[Tensor, "T"], k: int, u: Float[Tensor, "k"]
     ) -> tuple[Int[Tensor, "m"], Float[Tensor, "m V"] | None]:
-        """Draft as `Speculator` does, or without a draft model by `prompt_lookup`, m ≤ k tokens."""
+        """Draft as `Speculator` does, or without a draft model by `prompt_lookup`, m ≤ k tokens.
+
+        They have the dtype of the text, also if there are none.
+        """
         if self.draft is not None:
             return super().propose(text, k, u)
         ### BEGIN SOLUTION
@@ -437,9 +440,16 @@ class SpeculativeCore(EngineCore):
             drafted: k tokens.
             logits: after the sequence's last token and after each drafted one.
         Returns:
-            The new tokens, up to its stop token if that is among them, and a generator that has
-            drawn, in place of the sequence's own.
+            The new tokens, and a generator that has drawn, in place of the sequence's own. A stop
+            token (`sampling.stop`, or None) is the last one: what comes after it is dropped.
+        Raises:
+            ValueError: there is another number of rows.
         """
+        if len(logits) != len(drafted) + 1:
+            raise ValueError(
+                f"{len(drafted)} drafts need {len(drafted) + 1} rows of logits, got {len(logits)}: "
+                "is each draft a piece by itself?"
+            )
         for row in logits:
             demand_numbers(row)
         sampling = self.sequences[number].sampling

@@ -652,6 +652,14 @@ class CountsSteps(Writing):
         return text
 
 
+@bug(SpeculativeWriter, "the history counts the drafts that were asked for, not those found")
+class CountsWhatWasAskedFor(Writing):
+    def speculative_step(self, text, k, u):
+        tokens = super().speculative_step(text, k, u)
+        self.history[-1] = k, self.history[-1][1]
+        return tokens
+
+
 @bug(SpeculativeWriter, "only the new tokens are returned")
 class OnlyNew(Writing):
     def speculative_generate(self, text, count, k, generator=None):
@@ -970,7 +978,7 @@ class SamePlace(SpeculativeCore):
 @bug(
     SpeculativeCore,
     "the drafts are one piece with the tokens before them, and only the last has logits",
-    told_by="tokens need",
+    told_by="is each draft a piece by itself",
     classic=True,
 )
 class OnePiece(SpeculativeCore):

@@ -248,6 +248,19 @@ def own_randomness(writers, case):
     compare_tokens(case, rows, expected, "texts from torch's own generator")
 
 
+@check(SpeculativeWriter, see="One step")
+def what_was_found(writers, case):
+    """notes as drafted what was found in the text, not what was asked for"""
+    text, generator = torch.randperm(7, generator=case.generator), torch.Generator().manual_seed(1)
+    questions = [(text.tolist(), 14, 3, generator)]
+    (row,), history = written_in_turn(writers, (reader(case), None, 40, 1.0), questions)
+    expected, at = [], len(text)
+    for _, accepted in history:
+        expected.append(len(looked_up(row[:at], min(3, len(row) - at - 1))))
+        at += accepted + 1
+    same(case, [m for m, _ in history], expected, "drafted tokens of each step, without a draft")
+
+
 @check(SpeculativeWriter, see="A whole text")
 def one_after_the_other(writers, case):
     """draws each of several texts as if its caches were new, whatever the number of drafts"""

@@ -246,7 +246,7 @@ def attempt(name: str, action: Callable[[], object], seconds: float = SECONDS):
         if isinstance(error, NotImplementedError) and not error.args:  # the stub's
             raise NotImplementedYet(_not_implemented(name, error)) from None
         kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-        text = f"{name} raised {kinds[0]}: {_text(error)}{_line_of_student(error)}"
+        text = f"{name} raised {kinds[0]}: {_text(error)}{_line_of_student(error, name)}"
         raise Failure(text, kinds=kinds) from None
 
 
@@ -327,8 +327,11 @@ def _stop(signum, frame):
         frame = frame.f_back
 
 
-def _line_of_student(error: BaseException) -> str:
-    """Show the student's last line, and where the course's package gave up if that was later."""
+def _line_of_student(error: BaseException, name: str) -> str:
+    """Show the student's last line, and where the course's package gave up if that was later.
+
+    Lines are counted in each cell: so it says in which function, if that is not the one called.
+    """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -337,11 +340,23 @@ def _line_of_student(error: BaseException) -> str:
     own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
     text = ""
     if own and own[-1].line:
-        text += f"\nin line {own[-1].lineno}: {own[-1].line.strip()}"
+        function = _function_of(own[-1], error)
+        of = "" if function == name or function[0] == "<" else f" of {function}"
+        text += f"\nin line {own[-1].lineno}{of}: {own[-1].line.strip()}"
     if frames and frames[-1] not in own and frames[-1].line:
         path = Path(frames[-1].filename).relative_to(Path(_PACKAGE).parent).as_posix()
         text += f"\nin {path}, line {frames[-1].lineno}: {frames[-1].line.strip()}"
     return text
+
+
+def _function_of(last: traceback.FrameSummary, error: BaseException) -> str:
+    """Name the function at the top of a cell, or the method, in which a line is."""
+    places = [
+        frame.f_code.co_qualname
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if (frame.f_code.co_filename, number) == (last.filename, last.lineno)
+    ]
+    return places[-1].partition(".<locals>")[0]
 
 
 @contextlib.contextmanager

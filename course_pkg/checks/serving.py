@@ -554,8 +554,8 @@ def compare_tokens(case: Case, rows: list[list[int]], expected: list[list[int]],
         found, right = rows[different[0]], expected[different[0]]
         common = min(len(found), len(right))
         if found[:common] == right[:common]:
-            numbers = f"should be {len(right)} in number, yours are {len(found)}"
-            text = f"{what} at [{different[0]}] {numbers}; the first {common} are right."
+            text = f"{what} at [{different[0]}] should be {len(right)} in number, yours are "
+            text += f"{len(found)}; the first {common} are right." if common else f"{len(found)}."
             raise Failure(text, what=what, observed=given)
     case.equal(given, wanted, what)
 
