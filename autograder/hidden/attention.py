@@ -176,26 +176,6 @@ def loud(attend, case):
 
 
 @check(AttentionLayer, see="From rows to keys and values")
-def gradients(layer, case):
-    """passes gradients to Q, X, W_K and W_V as torch's scaled_dot_product_attention does"""
-    N_Q, N_X, D_X, D_Q, D_V = case.sizes(5)
-    W = keys_and_values(case, D_X, D_Q, D_V)
-    Q, X = case.randn(1, N_Q, D_Q).requires_grad_(), case.randn(1, N_X, D_X).requires_grad_()
-    ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
-    Y, _ = both(case, ours(Q, X), (1, N_Q, D_V), (1, N_Q, N_X), "YA")
-    own = {name: dict(ours.named_parameters())[name] for name in W}
-    seen, W = case.randn(1, N_Q, D_V), {n: w.requires_grad_() for n, w in W.items()}
-    expected = torchs(Q, X @ W["W_K"], X @ W["W_V"])[0]
-    gradients = torch.autograd.grad(expected, [Q, X, *W.values()], seen)
-    case.trains(Y, "Y")
-    Y.backward(seen)
-    tensors = {"Q": Q, "X": X, **own}
-    for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
-        case.gradient(tensor, gradient, name)
-    case.learns(ours)
-
-
-@check(AttentionLayer, see="From rows to keys and values")
 def loud(layer, case):
     """picks one value, and not NaN, when scores are in the thousands"""
     N_Q, N_X, D_X, D_Q, D_V = case.sizes(5, low=3)
@@ -286,24 +266,6 @@ def loud(layer, case):
     best = (X @ W["W_Q"] @ W["W_K"].T @ X.T).argmax(dim=1)
     case.equal(A, F.one_hot(best, N).double(), "A")
     case.equal(Y, (X @ W["W_V"])[best], "Y")
-
-
-@check(SelfAttention, see="Three roles, three projections")
-def gradients(layer, case):
-    """passes gradients to X and the three matrices as torch does"""
-    N, D_X, D_Q, D_V = case.sizes(4)
-    W, X = matrices(case, D_X, D_Q, D_V), case.randn(1, N, D_X).requires_grad_()
-    ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
-    Y, _ = both(case, ours(X), (1, N, D_V), (1, N, N), "YA")
-    own = {name: dict(ours.named_parameters())[name] for name in W}
-    seen, W = case.randn(1, N, D_V), {n: w.requires_grad_() for n, w in W.items()}
-    expected = torchs(X @ W["W_Q"], X @ W["W_K"], X @ W["W_V"])[0]
-    gradients = torch.autograd.grad(expected, [X, *W.values()], seen)
-    case.trains(Y, "Y")
-    Y.backward(seen)
-    for (name, tensor), gradient in zip({"X": X, **own}.items(), gradients, strict=True):
-        case.gradient(tensor, gradient, name)
-    case.learns(ours)
 
 
 @check(causal_mask, see="A mask says who may look at whom")

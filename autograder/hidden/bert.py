@@ -296,20 +296,6 @@ def gradients(embeddings, case):
 
 
 @check(BertLayer, see="Norms after the sums")
-def gradients(layer, case):
-    """passes the same gradients back as torch's layer"""
-    B, T, H, D_h = case.sizes(4, low=2)
-    ours, theirs = layer_pair(case, layer, H * D_h, H)
-    X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
-    (expected,) = torch.autograd.grad(theirs(X), X, seen)
-    Y, _ = layer_results(case, ours(X), X, H)
-    case.trains(Y, "X")
-    Y.backward(seen)
-    case.gradient(X, expected, "X")
-    case.learns(ours)
-
-
-@check(BertLayer, see="Norms after the sums")
 def one_word(layer, case):
     """agrees with torch's layer on texts of one word"""
     B, H, D_h = case.sizes(3, low=2)
@@ -443,21 +429,6 @@ def trains_encoder(model, case):
         ours, _, given = pretraining_pair(case, model, sizes)
         output = two_logits(case, ours(*given), *sizes[:3])[number]
         demand_gradients(case, ours, output, "bert.", name)
-
-
-@check(pretraining_loss, see="One loss for both")
-def gradients(loss, case):
-    """sends gradients to both logits"""
-    B, T, V = case.sizes(3, low=4)
-    given = losses(case, B, T, V)
-    places = [given[0].requires_grad_(), given[2].requires_grad_()]
-    expected = torch.autograd.grad(summed(*given), places)
-    value = loss(*given)
-    case.shape(value, (), "loss")
-    case.trains(value, "loss")
-    value.backward()
-    for name, place, wanted in zip(("mlm_logits", "nsp_logits"), places, expected, strict=True):
-        case.gradient(place, wanted, name)
 
 
 @check(pretraining_loss, see="One loss for both")

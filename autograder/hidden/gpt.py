@@ -106,20 +106,6 @@ def bytes_alone(tokenizer, case):
 
 
 @check(GPTBlock, see="One block")
-def gradients(block, case):
-    """passes the same gradient to its input as torch's layer"""
-    B, T, H, D_h = case.sizes(4, low=3)
-    ours, theirs = block_pair(case, block, H * D_h, H)
-    X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
-    (expected,) = torch.autograd.grad(theirs(X), X, seen)
-    given, _ = vectors(case, ours(X), tuple(X.shape), H)
-    case.trains(given, "X")
-    given.backward(seen)
-    case.gradient(X, expected, "X")
-    case.learns(ours)
-
-
-@check(GPTBlock, see="One block")
 def large(block, case):
     """agrees with torch's layer where the two forms of GELU differ most"""
     B, T, H, D_h = case.sizes(4, low=3)
@@ -136,27 +122,6 @@ def one_position(gpt, case):
     ours, theirs = gpt_pair(case, gpt, V, 6, H, D_h, 1)
     tokens = case.integers(0, V, B, 1)
     case.equal(ours(tokens), theirs(tokens), "logits")
-
-
-@check(GPT, see="The whole model")
-def tied(gpt, case):
-    """passes gradients to the positions, and to the embedding from both of its uses"""
-    B, T, H, D_h, V = case.sizes(5, low=3)
-    ours, _ = gpt_pair(case, gpt, V + 2, T, H, D_h, 1)
-    tokens = case.integers(0, V, B, T)
-    logits = ours(tokens)
-    case.trains(logits, "the logits")
-    logits.logsumexp(dim=-1).sum().backward()
-    gradient = dict(ours.named_parameters())["token.weight"].grad
-    case.that(gradient is not None, "A gradient should reach token.weight, none does.")
-    case.shape(gradient, (V + 2, H * D_h), "gradient of token.weight")
-    case.that(
-        bool(gradient[V:].any()), "The output should use token.weight, yours gives it no gradient."
-    )
-    gradient = dict(ours.named_parameters())["position.weight"].grad
-    case.that(gradient is not None, "A gradient should reach position.weight, none does.")
-    case.that(bool(gradient.any()), "A gradient should reach position.weight, yours is zero.")
-    case.learns(ours)
 
 
 @check(GPT, see="The whole model")

@@ -10,7 +10,6 @@ from course_pkg.checks.linear_attention import (
     FEW,
     GATED,
     KEPT,
-    NET,
     RULES,
     RUN,
     SCAN,
@@ -64,13 +63,6 @@ from course_pkg.linear_attention import (
     short_convolution,
     state_bytes,
 )
-
-
-@check(linear_attention, see="A kernel in place of the softmax")
-def gradients(attend, case):
-    """passes gradients to queries, keys and values"""
-    inputs = triple(case, *case.sizes(5))
-    flow(case, attend, attended, inputs, "Q K V")
 
 
 @check(linear_attention, see="A kernel in place of the softmax")
@@ -408,26 +400,6 @@ def square(convolve, case):
         demand_convolved(case, convolve(part, taps, past), convolved(part, taps, past))
 
 
-@check(TokenMixer, weight=2, see=RULES)
-def gradients(student, case):
-    """passes gradients to the inputs and to all parameters, with each rule"""
-    for rule in ("softmax", "add", "decay", "select", "delta"):
-        B, T, D_h, H = case.sizes(4)
-        ours, weights = mixer(case, student, D_h * H, H, rule)
-        X, seen = case.randn(B, T, D_h * H), case.randn(B, T, D_h * H)
-        leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
-        Y, _ = mixed(leaves, rule, X, H)
-        found = torch.autograd.grad(Y, list(leaves.values()), seen)
-        Y, _ = case.unpack(ours(X), "Y", "state")
-        case.shape(Y, tuple(X.shape), "Y")
-        case.trains(Y, "Y")
-        Y.backward(seen)
-        given = dict(ours.named_parameters())
-        for name, gradient in zip(leaves, found, strict=True):
-            case.gradient(given[name], gradient, f"{name} with the rule {rule}")
-        case.learns(ours)
-
-
 @check(TokenMixer, see=RULES)
 def recurs(student, case):
     """applies the rules in `recur`, from a state that is given"""
@@ -457,25 +429,6 @@ def widths(student, case):
     demand_layer(case, ours(X), mixed(weights, "softmax", X, H))
     taps = student(6, 2, "delta").state_dict().get("taps")
     case.shape(taps, (18, 4), "taps of a new layer")
-
-
-@check(HybridDecoder, weight=2, see=FEW)
-def gradients(student, case):
-    """passes gradients to all parameters"""
-    B, T = case.sizes(2)
-    ours, state = decoder(case, student, 2, "delta", 2)
-    tokens, seen = case.integers(0, 11, B, T), case.randn(B, T, NET["V"])
-    leaves = {name: weight.clone().requires_grad_() for name, weight in state.items()}
-    logits, _ = scored(leaves, 2, "delta", 2, tokens)
-    found = torch.autograd.grad(logits, list(leaves.values()), seen)
-    logits, _ = case.unpack(ours(tokens), "logits", "states")
-    case.shape(logits, tuple(seen.shape), "logits")
-    case.trains(logits, "logits")
-    logits.backward(seen)
-    given = dict(ours.named_parameters())
-    for name, gradient in zip(leaves, found, strict=True):
-        case.gradient(given[name], gradient, name)
-    case.learns(ours)
 
 
 @check(HybridDecoder, see=FEW)

@@ -79,26 +79,6 @@ def all_in_another_order(encoder, case):
     case.equal(ours(images, keep), encoded(settings, state, images, keep), "X")
 
 
-@check(MAEEncoder, see="An encoder that never sees the masked patches")
-def gradients(encoder, case):
-    """learns from the visible patches, class token and positions included"""
-    ours, settings, state, images = encoder_pair(case, encoder)
-    N = len(state["positions"]) - 1
-    keep = some(case, len(images), N, N // 2)
-    leaves = {name: state[name].clone().requires_grad_() for name in ("cls", "patches.W")}
-    X = encoded(settings, state | leaves, images, keep)
-    seen = case.randn(*X.shape)
-    expected = dict(zip(leaves, torch.autograd.grad(X, leaves.values(), seen), strict=True))
-    given = ours(images, keep)
-    case.shape(given, tuple(X.shape), "X")
-    case.trains(given, "X")
-    given.backward(seen)
-    parameters = dict(ours.named_parameters())
-    for name, gradient in expected.items():
-        case.gradient(parameters[name], gradient, name)
-    case.learns(ours)
-
-
 @check(MAEDecoder, see="A decoder that fills the gaps")
 def one_visible(decoder, case):
     """predicts an image from a single patch"""
@@ -107,24 +87,6 @@ def one_visible(decoder, case):
     order = torch.cat([keep[:1, :1], (keep[:1, :1] + torch.arange(1, N)) % N], dim=1)
     given = ours(X[:1, :2], order.argsort(dim=1))
     case.equal(given, decoded(state, X[:1, :2], keep[:1, :1]), "patches")
-
-
-@check(MAEDecoder, see="A decoder that fills the gaps")
-def gradients(decoder, case):
-    """learns the mask token, and passes gradients on to the encoder"""
-    ours, state, X, keep, restore = decoder_pair(case, decoder)
-    leaves = [state["mask_token"].clone().requires_grad_(), X.clone().requires_grad_()]
-    patches = decoded(state | {"mask_token": leaves[0]}, leaves[1], keep)
-    seen = case.randn(*patches.shape)
-    expected = torch.autograd.grad(patches, leaves, seen)
-    X.requires_grad_()
-    given = ours(X, restore)
-    case.shape(given, tuple(patches.shape), "patches")
-    case.trains(given, "patches")
-    given.backward(seen)
-    case.gradient(dict(ours.named_parameters())["mask_token"], expected[0], "mask_token")
-    case.gradient(X, expected[1], "X")
-    case.learns(ours)
 
 
 @check(mae_loss, see="Each patch in its own units")

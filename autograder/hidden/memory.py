@@ -11,12 +11,10 @@ from course_pkg.checking.registry import check
 from course_pkg.checks.memory import (
     LINKS,
     LOSSES,
-    all_steps,
     bank,
     bank_inputs,
     codes,
     compare,
-    cost,
     drawer,
     drawn,
     focus,
@@ -24,7 +22,6 @@ from course_pkg.checks.memory import (
     link_inputs,
     linked,
     machine,
-    machine_state,
     on_one_row,
     shifted,
     usage_inputs,
@@ -228,30 +225,6 @@ def shares_the_largest(sharp, case):
     w = torch.tensor([[0.1, 0.35, 0.2, 0.35], [0.5, 0.1, 0.4, 0.0]], dtype=torch.float64)
     expected = torch.tensor([[0, 0.5, 0, 0.5], [1, 0, 0, 0]], dtype=torch.float64)
     case.equal(sharp(w, torch.tensor([3e3, 4e3], dtype=torch.float64)), expected, "w")
-
-
-@check(NTM, weight=2, see="One step of the machine")
-def gradients(student, case):
-    """passes the same gradients back to the inputs and to every weight as the loops"""
-    D, D_Y, H, N, M = case.sizes(5)
-    B, T = 2, 3
-    ours, weights = machine(case, student, D, D_Y, H, N, M)
-    X, state = case.randn(B, T, D), machine_state(case, B, N, M)
-    seen = case.randn(B, T, D_Y)
-    mine = X.clone().requires_grad_()
-    outputs, _ = case.unpack(ours(mine, state), "outputs", "state")
-    case.shape(outputs, (B, T, D_Y), "outputs")
-    case.trains(outputs, "outputs")
-    outputs.backward(seen)
-    leaves = {"X": X, **weights}
-    for tensor in leaves.values():
-        tensor.requires_grad_()
-    expected, _ = all_steps(weights, X, state)
-    found = torch.autograd.grad(expected, list(leaves.values()), seen)
-    given = {"X": mine, **dict(ours.named_parameters())}
-    for name, gradient in zip(leaves, found, strict=True):
-        case.gradient(given[name], gradient, name)
-    case.learns(ours)
 
 
 @check(NTM, see="One step of the machine")
@@ -561,31 +534,6 @@ def one_number(kl, case):
     log_sigma = some[:, 0, 0]
     expected = torch.expm1(2 * log_sigma) / 2 - log_sigma
     case.equal(kl(zero, some), expected, "KL for μ = 0")
-
-
-@check(DRAW, weight=2, see="A machine that draws")
-def gradients(student, case):
-    """passes the same gradients back to every weight as the loops"""
-    D_Z, H = case.sizes(2)
-    A, N, B, T = 6, 3, 2, 3
-    ours, weights = drawer(case, student, A, N, D_Z, H)
-    x, noise, seen = case.rand(B, A, A).round(), case.randn(B, T, D_Z), case.randn(2, B)
-    given = case.unpack(ours(x, noise), *LOSSES)
-    for part, name in zip(given, LOSSES, strict=True):
-        case.shape(part, (B,), name)
-        case.trains(part, name)
-    (given[0] * seen[0] + given[1] * seen[1]).sum().backward()
-    for tensor in weights.values():
-        tensor.requires_grad_()
-    total = 0
-    for n in range(B):
-        reconstruction, kl = cost(weights, x[n], noise[n], N)
-        total = total + reconstruction * seen[0, n] + kl * seen[1, n]
-    found = torch.autograd.grad(total, list(weights.values()))
-    parameters = dict(ours.named_parameters())
-    for name, gradient in zip(weights, found, strict=True):
-        case.gradient(parameters[name], gradient, name)
-    case.learns(ours)
 
 
 @check(DRAW, see="A machine that draws")

@@ -231,28 +231,6 @@ def shared(transformer, case):
     case.raises(ValueError, lambda: transformer(V, V + 1, 8, 2, 1, shared=True), "tables differ")
 
 
-@check(Transformer, see="The whole model")
-def gradients(transformer, case):
-    """passes gradients to every parameter as torch's layers do"""
-    for pre_norm in (False, True):
-        ours, theirs, X, lengths, mask, Y = translators(case, transformer, pre_norm)
-        theirs.state = {name: value.requires_grad_() for name, value in theirs.state.items()}
-        expected = theirs.decode(Y, theirs.encode(X, mask), mask)
-        seen = case.randn(*expected.shape)
-        names = ["source_table", "target_table", "output_table"]
-        names += ["gains", "biases"] if pre_norm else []
-        wanted = torch.autograd.grad(expected, [theirs.state[name] for name in names], seen)
-        logits = ours(X, lengths, Y)
-        case.shape(logits, tuple(expected.shape), "logits")
-        case.trains(logits, "the logits")
-        logits.backward(seen)
-        own = dict(ours.named_parameters())
-        for name, gradient in zip(names, wanted, strict=True):
-            case.that(own[name].grad is not None, f"No gradient reaches {name}.")
-            case.equal(own[name].grad, gradient, f"gradient of {name}", rtol=1e-4, atol=1e-4)
-        case.learns(ours)
-
-
 @check(count_parameters, see="Where the parameters are")
 def default_width(count, case):
     """counts a width of 4 D unless told otherwise"""

@@ -155,25 +155,6 @@ def order_of_the_tokens(layer, case):
     case.equal(Y, torchs(X)[:, order], "X of tokens in another order")
 
 
-@check(ViT, see="A token for the class, and a place for each")
-def gradients(vit, case):
-    """passes gradients to the class token and to the positions"""
-    ours, settings, state, images = model_pair(case, vit, "cls")
-    for name in ("cls", "positions"):
-        state[name].requires_grad_()
-    expected = classified(settings, state, images)[0]
-    seen = case.randn(*expected.shape)
-    expected.backward(seen)
-    logits = ours(images)
-    case.shape(logits, tuple(expected.shape), "logits")
-    case.trains(logits, "logits")
-    logits.backward(seen)
-    parameters = dict(ours.named_parameters())
-    for name in ("cls", "positions"):
-        case.gradient(parameters[name], state[name].grad, name)
-    case.learns(ours)
-
-
 @check(ViT, see="From tokens to classes")
 def one_image(vit, case):
     """classifies an image alone as it does in a batch"""

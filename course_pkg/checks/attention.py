@@ -298,6 +298,26 @@ def values(layer, case):
     case.equal(Y, expected_Y, "Y")
 
 
+@check(AttentionLayer, see="From rows to keys and values")
+def gradients(layer, case):
+    """passes gradients to Q, X, W_K and W_V as torch's scaled_dot_product_attention does"""
+    N_Q, N_X, D_X, D_Q, D_V = case.sizes(5)
+    W = keys_and_values(case, D_X, D_Q, D_V)
+    Q, X = case.randn(1, N_Q, D_Q).requires_grad_(), case.randn(1, N_X, D_X).requires_grad_()
+    ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
+    Y, _ = both(case, ours(Q, X), (1, N_Q, D_V), (1, N_Q, N_X), "YA")
+    own = {name: dict(ours.named_parameters())[name] for name in W}
+    seen, W = case.randn(1, N_Q, D_V), {n: w.requires_grad_() for n, w in W.items()}
+    expected = torchs(Q, X @ W["W_K"], X @ W["W_V"])[0]
+    gradients = torch.autograd.grad(expected, [Q, X, *W.values()], seen)
+    case.trains(Y, "Y")
+    Y.backward(seen)
+    tensors = {"Q": Q, "X": X, **own}
+    for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
+        case.gradient(tensor, gradient, name)
+    case.learns(ours)
+
+
 def equivariant(case: Case, attend, N: int, D_X: int, D_Y: int) -> None:
     """Demand f(s(X)) = s(f(X)) for a permutation s that is not its own inverse."""
     X = case.randn(N, D_X) / 2
@@ -361,6 +381,24 @@ def values(layer, case):
     Y, A = both(case, result, (B, N, D_V), (B, N, N), "YA")
     case.equal(A, expected_A, "A")
     case.equal(Y, expected_Y, "Y")
+
+
+@check(SelfAttention, see="Three roles, three projections")
+def gradients(layer, case):
+    """passes gradients to X and the three matrices as torch does"""
+    N, D_X, D_Q, D_V = case.sizes(4)
+    W, X = matrices(case, D_X, D_Q, D_V), case.randn(1, N, D_X).requires_grad_()
+    ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
+    Y, _ = both(case, ours(X), (1, N, D_V), (1, N, N), "YA")
+    own = {name: dict(ours.named_parameters())[name] for name in W}
+    seen, W = case.randn(1, N, D_V), {n: w.requires_grad_() for n, w in W.items()}
+    expected = torchs(X @ W["W_Q"], X @ W["W_K"], X @ W["W_V"])[0]
+    gradients = torch.autograd.grad(expected, [X, *W.values()], seen)
+    case.trains(Y, "Y")
+    Y.backward(seen)
+    for (name, tensor), gradient in zip({"X": X, **own}.items(), gradients, strict=True):
+        case.gradient(tensor, gradient, name)
+    case.learns(ours)
 
 
 @check(causal_mask, see="A mask says who may look at whom")

@@ -526,6 +526,20 @@ def weights(layer, case):
     case.equal(A, expected, "A")
 
 
+@check(BertLayer, see="Norms after the sums")
+def gradients(layer, case):
+    """passes the same gradients back as torch's layer"""
+    B, T, H, D_h = case.sizes(4, low=2)
+    ours, theirs = layer_pair(case, layer, H * D_h, H)
+    X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
+    (expected,) = torch.autograd.grad(theirs(X), X, seen)
+    Y, _ = layer_results(case, ours(X), X, H)
+    case.trains(Y, "X")
+    Y.backward(seen)
+    case.gradient(X, expected, "X")
+    case.learns(ours)
+
+
 def bert_pair(case: Case, model, B: int, T: int, V: int, H: int, D_h: int, L: int) -> tuple:
     """Make a student's BertModel, its weights and a batch."""
     D = H * D_h
@@ -719,6 +733,21 @@ def nothing_chosen(loss, case):
     words, goals, follows, kinds = losses(case, B, T, V)
     given = loss(words, torch.full_like(goals, -100), follows, kinds)
     case.equal(given, F.cross_entropy(follows, kinds), "loss")
+
+
+@check(pretraining_loss, see="One loss for both")
+def gradients(loss, case):
+    """sends gradients to both logits"""
+    B, T, V = case.sizes(3, low=4)
+    given = losses(case, B, T, V)
+    places = [given[0].requires_grad_(), given[2].requires_grad_()]
+    expected = torch.autograd.grad(summed(*given), places)
+    value = loss(*given)
+    case.shape(value, (), "loss")
+    case.trains(value, "loss")
+    value.backward()
+    for name, place, wanted in zip(("mlm_logits", "nsp_logits"), places, expected, strict=True):
+        case.gradient(place, wanted, name)
 
 
 def classifier_shapes(V: int, context: int, D: int, L: int, C: int) -> dict[str, tuple[int, ...]]:

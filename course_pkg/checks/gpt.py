@@ -327,6 +327,20 @@ def weights(block, case):
     case.equal(A, expected, "A")
 
 
+@check(GPTBlock, see="One block")
+def gradients(block, case):
+    """passes the same gradient to its input as torch's layer"""
+    B, T, H, D_h = case.sizes(4, low=3)
+    ours, theirs = block_pair(case, block, H * D_h, H)
+    X, seen = case.randn(B, T, H * D_h).requires_grad_(), case.randn(B, T, H * D_h)
+    (expected,) = torch.autograd.grad(theirs(X), X, seen)
+    given, _ = vectors(case, ours(X), tuple(X.shape), H)
+    case.trains(given, "X")
+    given.backward(seen)
+    case.gradient(X, expected, "X")
+    case.learns(ours)
+
+
 def gpt_state(case: Case, V: int, context: int, D: int, L: int) -> dict[str, Tensor]:
     """Draw all weights of a GPT."""
     state = {"token.weight": case.randn(V, D) / 2, "position.weight": case.randn(context, D) / 2}
@@ -453,6 +467,27 @@ def full(gpt, case):
     case.raises(
         ValueError, lambda: ours(tokens), f"{T + 1} tokens are given and the context is {T}"
     )
+
+
+@check(GPT, see="The whole model")
+def tied(gpt, case):
+    """passes gradients to the positions, and to the embedding from both of its uses"""
+    B, T, H, D_h, V = case.sizes(5, low=3)
+    ours, _ = gpt_pair(case, gpt, V + 2, T, H, D_h, 1)
+    tokens = case.integers(0, V, B, T)
+    logits = ours(tokens)
+    case.trains(logits, "the logits")
+    logits.logsumexp(dim=-1).sum().backward()
+    gradient = dict(ours.named_parameters())["token.weight"].grad
+    case.that(gradient is not None, "A gradient should reach token.weight, none does.")
+    case.shape(gradient, (V + 2, H * D_h), "gradient of token.weight")
+    case.that(
+        bool(gradient[V:].any()), "The output should use token.weight, yours gives it no gradient."
+    )
+    gradient = dict(ours.named_parameters())["position.weight"].grad
+    case.that(gradient is not None, "A gradient should reach position.weight, none does.")
+    case.that(bool(gradient.any()), "A gradient should reach position.weight, yours is zero.")
+    case.learns(ours)
 
 
 def fresh(case: Case, init, V: int, context: int, D: int, L: int) -> dict[str, Tensor]:

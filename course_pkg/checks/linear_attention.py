@@ -100,6 +100,13 @@ def causal(attend, case):
     case.equal(after[:, :, :-1], before[:, :, :-1], "Y before a different last step")
 
 
+@check(linear_attention, see="A kernel in place of the softmax")
+def gradients(attend, case):
+    """passes gradients to queries, keys and values"""
+    inputs = triple(case, *case.sizes(5))
+    flow(case, attend, attended, inputs, "Q K V")
+
+
 def memorised(K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     """Sum what linear attention remembers, over all steps at once."""
     K = phi(K)
@@ -869,6 +876,26 @@ def no_such_rule(student, case):
     case.raises(ValueError, lambda: student(6, 2, "sum"), "the rule is 'sum'")
 
 
+@check(TokenMixer, weight=2, see=RULES)
+def gradients(student, case):
+    """passes gradients to the inputs and to all parameters, with each rule"""
+    for rule in ("softmax", "add", "decay", "select", "delta"):
+        B, T, D_h, H = case.sizes(4)
+        ours, weights = mixer(case, student, D_h * H, H, rule)
+        X, seen = case.randn(B, T, D_h * H), case.randn(B, T, D_h * H)
+        leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+        Y, _ = mixed(leaves, rule, X, H)
+        found = torch.autograd.grad(Y, list(leaves.values()), seen)
+        Y, _ = case.unpack(ours(X), "Y", "state")
+        case.shape(Y, tuple(X.shape), "Y")
+        case.trains(Y, "Y")
+        Y.backward(seen)
+        given = dict(ours.named_parameters())
+        for name, gradient in zip(leaves, found, strict=True):
+            case.gradient(given[name], gradient, f"{name} with the rule {rule}")
+        case.learns(ours)
+
+
 NET = {"V": 11, "D": 6, "H": 2}
 
 
@@ -981,6 +1008,25 @@ def which_layers(student, case):
     """makes the last of every so many layers one of attention"""
     for L, every in ((6, 3), (5, 2), (4, 1), (3, 4), (2, None)):
         decoder(case, student, L, "select", every)
+
+
+@check(HybridDecoder, weight=2, see=FEW)
+def gradients(student, case):
+    """passes gradients to all parameters"""
+    B, T = case.sizes(2)
+    ours, state = decoder(case, student, 2, "delta", 2)
+    tokens, seen = case.integers(0, 11, B, T), case.randn(B, T, NET["V"])
+    leaves = {name: weight.clone().requires_grad_() for name, weight in state.items()}
+    logits, _ = scored(leaves, 2, "delta", 2, tokens)
+    found = torch.autograd.grad(logits, list(leaves.values()), seen)
+    logits, _ = case.unpack(ours(tokens), "logits", "states")
+    case.shape(logits, tuple(seen.shape), "logits")
+    case.trains(logits, "logits")
+    logits.backward(seen)
+    given = dict(ours.named_parameters())
+    for name, gradient in zip(leaves, found, strict=True):
+        case.gradient(given[name], gradient, name)
+    case.learns(ours)
 
 
 KEPT = "What it keeps"

@@ -411,6 +411,30 @@ def continues(student, case):
     compare(case, ours(X, state), all_steps(weights, X, state), "outputs")
 
 
+@check(NTM, weight=2, see="One step of the machine")
+def gradients(student, case):
+    """passes the same gradients back to the inputs and to every weight as the loops"""
+    D, D_Y, H, N, M = case.sizes(5)
+    B, T = 2, 3
+    ours, weights = machine(case, student, D, D_Y, H, N, M)
+    X, state = case.randn(B, T, D), machine_state(case, B, N, M)
+    seen = case.randn(B, T, D_Y)
+    mine = X.clone().requires_grad_()
+    outputs, _ = case.unpack(ours(mine, state), "outputs", "state")
+    case.shape(outputs, (B, T, D_Y), "outputs")
+    case.trains(outputs, "outputs")
+    outputs.backward(seen)
+    leaves = {"X": X, **weights}
+    for tensor in leaves.values():
+        tensor.requires_grad_()
+    expected, _ = all_steps(weights, X, state)
+    found = torch.autograd.grad(expected, list(leaves.values()), seen)
+    given = {"X": mine, **dict(ours.named_parameters())}
+    for name, gradient in zip(leaves, found, strict=True):
+        case.gradient(given[name], gradient, name)
+    case.learns(ours)
+
+
 def usage_inputs(case: Case, B: int, R: int, N: int) -> list[Tensor]:
     """Draw usage, the write head's weights, the read heads' weights and their free gates."""
     w_read = torch.softmax(case.randn(B, R, N), dim=2)
@@ -961,3 +985,28 @@ def pictures(student, case):
     z = case.randn(B, T, D_Z)
     canvases = torch.stack([torch.stack(drawn(weights, row, N, A)) for row in z])
     case.equal(ours.generate(z), 1 / (1 + (-canvases).exp()), "pictures")
+
+
+@check(DRAW, weight=2, see="A machine that draws")
+def gradients(student, case):
+    """passes the same gradients back to every weight as the loops"""
+    D_Z, H = case.sizes(2)
+    A, N, B, T = 6, 3, 2, 3
+    ours, weights = drawer(case, student, A, N, D_Z, H)
+    x, noise, seen = case.rand(B, A, A).round(), case.randn(B, T, D_Z), case.randn(2, B)
+    given = case.unpack(ours(x, noise), *LOSSES)
+    for part, name in zip(given, LOSSES, strict=True):
+        case.shape(part, (B,), name)
+        case.trains(part, name)
+    (given[0] * seen[0] + given[1] * seen[1]).sum().backward()
+    for tensor in weights.values():
+        tensor.requires_grad_()
+    total = 0
+    for n in range(B):
+        reconstruction, kl = cost(weights, x[n], noise[n], N)
+        total = total + reconstruction * seen[0, n] + kl * seen[1, n]
+    found = torch.autograd.grad(total, list(weights.values()))
+    parameters = dict(ours.named_parameters())
+    for name, gradient in zip(weights, found, strict=True):
+        case.gradient(parameters[name], gradient, name)
+    case.learns(ours)

@@ -328,6 +328,24 @@ def weights(model, case):
     case.equal(A * real, expected * real, "A of real words")
 
 
+@check(ViLBERT, see="Two streams that meet")
+def gradients(model, case):
+    """sends a gradient from the words to the pixels, and from the regions to the words"""
+    ours, state, H, batch = model_case(case, model)
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    t, v, _ = understood(leaves, H, *batch)
+    pulls = [case.randn(*X[:, 0].shape) for X in (t, v)]
+    torch.autograd.backward([t[:, 0], v[:, 0]], pulls)
+    given = streams(case, ours(*batch), state, batch)
+    for X, name in zip(given, ("t", "v"), strict=True):
+        case.trains(X, name)
+    torch.autograd.backward([X[:, 0] for X in given], pulls)
+    mine = dict(ours.named_parameters())
+    for name in ("visual.content.weight", "text.token.weight"):
+        case.gradient(mine[name], leaves[name].grad, name)
+    case.learns(ours)
+
+
 # The losses
 
 

@@ -392,6 +392,25 @@ def refuses_other_sizes(vit, case):
     case.raises(ValueError, lambda: ours(large), "images are twice as high and twice as wide")
 
 
+@check(ViT, see="A token for the class, and a place for each")
+def gradients(vit, case):
+    """passes gradients to the class token and to the positions"""
+    ours, settings, state, images = model_pair(case, vit, "cls")
+    for name in ("cls", "positions"):
+        state[name].requires_grad_()
+    expected = classified(settings, state, images)[0]
+    seen = case.randn(*expected.shape)
+    expected.backward(seen)
+    logits = ours(images)
+    case.shape(logits, tuple(expected.shape), "logits")
+    case.trains(logits, "logits")
+    logits.backward(seen)
+    parameters = dict(ours.named_parameters())
+    for name in ("cls", "positions"):
+        case.gradient(parameters[name], state[name].grad, name)
+    case.learns(ours)
+
+
 # vit_parameters
 
 PARTS = ("patches", "positions", "layers", "norm", "head")
