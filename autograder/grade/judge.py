@@ -127,6 +127,7 @@ class Judging:
                 if planned is not None and planned.is_checked:
                     waiting.append((planned, len(outputs)))
                     outputs.append([])
+                    self._starts = 0  # what ends the kernel in one exercise costs others nothing
                     if planned.name in may_wait:
                         continue
                     for checked, place in waiting:

@@ -8,13 +8,23 @@ from autograder.grade.verdict import Step
 from course_pkg.checking import syntax
 
 _PREDICT = "predict"  # of course_pkg: it shows what a student expects, and changes nothing
+# With one of these, code finds what is defined without naming it.
+_LOOKING = set("globals eval exec get_ipython sys gc inspect __import__ __main__".split())
+_HOOKS = {"__init_subclass__", "metaclass"}  # run when somebody derives a class
+_DECORATORS = set(
+    """
+    property staticmethod classmethod dataclass dataclasses.dataclass torch.no_grad
+    torch.inference_mode cache lru_cache wraps functools.cache functools.lru_cache functools.wraps
+    """.split()
+)
 
 
 def can_wait(steps: list[Step], plan: Plan) -> set[str]:
     """Name the checks that find the same when the cells up to the next check have run as well.
 
     These cells then only define things, under names that no cell above says: nothing that was there
-    has changed, and nothing that was looked for and missed has come.
+    has changed, and nothing that was looked for and missed has come. Whatever cannot be read so
+    does not wait.
 
     Args:
         steps: the code cells of a submission.
@@ -22,9 +32,11 @@ def can_wait(steps: list[Step], plan: Plan) -> set[str]:
     """
     found: set[str] = set()
     said: set[str] = set()  # in all cells above
-    imports: set[str] = set()
     own: set[str] = set()  # what students' cells have bound
+    imports: set[str] = set()  # those of the assignment
     above: str | None = None  # the last check, if it can wait so far
+    if not syntax.is_readable(step.source for step in steps):
+        return found
     for step in steps:
         planned = plan.cells.get(step.name or "")
         if planned is not None and planned.is_checked:
@@ -35,30 +47,39 @@ def can_wait(steps: list[Step], plan: Plan) -> set[str]:
             is_own = planned is None or planned.is_written_by_students
             source = step.source if planned is None or is_own else planned.source
             tree = syntax.parse(source)
-            own |= _bound(tree) if is_own and tree else set()
-            if tree is None or _PREDICT in own:  # nobody knows what it says
+            if tree is None:  # nobody knows what it says
                 return found
-            new = None if syntax.has_magics(source) else _defined(tree, imports, own)
+            if is_own:
+                own |= _bound(node for node in tree.body if not _repeats(node, imports))
+                if _PREDICT in own or _LOOKING & (_names(tree) | _bound([tree])):
+                    return found
+            new = None if syntax.has_magics(source) else _defined(tree, imports, own, said)
             if new is None or new & said:
                 above = None
             said |= _said(tree)
-            imports |= {ast.unparse(node) for node in tree.body if _is_import(node)}
+            if not is_own:
+                imports.update(*map(_imported, tree.body))
     return found
 
 
-def _defined(tree: ast.Module, imports: set[str], own: set[str]) -> set[str] | None:
+def _defined(tree: ast.Module, imports: set[str], own: set[str], said: set[str]) -> set[str] | None:
     """List what a cell defines; None if it does more than that, or imports something new."""
     names: set[str] = set()
     for node in tree.body:
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if _is_pure(node, own):
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                if not _is_pure(node, own) or (said | _said(tree)) & _HOOKS:
+                    return None
                 names.add(node.name)
             case ast.Assign(targets, value) if _are_names(targets) and _is_literal(value):
-                names |= _bound(node)
+                names |= _bound(targets)
             case ast.Expr(ast.Call(ast.Name(name), values, keywords)) if name == _PREDICT:
                 if not all(map(_is_literal, [*values, *(each.value for each in keywords)])):
                     return None
-            case _ if not (_is_text(node) or (_is_import(node) and ast.unparse(node) in imports)):
+            case _ if _repeats(node, imports):
+                if _bound([node]) & own:
+                    return None
+            case _ if not _is_text(node):
                 return None
     return names
 
@@ -66,29 +87,48 @@ def _defined(tree: ast.Module, imports: set[str], own: set[str]) -> set[str] | N
 def _is_pure(node: ast.stmt, own: set[str]) -> bool:
     """Tell whether a definition does no more than that; what is in its functions runs later.
 
-    Decorators are called, but not those of students: one may note what it gets.
+    What is computed meanwhile calls nothing, and reads nothing of the student's: that may act when
+    it is read, or be another thing by then. A class of the student's may be derived or named.
     """
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            if _act([node.args, *filter(None, [node.returns])]):  # defaults, and annotations
-                return False
+            args, more = node.args, [node.returns]
+            kinds = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+            more += [kind.annotation for kind in kinds if kind is not None]
+            rest = [*args.defaults, *args.kw_defaults]
         case ast.ClassDef():
-            if _act([*node.bases, *node.keywords]):
-                return False
             if not all(_is_pure(part, own) for part in node.body):
                 return False
+            more, rest = [*node.bases], [keyword.value for keyword in node.keywords]
         case ast.Assign(targets=targets):
-            return _are_names(targets) and not _act([node])
-        case ast.AnnAssign(target=target):
-            return _are_names([target]) and not _act([node])
+            return _are_names(targets) and _is_quiet(node.value, own)
+        case ast.AnnAssign(target=target, annotation=annotation, value=value):
+            return _are_names([target]) and all(_is_quiet(x, own) for x in (annotation, value) if x)
         case _:
             return isinstance(node, ast.Pass) or _is_text(node)
-    return not any(own & _said(decorator) for decorator in node.decorator_list)
+    return (
+        all(isinstance(part, ast.Name) or _is_quiet(part, own) for part in more if part)
+        and all(_is_quiet(part, own) for part in rest if part)
+        and all(_is_known_decorator(part, own) for part in node.decorator_list)
+    )
 
 
-def _act(nodes: Iterable[ast.AST]) -> bool:
+def _is_known_decorator(node: ast.expr, own: set[str]) -> bool:
+    if isinstance(node, ast.Call):
+        if not all(map(_is_literal, [*node.args, *(each.value for each in node.keywords)])):
+            return False
+        node = node.func
+    return ast.unparse(node) in _DECORATORS and not _names(node) & own
+
+
+def _is_quiet(node: ast.AST, own: set[str]) -> bool:
+    """Tell whether an expression calls nothing and names nothing of the student's."""
     acting = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
-    return any(isinstance(part, acting) for node in nodes for part in ast.walk(node))
+    return not any(isinstance(part, acting) for part in ast.walk(node)) and not _names(node) & own
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _are_names(targets: list[ast.expr]) -> bool:
@@ -104,36 +144,61 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _is_literal(node: ast.AST) -> bool:
+    if any(isinstance(part, ast.Call) for part in ast.walk(node)):  # set() is one to literal_eval
+        return False
     try:
         ast.literal_eval(node)
-    except ValueError:
+    except Exception:  # {[1]} and the like fail when the cell runs, too
         return False
     return True
 
 
-def _is_import(node: ast.AST) -> bool:
-    return isinstance(node, (ast.Import, ast.ImportFrom))
+def _imported(node: ast.AST) -> set[str]:
+    """List what is imported, each as a statement of its own."""
+    match node:
+        case ast.Import(names):
+            return {ast.unparse(ast.Import([alias])) for alias in names}
+        case ast.ImportFrom(module, names, level):
+            return {ast.unparse(ast.ImportFrom(module, [alias], level)) for alias in names}
+    return set()
 
 
-def _bound(tree: ast.AST) -> set[str]:
-    """List the names that are assigned, defined or imported, anywhere in it."""
-    found = set()
-    for node in ast.walk(tree):
-        match node:
+def _repeats(node: ast.AST, imports: set[str]) -> bool:
+    """Tell whether all that a statement does is to import what has been imported."""
+    found = _imported(node)
+    return bool(found) and found <= imports and not any(each.endswith("*") for each in found)
+
+
+def _bound(nodes: Iterable[ast.AST]) -> set[str]:
+    """List the global names that are assigned, defined or imported, and those declared so."""
+    found: set[str] = set()
+    todo = list(nodes)
+    while todo:
+        match node := todo.pop():
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 found.add(node.name)
+                inner = [part.names for part in ast.walk(node) if isinstance(part, ast.Global)]
+                found.update(name for names in inner for name in names)
+                continue  # the others in it are its own
             case ast.Name(name, ast.Store() | ast.Del()):
                 found.add(name)
             case ast.alias(name, other):
                 found.add(other or name.partition(".")[0])
+        todo += ast.iter_child_nodes(node)
     return found
 
 
 def _said(tree: ast.AST) -> set[str]:
     """List names, those of attributes and in texts too: by all of these code finds things."""
-    found = _bound(tree)
+    found: set[str] = set()
     for node in ast.walk(tree):
         match node:
-            case ast.Name(name) | ast.Attribute(_, name) | ast.Constant(str(name)):
+            case ast.Name(name) | ast.Attribute(_, name) | ast.keyword(str(name)):
                 found.add(name)
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                found.add(name)
+            case ast.Constant(str(name)):
+                found.update(name.split("."))
+            case ast.alias(name, other):
+                found.update([*name.split("."), other or ""])
     return found

@@ -6,11 +6,16 @@ from torch.nn import functional
 from course_pkg.checking.registry import check
 from course_pkg.checks.positions import (
     attended,
+    learned_pair,
+    rotary_oracle,
+    rotary_pair,
     rotated,
     shaw_inputs,
     shaw_loop,
 )
 from course_pkg.positions import (
+    LearnedPositions,
+    RotaryAttention,
     interpolate_positions,
     linear_positions,
     rope_rotate,
@@ -33,6 +38,19 @@ def odd(sinusoidal, case):
     """raises ValueError when D is odd"""
     T, half = case.sizes(2, low=3)
     case.raises(ValueError, lambda: sinusoidal(T, 2 * half + 1), "D is odd")
+
+
+@check(LearnedPositions, see="Learn a table")
+def gradients(learned, case):
+    """passes gradients to the rows that are used, and only to them"""
+    B, T, D = case.sizes(3, low=3)
+    module, P = learned_pair(case, learned, T + 2, D)
+    grad_Y = case.randn(B, T, D)
+    Y = module(torch.zeros(B, T, D, dtype=P.dtype))
+    case.trains(Y, "Y")
+    Y.backward(grad_Y)
+    expected = torch.cat([grad_Y.sum(dim=0), torch.zeros(2, D)])
+    case.gradient(dict(module.named_parameters())["P"], expected, "P")
 
 
 @check(shaw_relative_attention, see="Keys that say how far away they are")
@@ -97,6 +115,25 @@ def odd(rotate, case):
     T, half = case.sizes(2, low=3)
     X = case.randn(T, 2 * half + 1)
     case.raises(ValueError, lambda: rotate(X), "D_h is odd")
+
+
+@check(RotaryAttention, see="Attention that turns")
+def gradients(rotary, case):
+    """passes the right gradients to X and to the weights of queries and values"""
+    B, T, H, half = case.sizes(4)
+    D = 2 * H * half
+    module, weights = rotary_pair(case, rotary, D, H)
+    X, seen = case.randn(B, T, D).requires_grad_(), case.randn(B, T, D)
+    Y = module(X)
+    case.shape(Y, tuple(X.shape), "Y")
+    case.trains(Y, "Y")
+    inputs = {"X": X, **{name: weights[name].requires_grad_() for name in ("W_Q", "W_V")}}
+    expected = torch.autograd.grad(rotary_oracle(X, weights, H), list(inputs.values()), seen)
+    Y.backward(seen)
+    ours = {**dict(module.named_parameters()), "X": X}
+    for name, gradient in zip(inputs, expected, strict=True):
+        case.equal(ours[name].grad, gradient, f"gradient of {name}", rtol=1e-3, atol=1e-4)
+        case.learns(module)
 
 
 @check(interpolate_positions, see="Stretch a table")

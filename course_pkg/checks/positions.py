@@ -154,19 +154,6 @@ def starts_random(learned, case):
     )
 
 
-@check(LearnedPositions, see="Learn a table")
-def gradients(learned, case):
-    """passes gradients to the rows that are used, and only to them"""
-    B, T, D = case.sizes(3, low=3)
-    module, P = learned_pair(case, learned, T + 2, D)
-    grad_Y = case.randn(B, T, D)
-    Y = module(torch.zeros(B, T, D, dtype=P.dtype))
-    case.trains(Y, "Y")
-    Y.backward(grad_Y)
-    expected = torch.cat([grad_Y.sum(dim=0), torch.zeros(2, D)])
-    case.gradient(dict(module.named_parameters())["P"], expected, "P")
-
-
 def shaw_inputs(case: Case, B: int, H: int, T: int, D_Q: int, D_V: int, k: int) -> list[Tensor]:
     """Draw Q, K, V and both tables."""
     heads = [case.randn(B, H, T, D) for D in (D_Q, D_Q, D_V)]
@@ -410,25 +397,6 @@ def other_bases(rotary, case):
     module, weights = rotary_pair(case, rotary, D, H, base=30.0)
     X = case.randn(B, T, D)
     case.equal(module(X), rotary_oracle(X, weights, H, base=30.0), "Y", **ANGLES)
-
-
-@check(RotaryAttention, see="Attention that turns")
-def gradients(rotary, case):
-    """passes the right gradients to X and to the weights of queries and values"""
-    B, T, H, half = case.sizes(4)
-    D = 2 * H * half
-    module, weights = rotary_pair(case, rotary, D, H)
-    X, seen = case.randn(B, T, D).requires_grad_(), case.randn(B, T, D)
-    Y = module(X)
-    case.shape(Y, tuple(X.shape), "Y")
-    case.trains(Y, "Y")
-    inputs = {"X": X, **{name: weights[name].requires_grad_() for name in ("W_Q", "W_V")}}
-    expected = torch.autograd.grad(rotary_oracle(X, weights, H), list(inputs.values()), seen)
-    Y.backward(seen)
-    ours = {**dict(module.named_parameters()), "X": X}
-    for name, gradient in zip(inputs, expected, strict=True):
-        case.equal(ours[name].grad, gradient, f"gradient of {name}", rtol=1e-3, atol=1e-4)
-        case.learns(module)
 
 
 @check(interpolate_positions, weight=2, see="Stretch a table", single={"D": 1})

@@ -428,6 +428,17 @@ class TestSolutions:
         with Solutions(lambda: kernel, seconds=60, fork=fork) as solutions:
             assert solutions.get("make")() != found[0]
 
+    def test_a_fork_in_which_a_thread_is_left_does_not_go_on(self, kernel):
+        source = "import os, threading\ndef leave():\n    threading.Timer(30, print).start()\n"
+        kernel.run(source + "def place():\n    return os.getpid()", 60)
+        with Solutions(lambda: kernel, seconds=60) as solutions:
+            first = solutions.get("place")()
+            solutions.get("leave")()
+            fork = solutions.keep()
+        with Solutions(lambda: kernel, seconds=60, fork=fork) as solutions:
+            assert solutions.get("place")() != first
+        assert fork.ended
+
     def test_a_call_that_ends_the_process_fails_alone(self, kernel):
         kernel.run("import os\ndef leave():\n    os._exit(3)\ndef stay():\n    return 5", 60)
         with Solutions(lambda: kernel, seconds=60) as solutions:

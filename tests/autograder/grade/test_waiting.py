@@ -13,14 +13,19 @@ from tests.course import RIGHT_BIAS, needs_sandbox
 LSTM = Assignment("02_lstm")
 PLAN = Plan.read(LSTM.solved)
 FIRST, SECOND = "check_gru_step", "check_init_forget_bias"
-ABOVE = (
-    "import torch\nfrom torch import nn\n\ndef gru_step(x):\n    return helper(x) + vars(x)['w']"
-)
+ABOVE = """\
+calls = 0
+
+def gru_step(x):
+    return helper(x) + vars(x)["w"]
+"""
 
 
 def waits(source: str, name: str | None = "init_forget_bias") -> bool:
     """Say whether a check waits while a cell runs that comes between it and the next check."""
-    steps = [Step(None, ABOVE), Step(FIRST, ""), Step(name, source), Step(SECOND, "")]
+    given = next(cell for cell in PLAN.cells.values() if "import torch\n" in cell.source)
+    above = [Step(given.name, ""), Step(None, ABOVE)]
+    steps = [*above, Step(FIRST, ""), Step(name, source), Step(SECOND, "")]
     assert can_wait(steps, PLAN) <= {FIRST}  # nothing comes after the last one
     return bool(can_wait(steps, PLAN))
 
@@ -36,7 +41,9 @@ def waits(source: str, name: str | None = "init_forget_bias") -> bool:
         "class Layer(nn.Module):\n    '''Text.'''\n    size = 3\n    D: int = 2\n\n"
         "    @property\n    def width(self):\n        return self.size",
         "class Empty(nn.Module):\n    pass",
+        "class Layer(gru_step):\n    def f(self, x: gru_step = None) -> gru_step:\n        pass",
         "import torch\nfrom torch import nn\nSIZE, ROWS = 3, [1, -2]",
+        "def init_forget_bias(b):\n    x, helper_2 = b, torch\n    return x.eval()",
         "predict('How many?', 'none')",
         "predict('How many?', prediction='none')",
     ],
@@ -57,6 +64,23 @@ def test_a_check_waits_while_cells_only_define_something_new(source):
         "SIZE = len('abc')",
         "del gru_step",
         "import os",
+        "pairs = {[1, 2], [3, 4]}",
+        "table = {[0]: 1}",
+        "predict('x', {[1]})",
+        f"y = {'9' * 400} + 1j",
+        "y = set()",
+        "class Layer:\n    before = calls",
+        "class Layer:\n    a, c = calls",
+        "def init_forget_bias(b, before=calls):\n    return b",
+        "def init_forget_bias(b=calls + 1):\n    return b",
+        "def init_forget_bias(b: calls[3]):\n    return b",
+        "class Layer(metaclass=calls):\n    pass",
+        "class Layer(nn.Module):\n    def __init_subclass__(cls):\n        pass",
+        "@(lambda f: f)\ndef init_forget_bias(b):\n    return b",
+        "@nn.modules.module.register_module_forward_hook\ndef init_forget_bias(b):\n    return b",
+        "def init_forget_bias(b):\n    return globals()['gru' + '_step']",
+        "def init_forget_bias(b):\n    return eval('gru_' + 'step')",
+        "from __main__ import gru_step as other",
         "import torch as nn",
         "from torch import *",
         "%cd /tmp",
