@@ -887,6 +887,11 @@ def rest_dropped(Q, K, V, log_decay, S=None, chunk=16):
     return chunked_scan(*cut, S, chunk)[0], end
 
 
+@bug(chunked_scan, "the whole text is one chunk", told_by="Is `chunk` used")
+def one_chunk(Q, K, V, log_decay, S=None, chunk=16):
+    return chunked_scan(Q, K, V, log_decay, S, max(chunk, Q.shape[2]) if chunk > 0 else chunk)
+
+
 @bug(chunked_scan, "a chunk without steps is not refused", told_by="should raise ValueError")
 def not_refused(Q, K, V, log_decay, S=None, chunk=16):
     return chunked_scan(Q, K, V, log_decay, S, max(chunk, 1))

@@ -2018,6 +2018,14 @@ class ByRows(VariedLinear):
         return quantise(W, 8, 1, symmetric=True)
 
 
+@bug(
+    QuantisedLinear, "each row of the matrix, an input, has a scale, not each column", classic=True
+)
+class GroupsInRows(VariedLinear):
+    def integers(self, W, group):
+        return quantise(W, 8, 1, group, symmetric=True)
+
+
 @bug(QuantisedLinear, "the whole matrix has one scale", classic=True)
 class OneScale(VariedLinear):
     def integers(self, W, group):

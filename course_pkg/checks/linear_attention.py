@@ -6,13 +6,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, Rule, forbid
-from course_pkg.checking.together import made
+from course_pkg.checking.together import made, together
 from course_pkg.linear_attention import (
     HybridDecoder,
     TokenMixer,
@@ -557,6 +558,30 @@ def strong_decay(scan, case):
         return decayed(Q, K, V, log_decay.exp()[..., None])
 
     flow(case, lambda *given: scan(*given, chunk=20), oracle, inputs, "Q K V log_decay")
+
+
+@together
+def operations(call, inputs: list[tuple], **options) -> list[int]:
+    """Count the operations of matrix products in each of several calls."""
+    found = []
+    for each in inputs:
+        with FlopCounterMode(display=False) as counter:
+            call(*each, **options)
+        found.append(counter.get_total_flops())
+    return found
+
+
+@check(chunked_scan, weight=2, see=SCAN)
+def twice_as_long(scan, case):
+    """takes twice as many products for a text twice as long, in chunks of the same size"""
+    # In float32: what is in float64 is tried once more, and would be counted again.
+    inputs = [[x.float() for x in chunk_inputs(case, 1, 2, T, 3, 4)] for T in (32, 64)]
+    short, long = operations(scan, list(map(tuple, inputs)), chunk=8)
+    case.that(
+        long <= 2.5 * short,
+        "From 32 to 64 steps, in chunks of 8, the multiplications should double, yours grow by a "
+        f"factor of {long / max(short, 1):.1f}: do weights span the whole text? Is `chunk` used?",
+    )
 
 
 @check(chunked_scan, see=SCAN)
