@@ -438,12 +438,10 @@ class SpeculativeCore(EngineCore):
         Args:
             number: the sequence.
             drafted: k tokens.
-            logits: after the sequence's last token and after each drafted one.
+            logits: after the sequence's last token and after each drafted one: k + 1 rows.
         Returns:
             The new tokens, and a generator that has drawn, in place of the sequence's own. A stop
             token (`sampling.stop`, or None) is the last one: what comes after it is dropped.
-        Raises:
-            ValueError: there is another number of rows.
         """
         if len(logits) != len(drafted) + 1:
             raise ValueError(

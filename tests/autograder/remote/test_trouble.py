@@ -169,7 +169,7 @@ def test_hostile_answers(answer):
     instead = f"""
     import json, struct, sys, time, types
 
-    def serve(address, namespace, forbidden):
+    def serve(address, namespace):
         import os as system, socket
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address)

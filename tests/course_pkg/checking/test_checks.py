@@ -143,9 +143,22 @@ def test_exception_shows_the_students_line():
     def wrong(x, h, c, W, b):
         return x @ W  # the line that fails
 
-    text = report(LSTM_STEP, wrong).text
+    text = " ".join(report(LSTM_STEP, wrong).text.split())
     assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in text
-    assert "return x @ W  # the line that fails" in text
+    line = wrong.__code__.co_firstlineno + 1
+    place = f"in line {line} of test_exception_shows_the_students_line: "  # where it is defined
+    assert place + "return x @ W # the line that fails" in text
+
+
+def root_of(x):
+    return math.sqrt(x)
+
+
+def test_exception_names_no_function_when_it_is_the_one_that_was_called():
+    with pytest.raises(Failure) as caught:
+        Guarded(root_of, "root_of")(-1)
+    line = root_of.__code__.co_firstlineno + 1
+    assert caught.value.message.endswith(f"\nin line {line}: return math.sqrt(x)")
 
 
 def test_exception_in_the_package_shows_the_students_line_and_that_of_the_package():
