@@ -9,7 +9,7 @@ from course_pkg.checking import syntax
 
 _PREDICT = "predict"  # of course_pkg: it shows what a student expects, and changes nothing
 # With one of these, code finds what is defined without naming it.
-_LOOKING = set("globals eval exec get_ipython sys gc inspect __import__ __main__".split())
+_LOOKING = set("globals eval exec get_ipython sys gc inspect __import__".split())
 _HOOKS = {"__init_subclass__", "metaclass"}  # run when somebody derives a class
 _DECORATORS = set(
     """
@@ -51,7 +51,7 @@ def can_wait(steps: list[Step], plan: Plan) -> set[str]:
                 return found
             if is_own:
                 own |= _bound(node for node in tree.body if not _repeats(node, imports))
-                if _PREDICT in own or _LOOKING & (_names(tree) | _bound([tree])):
+                if _PREDICT in own or _LOOKING & _names(tree) or "__main__" in _said(tree):
                     return found
             new = None if syntax.has_magics(source) else _defined(tree, imports, own, said)
             if new is None or new & said:

@@ -81,6 +81,7 @@ def test_a_check_waits_while_cells_only_define_something_new(source):
         "def init_forget_bias(b):\n    return globals()['gru' + '_step']",
         "def init_forget_bias(b):\n    return eval('gru_' + 'step')",
         "from __main__ import gru_step as other",
+        "def init_forget_bias(b):\n    import __main__ as m\n    return m.gru_step(b)",
         "import torch as nn",
         "from torch import *",
         "%cd /tmp",
