@@ -901,24 +901,36 @@ def no_such_rule(student, case):
     case.raises(ValueError, lambda: student(6, 2, "sum"), "the rule is 'sum'")
 
 
+def demand_gradients(
+    case: Case, ours, given: object, leaves: Weights, expected: Tensor, what: str, where: str = ""
+) -> None:
+    """Go back from a module's result and from the expected one; compare what parameters get."""
+    seen = case.randn(*expected.shape)
+    found = torch.autograd.grad(expected, list(leaves.values()), seen)
+    case.shape(given, tuple(expected.shape), what)
+    case.trains(given, what)
+    given.backward(seen)
+    parameters = dict(ours.named_parameters())
+    for name, gradient in zip(leaves, found, strict=True):
+        case.gradient(parameters[name], gradient, name + where)
+    case.learns(ours)
+
+
+def asked_for_gradients(weights: Weights) -> Weights:
+    """Copy weights, to compute with them what gradients they get."""
+    return {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+
+
 @check(TokenMixer, weight=2, see=RULES)
 def gradients(student, case):
-    """passes gradients to the inputs and to all parameters, with each rule"""
+    """passes gradients to all parameters, with each rule"""
     for rule in ("softmax", "add", "decay", "select", "delta"):
         B, T, D_h, H = case.sizes(4)
         ours, weights = mixer(case, student, D_h * H, H, rule)
-        X, seen = case.randn(B, T, D_h * H), case.randn(B, T, D_h * H)
-        leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
-        Y, _ = mixed(leaves, rule, X, H)
-        found = torch.autograd.grad(Y, list(leaves.values()), seen)
+        X, leaves = case.randn(B, T, D_h * H), asked_for_gradients(weights)
+        expected, _ = mixed(leaves, rule, X, H)
         Y, _ = case.unpack(ours(X), "Y", "state")
-        case.shape(Y, tuple(X.shape), "Y")
-        case.trains(Y, "Y")
-        Y.backward(seen)
-        given = dict(ours.named_parameters())
-        for name, gradient in zip(leaves, found, strict=True):
-            case.gradient(given[name], gradient, f"{name} with the rule {rule}")
-        case.learns(ours)
+        demand_gradients(case, ours, Y, leaves, expected, "Y", f" with the rule {rule}")
 
 
 NET = {"V": 11, "D": 6, "H": 2}
@@ -1040,18 +1052,10 @@ def gradients(student, case):
     """passes gradients to all parameters"""
     B, T = case.sizes(2)
     ours, state = decoder(case, student, 2, "delta", 2)
-    tokens, seen = case.integers(0, 11, B, T), case.randn(B, T, NET["V"])
-    leaves = {name: weight.clone().requires_grad_() for name, weight in state.items()}
-    logits, _ = scored(leaves, 2, "delta", 2, tokens)
-    found = torch.autograd.grad(logits, list(leaves.values()), seen)
+    tokens, leaves = case.integers(0, 11, B, T), asked_for_gradients(state)
+    expected, _ = scored(leaves, 2, "delta", 2, tokens)
     logits, _ = case.unpack(ours(tokens), "logits", "states")
-    case.shape(logits, tuple(seen.shape), "logits")
-    case.trains(logits, "logits")
-    logits.backward(seen)
-    given = dict(ours.named_parameters())
-    for name, gradient in zip(leaves, found, strict=True):
-        case.gradient(given[name], gradient, name)
-    case.learns(ours)
+    demand_gradients(case, ours, logits, leaves, expected, "logits")
 
 
 KEPT = "What it keeps"
