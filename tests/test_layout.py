@@ -24,7 +24,7 @@ LEVELS = {
     "autograder.handout": (),
     "autograder.remote": (),
     "autograder.grade": ("handout", "hidden", "remote"),
-    "autograder.author": ("handout", "hidden", "bugs"),
+    "autograder.author": ("handout", "hidden", "bugs", "grade"),
     "autograder.classroom": ("handout", "hidden", "bugs", "remote", "grade", "author"),
 }
 ALIASES = {"course_pkg.inference": "course_pkg"}

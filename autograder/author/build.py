@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import SaveCells
@@ -17,11 +18,15 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author import hollow, outline
+from autograder.author.depends import changes
 from autograder.author.execution import claims, execute
 from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
+from autograder.author.trials import exercises, of_reference
+from autograder.grade.points import earned, told
 from autograder.handout import start
 from course_pkg.checking import naming
+from course_pkg.checking.report import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +64,8 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
     """Write the files of an assignment that are missing or out of date.
 
     A solved notebook whose code and whose imports are unchanged keeps its outputs, so that plots,
-    and numbers that depend on the machine, change in a commit only when their code does.
+    and numbers that depend on the machine, change in a commit only when their code does. What its
+    checks print is written anew.
 
     Returns:
         The files that were written.
@@ -73,10 +79,12 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
     written += _write(outline.table(assignment, with_hints=with_hints))
     nb = notebook(assignment, with_hints=with_hints)
     stored = _read(assignment.solved)
-    if execute or not _same_code(stored, nb):
+    reason = "as you ask" if execute else _why_run(stored, nb)
+    if reason:
+        print(f"{assignment.name}: running the solved notebook: {reason} …", flush=True)
         _execute(assignment, nb)
     else:
-        _keep_outputs(stored, nb)
+        _keep_outputs(assignment, stored, nb)
     written += _write(_solved(assignment, nb))
     return written + _write(_released(assignment))
 
@@ -88,9 +96,9 @@ def check(assignment: Assignment, *, with_hints: bool = True) -> list[Path]:
     found += [path for path, content in tables.items() if not _holds(path, content)]
     nb = notebook(assignment, with_hints=with_hints)
     stored = _read(assignment.solved)
-    if not _same_code(stored, nb):
+    if _why_run(stored, nb):
         return [*found, assignment.solved]
-    _keep_outputs(stored, nb)
+    _keep_outputs(assignment, stored, nb)
     expected = _solved(assignment, nb) | _released(assignment)
     return found + [path for path, content in expected.items() if not _holds(path, content)]
 
@@ -104,20 +112,35 @@ def _read(path: Path) -> NotebookNode | None:
     return nbformat.read(path, as_version=4) if path.exists() else None
 
 
-def _same_code(stored: NotebookNode | None, nb: NotebookNode) -> bool:
-    return stored is not None and stored.metadata.get("course") == nb.metadata["course"]
+def _why_run(stored: NotebookNode | None, nb: NotebookNode) -> str:
+    """Say why a solved notebook must run; an empty text means that its outputs can stay."""
+    if stored is None:
+        return "there is none yet"
+    known = stored.metadata.get("course", {}).get("outputs_depend_on", {})
+    changed = changes(known, nb.metadata["course"]["outputs_depend_on"])
+    return f"the code of {', '.join(changed)} has changed" if changed else ""
 
 
-def _keep_outputs(stored: NotebookNode, nb: NotebookNode) -> None:
+def _keep_outputs(assignment: Assignment, stored: NotebookNode, nb: NotebookNode) -> None:
     old = {cell.id: cell for cell in stored.cells if cell.cell_type == "code"}
+    reports = {f"check_{e.name}": of_reference(e) for e in exercises(assignment.topic)}
     for cell in nb.cells:
         if cell.cell_type == "code" and cell.id in old:
             cell.outputs = old[cell.id].outputs
             cell.execution_count = old[cell.id].execution_count
+            report = reports.get(cell.id)
+            if report is not None and not any(o.why_not for o in report.outcomes):
+                points = earned(cell.metadata["nbgrader"]["points"], report)
+                cell.outputs = _printed(report, points, cell.execution_count)
+
+
+def _printed(report: Report, points: float, count: int) -> list[NotebookNode]:
+    """What a graded cell puts out."""
+    number = new_output("execute_result", {"text/plain": repr(points)}, execution_count=count)
+    return [new_output("stream", name="stdout", text=told(report) + "\n"), number]
 
 
 def _execute(assignment: Assignment, nb: NotebookNode) -> None:
-    print(f"{assignment.name}: running the solved notebook …", flush=True)
     try:
         execute(nb)
     except CellExecutionError as error:

@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author import folded, predictions
+from autograder.author.depends import outputs_depend_on
 from autograder.author.experiments import mark_experiments
 from autograder.author.master import Code, ExerciseFence, Part, Prediction, Question, Text, parts
 from autograder.handout import start
@@ -29,7 +30,7 @@ _PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode:
     """Make the notebook of an assignment.
 
-    Its metadata holds a hash of the code that its outputs depend on. The cell that installs
+    Its metadata holds hashes of the code that its outputs depend on. The cell that installs
     course_pkg is no part of that: another address, or another version, changes no output.
 
     Raises:
@@ -47,7 +48,7 @@ def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
-        "course": {"outputs_depend_on": _hash(assignment, cells)},
+        "course": {"outputs_depend_on": outputs_depend_on(cells)},
     }
     first = next((n for n, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
     cells.insert(first, _installing(assignment))
@@ -268,62 +269,3 @@ def _with_ids(assignment: Assignment, nb: NotebookNode) -> NotebookNode:
             )
         seen.add(cell.id)
     return nb
-
-
-def _hash(assignment: Assignment, cells: list[NotebookNode]) -> str:
-    """Hash the code cells, the checks and the files of course_pkg that they import.
-
-    The machinery of checks is left out: a solved notebook shows only that all of them pass. So are
-    predictions, which are empty there.
-    """
-    modules = [f"course_pkg.checks.{assignment.topic}", f"autograder.hidden.{assignment.topic}"]
-    files = {path for name in modules for path in _files(name)}
-    codes = [cell for cell in cells if cell.cell_type == "code" and "nbgrader" in cell.metadata]
-    code = "\n".join(cell.source for cell in codes)
-    todo = [code, *(path.read_text(encoding="utf-8") for path in files)]
-    while todo:
-        new = _needed(todo.pop()) - files
-        files |= new
-        todo += [path.read_text(encoding="utf-8") for path in new]
-    digest = hashlib.sha256(code.encode())
-    for path in sorted(files):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _needed(code: str) -> set[Path]:
-    """Find the files of the course that some code imports.
-
-    A package passes on names of its modules: only modules whose names the code mentions count, so
-    that a new data set does not make notebooks stale that do not use it.
-    """
-    words, found = set(re.findall(r"\w+", code)), set()
-    for path in {path for name in _imports(code) for path in _files(name)}:
-        if path.name != "__init__.py":
-            found.add(path)
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for name in words & {alias.name for alias in node.names}:
-                    found |= {*_files(node.module), *_files(f"{node.module}.{name}")}
-    return found
-
-
-def _imports(code: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _files(module: str) -> Iterator[Path]:
-    """The file of a module of the course, if `module` is one."""
-    names = module.split(".")
-    if (names[0] == "course_pkg" and names[1:2] != ["checking"]) or names[:2] == [
-        "autograder",
-        "hidden",
-    ]:
-        base = ROOT.joinpath(*names)
-        yield from (p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists())

@@ -15,7 +15,7 @@ from autograder.author.build import check, is_stale
 from autograder.author.mutants import mutants
 from autograder.author.names import at_home, wrong_names
 from autograder.author.other_inputs import other_inputs
-from autograder.author.trials import SECONDS, examine, exercises, trials
+from autograder.author.trials import SECONDS, examine, exercises, of_reference, trials
 from autograder.bounded import bounded_memory
 from autograder.bugs import EQUIVALENT
 from course_pkg.checking.registry import CHECKS, Exercise
@@ -130,8 +130,7 @@ def score_exercise(exercise: Exercise) -> Row:
 
 
 def _score_reference(exercise: Exercise, row: Row) -> None:
-    module = importlib.import_module(f"course_pkg.{exercise.module}")
-    report = examine(exercise, getattr(module, exercise.name))
+    report = of_reference(exercise)
     row.why_not = report.why_not
     if not report.passed:
         row.problems.append(f"the reference fails\n{_in_full(report)}")

@@ -38,6 +38,13 @@ def trials(exercise: Exercise) -> list[Trial]:
     return [Trial(bug, examine(exercise, bug.solution)) for bug in BUGS.get(exercise, [])]
 
 
+@functools.cache
+def of_reference(exercise: Exercise) -> Report:
+    """Run the checks of an exercise on its reference."""
+    module = importlib.import_module(f"course_pkg.{exercise.module}")
+    return examine(exercise, getattr(module, exercise.name))
+
+
 def examine(
     exercise: Exercise,
     solution: object,

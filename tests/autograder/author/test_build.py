@@ -204,14 +204,31 @@ def test_a_changed_notebook_is_stale(copies):
     LSTM.solved.write_text(LSTM.solved.read_text().replace("lstm_step", "lstm_stop", 1))
     assert LSTM.solved in build.check(LSTM)
     nb = nbformat.read(LSTM.solved, as_version=4)
-    nb.metadata["course"]["outputs_depend_on"] = "something else"
+    nb.metadata["course"]["outputs_depend_on"]["course_pkg/tools/plot.py"] = "something else"
     nbformat.write(nb, LSTM.solved)
     assert build.check(LSTM) == [LSTM.solved]
 
 
-def test_outputs_depend_on_the_data_that_the_code_names():
-    found = notebook._needed("from course_pkg import data\ndata.adding_problem(1, 2, 3)")
-    assert {path.name for path in found} == {"recall.py"}
+def test_outputs_of_checks_are_written_without_running_the_notebook(copies, monkeypatch):
+    before = {path: path.read_bytes() for path in (LSTM.solved, LSTM.student)}
+    nb = nbformat.read(LSTM.solved, as_version=4)
+    checks = [cell for cell in nb.cells if cell.id.startswith("check_")]
+    for cell in checks:
+        cell.outputs = []
+    nbformat.write(nb, LSTM.solved)
+    assert len(checks) == 8 and build.check(LSTM) == [LSTM.solved]
+    monkeypatch.setattr(build, "execute", None)
+    assert build.build(LSTM) == [LSTM.solved]
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_what_runs_again_says_why(copies, monkeypatch, capsys):
+    nb = nbformat.read(LSTM.solved, as_version=4)
+    del nb.metadata["course"]["outputs_depend_on"]["course_pkg/tools/plot.py"]
+    nbformat.write(nb, LSTM.solved)
+    monkeypatch.setattr(build, "execute", lambda nb: None)
+    build.build(LSTM)
+    assert "notebook: the code of course_pkg/tools/plot.py has changed …" in capsys.readouterr().out
 
 
 def test_ids_are_unique_and_say_what_a_cell_is():

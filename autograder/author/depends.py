@@ -1,0 +1,114 @@
+"""What the outputs of a solved notebook depend on: its code, and the files that it imports."""
+
+import ast
+import hashlib
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from autograder.assignment import ROOT
+
+CELLS = "its cells"
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def outputs_depend_on(cells: list[NotebookNode]) -> dict[str, str]:
+    """Hash the code that decides the outputs of a notebook, by the place where it stands.
+
+    Comments and docstrings decide nothing. Cells that check are left out, since their outputs are
+    written by every build, and so are predictions, which are empty in a solved notebook.
+
+    Args:
+        cells: the notebook's cells.
+    Returns:
+        A hash of the cells' code, under CELLS, and one of each file of course_pkg that they import,
+        or that such a file imports; the machinery of checks is not among them.
+    """
+    code = "\n".join(code_alone(cell.source) for cell in cells if _computes(cell))
+    found = {CELLS: code}
+    todo = [code]
+    while todo:
+        for path in _needed(todo.pop()):
+            name = path.relative_to(ROOT).as_posix()
+            if name not in found:
+                found[name] = code_alone(path.read_text(encoding="utf-8"))
+                todo.append(found[name])
+    return {
+        name: hashlib.sha256(code.encode()).hexdigest()[:16] for name, code in sorted(found.items())
+    }
+
+
+def changes(stored: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Name the places whose code is not what stored outputs came from."""
+    return [name for name in sorted(stored | now) if stored.get(name) != now.get(name)]
+
+
+def code_alone(source: str) -> str:
+    """Leave comments, docstrings and blank lines out of some code; it still is valid code."""
+    lines = source.splitlines()
+    nodes = list(ast.walk(ast.parse(source)))
+    kept = set()  # rows of texts, in which a blank line counts
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr) or _is_text(node):
+            kept |= set(range(node.lineno, node.end_lineno + 1))
+    for node in nodes:
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            first, last = node.body[0].lineno, node.body[0].end_lineno
+            lines[first - 1 : last] = [
+                " " * node.body[0].col_offset + "pass",
+                *[""] * (last - first),
+            ]
+            kept -= set(range(first, last + 1))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        row, column = token.start
+        if token.type == tokenize.COMMENT:
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    return "\n".join(line for row, line in enumerate(lines, 1) if line.strip() or row in kept)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _computes(cell: NotebookNode) -> bool:
+    known = cell.metadata.get("nbgrader")
+    return cell.cell_type == "code" and known is not None and not known.grade
+
+
+def _needed(code: str) -> set[Path]:
+    """Find the files of the course that some code imports.
+
+    A package passes on names of its modules: only modules whose names the code mentions count, so
+    that a new data set does not make notebooks stale that do not use it.
+    """
+    words, found = set(re.findall(r"\w+", code)), set()
+    for path in {path for name in _imports(code) for path in _files(name)}:
+        if path.name != "__init__.py":
+            found.add(path)
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in words & {alias.name for alias in node.names}:
+                    found |= {*_files(node.module), *_files(f"{node.module}.{name}")}
+    return found
+
+
+def _imports(code: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _files(module: str) -> Iterator[Path]:
+    """The file of a module of course_pkg, if `module` is one and no machinery of checks."""
+    names = module.split(".")
+    if names[0] == "course_pkg" and names[1:2] not in (["checking"], ["checks"]):
+        base = ROOT.joinpath(*names)
+        yield from (p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists())

@@ -1,0 +1,92 @@
+"""What the outputs of a notebook depend on: code, not words."""
+
+import ast
+
+import pytest
+from nbformat.v4 import new_code_cell
+
+from autograder.assignment import ROOT, Assignment
+from autograder.author import depends
+from autograder.author.depends import changes, code_alone, outputs_depend_on
+from autograder.author.notebook import notebook
+
+CODE = '''"""What it is."""
+
+import torch  # for tensors
+
+
+class Error(Exception):
+    """Nothing else."""
+
+
+def f(x):
+    """Double x.
+
+    Returns:
+        Twice as much.
+    """
+
+    text = f"""a
+
+    # {x} b"""  # kept
+    # A comment.
+    return 2 * x, "# no comment", text
+'''
+ALONE = '''pass
+import torch
+class Error(Exception):
+    pass
+def f(x):
+    pass
+    text = f"""a
+
+    # {x} b"""
+    return 2 * x, "# no comment", text'''
+
+
+def test_comments_docstrings_and_blank_lines_are_left_out():
+    assert code_alone(CODE) == ALONE
+    ast.parse(code_alone(CODE))
+    assert code_alone(ALONE) == ALONE
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("2 * x", "3 * x"), ("# no comment", "# one"), ("a\n\n", "a\n"), ("Exception", "OSError")],
+)
+def test_what_code_does_is_left_in(old, new):
+    assert code_alone(CODE.replace(old, new)) != ALONE
+
+
+def test_all_code_of_the_course_stays_valid():
+    for path in (ROOT / "course_pkg").rglob("*.py"):
+        ast.parse(code_alone(path.read_text(encoding="utf-8")))
+
+
+def a_cell(source: str, grade: bool = False):
+    return new_code_cell(source, metadata={"nbgrader": {"grade": grade}})
+
+
+def test_files_that_are_imported_count_and_checks_do_not():
+    cells = [a_cell("from course_pkg.gpt import GPT"), a_cell("check(GPT)", grade=True)]
+    found = outputs_depend_on(cells)
+    assert {depends.CELLS, "course_pkg/gpt.py", "course_pkg/attention.py"} <= found.keys()
+    assert not any("check" in name for name in found)
+    assert found == outputs_depend_on([cells[0], a_cell("check(all)", grade=True)])
+    assert found == outputs_depend_on([a_cell(cells[0].source + "  # the model"), cells[1]])
+    assert changes(found, outputs_depend_on([a_cell(cells[0].source + "\nGPT")])) == [depends.CELLS]
+
+
+def test_data_that_the_code_names_counts():
+    found = outputs_depend_on([a_cell("from course_pkg import data\ndata.adding_problem(1, 2, 3)")])
+    assert found.keys() == {depends.CELLS, "course_pkg/data/recall.py"}
+
+
+def test_what_has_changed_is_named():
+    assert changes({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "3", "d": "4"}) == [
+        "b",
+        "c",
+        "d",
+    ]
+    known = notebook(Assignment("02_lstm")).metadata["course"]["outputs_depend_on"]
+    assert "course_pkg/tools/plot.py" in known and not any("checks" in name for name in known)
