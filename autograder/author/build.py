@@ -20,6 +20,7 @@ from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author import hollow, outline
 from autograder.author.depends import changes
 from autograder.author.execution import claims, execute
+from autograder.author.figures import with_small_figures
 from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
 from autograder.author.trials import exercises, of_reference
@@ -147,6 +148,7 @@ def _execute(assignment: Assignment, nb: NotebookNode) -> None:
         raise CourseError(f"{assignment.master}: a cell fails\n{error}") from None
     if broken := [claim["what"] for claim in claims(nb) if not claim["holds"]]:
         raise CourseError(f"{assignment.master}: these claims do not hold: {'; '.join(broken)}")
+    with_small_figures(nb)
 
 
 def _solved(assignment: Assignment, nb: NotebookNode) -> dict[Path, bytes]:
