@@ -15,7 +15,8 @@ PIP ?=
 SEEDS ?= 0 1 2 3 4
 SINCE ?= HEAD
 
-.PHONY: help env lab site test quick test-browser test-gpu wheels lock build fresh score thorough
+.PHONY: help env lab site test quick test-browser gpu-packages test-gpu gpu-report wheels lock
+.PHONY: build fresh score thorough
 .PHONY: seeds anywhere clean
 
 help:
@@ -25,7 +26,8 @@ help:
 	@echo "make quick   test what you have changed (SINCE=HEAD)"
 	@echo "make test-browser    run the tests in a browser only (pictures: build/screenshots)"
 	@echo "make test-gpu  run the GPU tests and the notebooks on a GPU (WHEELS=wheels: no network)"
-	@echo "make wheels  download what test-gpu needs besides torch where there is no network"
+	@echo "make gpu-report  what a GPU shows of the course in MINUTES=12, in RESULTS=build/gpu"
+	@echo "make wheels  download what both need where there is torch but no network"
 	@echo "make lock    choose the versions of all packages anew, for pyproject.toml"
 	@echo "make build   make the notebooks from their masters"
 	@echo "make score   test the graders against known mistakes"
@@ -62,17 +64,30 @@ quick: env
 test-browser: env
 	@$(RUN) pytest -m browser -n auto --dist loadgroup
 
+# On a machine with a GPU: with the environment of the course, or with what the machine has and WHEELS.
+# COURSE_DEVICE=cpu rehearses both.
+COURSE_DEVICE ?= cuda
+MINUTES ?= 12
+RESULTS ?= build/gpu
 ifeq ($(WHEELS),)
-test-gpu: env
-	@COURSE_DEVICE=cuda $(RUN) pytest -m gpu tests/gpu
+gpu-packages: env
+ON_GPU := COURSE_DEVICE=$(COURSE_DEVICE) $(RUN)
 else
-test-gpu:
+gpu-packages:
 	@$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/packages $(WHEELS)/*.whl
-	@COURSE_DEVICE=cuda PYTHONPATH=$(CURDIR):$(CURDIR)/build/packages $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu
+ON_GPU := COURSE_DEVICE=$(COURSE_DEVICE) PYTHONPATH=$(CURDIR):$(CURDIR)/build/packages $(PYTHON) -m
 endif
 
+test-gpu: gpu-packages
+	@$(ON_GPU) pytest -m gpu --confcutdir=tests/gpu tests/gpu
+
+gpu-report: gpu-packages
+	@$(ON_GPU) tests.gpu.report --minutes $(MINUTES) --results $(RESULTS)
+
 wheels: env
+	@rm -rf wheels
 	@$(RUN) pip download --no-deps --only-binary=:all: --dest wheels --requirement locks/gpu.txt $(PIP)
+	@$(RUN) tests.gpu.size wheels
 
 lock: env
 	@$(LOCK) --all-extras pyproject.toml --output-file locks/everything.txt

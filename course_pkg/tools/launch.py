@@ -33,6 +33,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from course_pkg.tools.pages import use_large_pages
+from course_pkg.tools.tiles import tiles
 from course_pkg.tools.train import device
 
 
@@ -54,7 +55,7 @@ except ImportError:  # there are no packages of it for macOS and Windows
     triton = None
     tl = SimpleNamespace(constexpr=object)
 
-SIDE, SIDE_ON_GPU = 16, 64  # of a tile; powers of 2, at least 16
+SIDE = 16  # of a tile in the interpreter; on a GPU, tiles.json has the sides
 SMALLEST = 16  # side of the matrices that tl.dot takes
 SHORTEST_PART = 256  # positions; below, starting a program costs more than it saves
 
@@ -116,19 +117,18 @@ def launch_flash(
         raise ValueError(f"Q and K must have fewer than 2³¹ numbers, got {Q.shape} and {K.shape}")
     B, H, T, D_h = Q.shape
     N = K.shape[2]
-    side = _side(Q)
+    settings = tiles("flash", Q.dtype) if Q.is_cuda else {"ROWS": SIDE, "COLUMNS": SIDE}
     Y = torch.empty_like(Q, memory_format=torch.contiguous_format)
     s = Q.new_empty(B, H, T, dtype=torch.float32)
     run(
-        (math.ceil(T / side), B * H),
+        (math.ceil(T / settings["ROWS"]), B * H),
         [Q, K, V],
         [Y, s],
         *(T, N, 1 / math.sqrt(D_h)),
         D_h=D_h,
         WIDTH=_power_of_2(D_h),
-        ROWS=side,
-        COLUMNS=side,
         CAUSAL=causal,
+        **settings,
     )
     return Y, s
 
@@ -154,8 +154,10 @@ def launch_paged(
     B, H, D_h = Q.shape
     G, N, S, _ = K.shape
     M = tables.shape[1]
+    settings = tiles("paged", Q.dtype) if Q.is_cuda else {"COLUMNS": SIDE}
+    each = settings.pop("programs", None)
     if parts is None:
-        parts = _enough_parts(B * G, M * S) if Q.is_cuda else 1
+        parts = 1 if each is None else _enough_parts(each, B * G, M * S)
     Y = Q.new_empty(parts, B, H, D_h, dtype=torch.float32)
     s = Y.new_empty(parts, B, H)
     run(
@@ -169,7 +171,7 @@ def launch_paged(
         D_h=D_h,
         SHARING=_power_of_2(H // G),
         WIDTH=_power_of_2(D_h),
-        COLUMNS=_side(Q),
+        **settings,
     )
     return (torch.softmax(s, dim=0)[..., None] * Y).sum(dim=0).to(Q.dtype)
 
@@ -182,13 +184,9 @@ def _must_be_taken(Q: Tensor) -> None:
         raise ValueError(f"kernels take {names} on {Q.device.type}, got {Q.dtype}")
 
 
-def _side(Q: Tensor) -> int:
-    return SIDE_ON_GPU if Q.is_cuda else SIDE
-
-
-def _enough_parts(programs: int, positions: int) -> int:
+def _enough_parts(each: int, programs: int, positions: int) -> int:
     """Cut positions so that each multiprocessor gets some programs, and each of them some work."""
-    wanted = 4 * torch.cuda.get_device_properties().multi_processor_count
+    wanted = each * torch.cuda.get_device_properties().multi_processor_count
     return max(1, min(math.ceil(wanted / programs), positions // SHORTEST_PART))
 
 

@@ -1,12 +1,17 @@
-"""Tests that need a GPU; they import only what `make wheels` brings, and torch."""
+"""Tests that need a GPU; they import only what `make wheels` brings, and torch.
+
+With COURSE_DEVICE=cpu they are rehearsed on a CPU, on small sizes.
+"""
 
 import os
 
 import pytest
 import torch
 
-# A run that asks for a GPU must say if there is none: then nothing is skipped.
-_IS_WANTED = os.environ.get("COURSE_DEVICE") == "cuda"
+from course_pkg.tools.train import device
+
+# A run that asks for a device must say if there is none: then nothing is skipped.
+_IS_WANTED = "COURSE_DEVICE" in os.environ
 needs_gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(
@@ -14,3 +19,8 @@ needs_gpu = [
         reason="no GPU: make test-gpu on a machine with one",
     ),
 ]
+
+
+def place() -> torch.device:
+    """Where these tests compute; asked for only when one of them runs."""
+    return device()

@@ -25,7 +25,7 @@ pytestmark = needs_gpu
 def test_solved_notebook_on_gpu(notebook):
     command = [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-current-env"]
     command += ["-p", "no:cacheprovider", f"--nbval-cell-timeout={SECONDS}", str(notebook)]
-    environment = {**os.environ, "COURSE_DEVICE": "cuda"}
+    environment = {"COURSE_DEVICE": "cuda", **os.environ}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     cells = sum(cell.cell_type == "code" for cell in nbformat.read(notebook, 4).cells)
