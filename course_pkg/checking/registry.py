@@ -7,6 +7,8 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from course_pkg.checking.outline import outline
+
 
 @dataclass(frozen=True)
 class Check:
@@ -62,7 +64,8 @@ def check(
             `squeeze` too many passes wherever no size is 1. Such a check also runs once more with
             inputs that are not contiguous, where a `view` fails.
     Raises:
-        ValueError: an exercise of another module has the same name; `check(f)` knows no more of f.
+        ValueError: an exercise of another module has the same name, and `check(f)` knows no more of
+            f; or the exercise has another check of that name.
     """
     exercise = Exercise.of(reference)
     if others := [other for other in CHECKS if other.name == exercise.name and other != exercise]:
@@ -71,7 +74,13 @@ def check(
     places = single if isinstance(single, Mapping) else {single: 0} if single else {}
 
     def register(run: Callable) -> Callable:
-        CHECKS.setdefault(exercise, {})[run.__name__] = Check(
+        own = CHECKS.setdefault(exercise, {})
+        if run.__name__ in own and _place(own[run.__name__].run) != _place(run):
+            both = f"{_place(own[run.__name__].run)} and {_place(run)}"
+            raise ValueError(
+                f"{exercise.name} has two checks called {run.__name__}, in {both}: rename one"
+            )
+        own[run.__name__] = Check(
             exercise=exercise,
             name=run.__name__,
             title=inspect.getdoc(run) or "",
@@ -87,16 +96,24 @@ def check(
     return register
 
 
+def _place(run: Callable) -> str:
+    """Where a check is written."""
+    return f"{run.__module__}:{run.__code__.co_firstlineno}"
+
+
 def find(name: str) -> Exercise:
     """Look up an exercise by the name of its function or class.
+
+    What the last build has written says which module of checks is likely to have it.
 
     Raises:
         LookupError: no exercise has that name.
     """
     from course_pkg import checks
 
-    for module in pkgutil.iter_modules(checks.__path__):
-        importlib.import_module(f"course_pkg.checks.{module.name}")
+    modules = [module.name for module in pkgutil.iter_modules(checks.__path__)]
+    for module in sorted(modules, key=lambda topic: name not in outline(topic)):
+        importlib.import_module(f"course_pkg.checks.{module}")
         for exercise in CHECKS:
             if exercise.name == name:
                 return exercise
