@@ -36,7 +36,7 @@ from autograder.grade.workers import Result, Task, freeze, on_dask
 _COUNTED = {
     "graded": "graded",
     "unchanged": "unchanged",
-    "person": "graded, for a person to look at",
+    "person": "graded, to be checked by a person",
     "failed": "failed",
 }
 
@@ -76,8 +76,11 @@ def main(arguments: argparse.Namespace) -> int:
     """Grade; 0 if every submission has its scores, 1 if something needs to be done."""
     try:
         return Batch(arguments).run()
-    except (GradingError, SQLAlchemyError, OSError) as error:
-        print(f"Grading stops: {_text(error)}", file=sys.stderr)
+    except SQLAlchemyError as error:
+        print(f"Grading stops: {sentence(error)}", file=sys.stderr)
+        return 1
+    except (GradingError, OSError) as error:
+        print(f"Grading stops: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Grading was interrupted; the same command goes on from here.", file=sys.stderr)

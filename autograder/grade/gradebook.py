@@ -25,7 +25,6 @@ from autograder.grade.journal.scores import Scores, read
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import write
 
-
 # What a log or an error has, and what it means.
 _SIGNS = {
     "database is locked": "the gradebook is locked by another program: end it, and try again",

@@ -164,7 +164,7 @@ def test_what_ended_two_workers_waits_for_a_person(grade, monkeypatch):
     monkeypatch.setattr(submission.Judging, "judge", judge)
     status, lines, err = grade()
     assert status == 0 and states(lines) == {"ada": "person", "alan": "graded"}
-    assert err.endswith("\n1 graded · 1 graded, for a person to look at\n")
+    assert err.endswith("1 graded · 1 graded, to be checked by a person\n")
     assert "it ended the grader's process twice; grade it by hand" in lines["ada"]["reason"]
     assert lines["ada"]["needs_person"] and lines["ada"]["score"] == 0
     assert states(grade()[1]) == {"ada": "unchanged", "alan": "unchanged"}
@@ -326,7 +326,7 @@ def test_ids_that_cannot_be_written_are_named(grade, course):
     latin = os.fsdecode(b"caf\xe9")
     for student in ("two\nlines", latin, "[lab] 3"):
         shutil.copytree(ada, ada.with_name(student))
-    status, lines, err = grade()
+    status, lines, _ = grade()
     assert status == 1 and states(lines) == {
         "ada": "graded",
         "alan": "graded",
