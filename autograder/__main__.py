@@ -14,6 +14,10 @@ COMMANDS = {
     "new-assignment": ("author.new_assignment", "write the files of an assignment, as stubs"),
     "pretrain": ("author.pretrain", "train a language model on documentation"),
     "release": ("classroom.release", "make the bundle of an assignment that students receive"),
+    "collect-files": (
+        "classroom.collect_files",
+        "place submissions that came by hand: STUDENT.ipynb, STUDENT.zip",
+    ),
     "grade": ("grade.command", "grade submissions, in parallel and in a sandbox"),
     "regrade": ("classroom.regrade", "list regrade requests, or grade again and show the change"),
     "journal": ("classroom.journal", "show every change of a score: who, when, from, to, why"),
