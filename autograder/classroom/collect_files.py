@@ -9,13 +9,12 @@ import unicodedata
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nbgrader.utils import parse_utc
-
 from autograder.assignment import CourseError, course_folder
 from autograder.classroom.gradebook import opened
 from autograder.grade.errors import GradingError
 from autograder.grade.files import SECRET, TIMESTAMP, is_notebook
 from autograder.grade.gradebook import problem_with_id
+from autograder.grade.stamp import moment
 from autograder.grade.submission import Course
 
 
@@ -110,11 +109,18 @@ def _problem(student: str, target: Path, time: datetime, update: bool) -> str | 
         return None
     if not update:
         return f"{student} has submitted already: --update replaces that, if it is older"
-    stamp = target / TIMESTAMP
-    there = stamp.read_text(encoding="utf-8") if stamp.exists() else ""
-    if there and parse_utc(there).replace(tzinfo=UTC) >= time:
-        return f"{student} has submitted at {there}, not before this"
+    there = _stamp(target / TIMESTAMP)
+    if there is not None and there >= time:
+        return f"{student} has submitted at {_written(there)}, not before this"
     return None
+
+
+def _stamp(path: Path) -> datetime | None:
+    """Read the time of a submission; None if there is none that can be read."""
+    try:
+        return moment(path.read_text(encoding="utf-8").strip())
+    except (OSError, ValueError, OverflowError):
+        return None
 
 
 def _place(paths: list[Path], target: Path, time: datetime) -> None:
