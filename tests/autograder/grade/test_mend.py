@@ -81,6 +81,40 @@ def test_planned_cells_are_as_planned(name, plan, solved, stub):
             assert cell.metadata == {}
 
 
+@pytest.mark.parametrize("name", [name for name in ACCIDENTS if name.startswith("all code")])
+def test_merged_code_comes_apart(name, plan, solved, stub):
+    """Each exercise has its own cell again, and nothing given runs twice."""
+    cells = mend(read(submitted(name, solved, stub)).cells, plan).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    sources = {c.metadata.nbgrader.grade_id: c.source for c in code if "nbgrader" in c.metadata}
+    right = {cell.id: cell.source for cell in solved.cells}
+    for exercise in plan.exercises:
+        assert sources[exercise].replace("# In[ ]:", "").strip() == right[exercise]
+    others = [c.source for c in code if "nbgrader" not in c.metadata]
+    assert all("check(" not in source and "ready(" not in source for source in others)
+
+
+def test_a_mistake_in_merged_code_costs_one_exercise(plan, solved, stub):
+    nb = as_json(solved, stub)
+    ACCIDENTS["all code merged into one"](nb)
+    (merged,) = [cell for cell in nb["cells"] if cell["cell_type"] == "code"]
+    merged["source"] = merged["source"].replace("def gru_step(", "def gru_step((")
+    cells = mend(read(json.dumps(nb).encode()).cells, plan).cells
+    found = {c.metadata.nbgrader.grade_id for c in cells if "nbgrader" in c.metadata}
+    assert set(plan.exercises) - found == {"gru_step"}
+    assert sum("def gru_step((" in cell.source for cell in cells) == 1
+
+
+def test_given_code_in_a_string_stays_there(plan, solved, stub):
+    nb = as_json(solved, stub)
+    solution = next(cell for cell in nb["cells"] if cell["id"] == "gru_step")
+    solution["source"] += '\n\n\n"""\ncheck(gru_step)\n"""'
+    nb["cells"] = [cell for cell in nb["cells"] if cell["id"] != "check_gru_step"]
+    cells = mend(read(json.dumps(nb).encode()).cells, plan).cells
+    found = {c.metadata.nbgrader.grade_id: c for c in cells if "nbgrader" in c.metadata}
+    assert found["gru_step"].source == solution["source"]
+
+
 def test_a_released_notebook_stays_as_it_is(plan, stub):
     nb = mend(read(nbformat.writes(stub).encode()).cells, plan)
     assert [c.cell_type for c in nb.cells] == [c.cell_type for c in stub.cells]
