@@ -14,6 +14,10 @@ COMMANDS = {
     "new-assignment": ("author.new_assignment", "write the files of an assignment, as stubs"),
     "pretrain": ("author.pretrain", "train a language model on documentation"),
     "release": ("classroom.release", "make the bundle of an assignment that students receive"),
+    "collect-files": (
+        "classroom.collect_files",
+        "place submissions that came by hand: STUDENT.ipynb, STUDENT.zip",
+    ),
     "grade": ("grade.command", "grade submissions, in parallel and in a sandbox"),
     "regrade": ("classroom.regrade", "list regrade requests, or grade again and show the change"),
     "journal": ("classroom.journal", "show every change of a score: who, when, from, to, why"),
@@ -35,15 +39,19 @@ def main() -> int:
     use_this_checkout()
     parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__)
     subparsers = parser.add_subparsers(dest="command", required=True)
-    chosen = None
-    for name, (path, help) in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=help, description=help)
-        if name in sys.argv[1:2]:  # the others would take seconds to import
-            chosen = importlib.import_module(f"autograder.{path}")
-            chosen.add_arguments(subparser)
-    arguments = parser.parse_args()
+    made = {
+        name: subparsers.add_parser(name, help=help, description=help)
+        for name, (_, help) in COMMANDS.items()
+    }
+    name = next(iter(sys.argv[1:]), "")
+    if name not in made:
+        parser.parse_args()  # says which commands there are, and ends
+    command = importlib.import_module(f"autograder.{COMMANDS[name][0]}")  # others take seconds
+    command.add_arguments(made[name])
+    # Options may stand anywhere: grade 02_lstm --force ada.
+    arguments = made[name].parse_intermixed_args(sys.argv[2:])
     try:
-        return chosen.main(arguments)
+        return command.main(arguments)
     except CourseError as error:
         print(error, file=sys.stderr)
         return 1

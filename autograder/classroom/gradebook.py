@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import PyFileConfigLoader
 
 from autograder.assignment import CourseError
+from autograder.grade.gradebook import sentence
 
 
 @contextlib.contextmanager
@@ -26,4 +27,4 @@ def opened(root: Path) -> Iterator[Gradebook]:
         with Gradebook(names.db_url, names.course_id) as gradebook:
             yield gradebook
     except SQLAlchemyError as error:
-        raise CourseError(f"the gradebook {names.db_url} cannot be used: {error}") from None
+        raise CourseError(f"{names.db_url}: {sentence(error)}") from None

@@ -73,4 +73,4 @@ def row(entry: Entry) -> tuple[str, ...]:
 
 def score(points: float | None) -> str:
     """Write points as people do; nothing where there are none."""
-    return "" if points is None else f"{points:g}"
+    return "" if points is None else f"{round(points, 2):g}"

@@ -14,6 +14,7 @@ from autograder.classroom.journal import score
 from autograder.classroom.table import in_columns
 from autograder.grade import command
 from autograder.grade.errors import GradingError
+from autograder.grade.gradebook import sentence
 from autograder.grade.journal.journal import REGRADE, journal_of
 from autograder.grade.journal.scores import (
     BY_CHECKS,
@@ -33,7 +34,9 @@ from autograder.grade.submission import Course, Submission
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s NN_topic [student ...] [option ...]"
     parser.add_argument("assignment", metavar="NN_topic")
-    parser.add_argument("students", nargs="*", help="whom to grade again; default: list requests")
+    parser.add_argument(
+        "students", nargs="*", default=[], help="whom to grade again; default: list requests"
+    )
     parser.add_argument("--why", default="", metavar="TEXT", help="the reason, for the journal")
     parser.add_argument(
         "--keep-better",
@@ -58,7 +61,9 @@ def main(arguments: argparse.Namespace) -> int:
         if not arguments.students:
             return _list(course, arguments.assignment)
         return _regrade(course, arguments)
-    except (GradingError, SQLAlchemyError, OSError) as error:
+    except SQLAlchemyError as error:
+        raise CourseError(f"Regrading stops: {sentence(error)}") from None
+    except (GradingError, OSError) as error:
         raise CourseError(f"Regrading stops: {error}") from None
     except KeyboardInterrupt:
         print("Regrading was interrupted; the same command begins anew.", file=sys.stderr)

@@ -20,7 +20,7 @@ from autograder.grade import sandbox
 from autograder.grade.cluster import Cluster
 from autograder.grade.errors import EndedWorkers, GradingError
 from autograder.grade.files import clean
-from autograder.grade.gradebook import Recorder
+from autograder.grade.gradebook import Recorder, problem_with_id, sentence
 from autograder.grade.journal.plugin import GRADED
 from autograder.grade.kit import kit
 from autograder.grade.late.policy import read as read_policy
@@ -32,11 +32,21 @@ from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import Step, Verdict, steps
 from autograder.grade.workers import Result, Task, freeze, on_dask
 
+# The state of a submission, after the number of those in it.
+_COUNTED = {
+    "graded": "graded",
+    "unchanged": "unchanged",
+    "person": "graded, to be checked by a person",
+    "failed": "failed",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s NN_topic [student ...] [option ...]"
     parser.add_argument("assignment", metavar="NN_topic")
-    parser.add_argument("students", nargs="*", help="default: everyone who has submitted")
+    parser.add_argument(
+        "students", nargs="*", default=[], help="default: everyone who has submitted"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="default: the cores")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask cluster, tls://…")
     parser.add_argument(
@@ -66,7 +76,10 @@ def main(arguments: argparse.Namespace) -> int:
     """Grade; 0 if every submission has its scores, 1 if something needs to be done."""
     try:
         return Batch(arguments).run()
-    except (GradingError, SQLAlchemyError, OSError) as error:
+    except SQLAlchemyError as error:
+        print(f"Grading stops: {sentence(error)}", file=sys.stderr)
+        return 1
+    except (GradingError, OSError) as error:
         print(f"Grading stops: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -129,6 +142,9 @@ class Batch:
             tqdm(total=len(students), disable=None, unit="student") as self.bar,
         ):
             for student in students:
+                if problem := problem_with_id(student):
+                    self._tell(student, "failed", f"{problem}: rename the student's folder")
+                    continue
                 try:
                     found = self._prepare(student)
                 except Exception as error:  # about one student: the others have their points
@@ -152,7 +168,8 @@ class Batch:
                 self.under_way -= 1
                 self._take(by_student[task.student], result)
             is_done = self._write_held()
-        print(" · ".join(f"{n} {word}" for word, n in self.counts.items() if n), file=sys.stderr)
+        told = (f"{n} {_COUNTED[state]}" for state, n in self.counts.items() if n)
+        print(" · ".join(told), file=sys.stderr)
         return 0 if is_done and not self.counts["failed"] else 1
 
     def _students(self) -> list[str]:
@@ -265,7 +282,7 @@ class Batch:
         if self.arguments.json:
             print(json.dumps(fields), flush=True)
         elif reason:
-            self._say(f"{student}: {reason}")
+            self._say(f"{_name(student)}: {reason}")
         self.bar.update()
         self._show()
 
@@ -277,13 +294,21 @@ class Batch:
         self.bar.set_postfix({word: n for word, n in counts.items() if n})
 
     def _note(self, student: str, text: str) -> None:
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), student, text, file=self.log, flush=True)
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        print(when, _name(student), text, file=self.log, flush=True)
+
+
+def _name(student: str) -> str:
+    """A student's id on one line of a terminal, which must not obey it."""
+    return student if student.isprintable() else repr(student)
 
 
 def _text(error: Exception) -> str:
     """An exception in one line; those that say what went wrong in a sentence need no name."""
+    if isinstance(error, SQLAlchemyError):
+        return sentence(error)
     lines = str(error).splitlines() or [""]
-    is_sentence = isinstance(error, (GradingError, OSError, SQLAlchemyError))
+    is_sentence = isinstance(error, (GradingError, OSError))
     return lines[0] if is_sentence and lines[0] else f"{type(error).__name__}: {lines[0]}"
 
 

@@ -7,11 +7,13 @@ import shutil
 import stat
 import tempfile
 import time
+from datetime import UTC
 from pathlib import Path
 
 from nbgrader.utils import parse_utc
 
 from autograder.grade.reading import BYTES
+from autograder.grade.stamp import moment
 
 FILE = 32 << 20  # bytes of a file
 TOTAL = 64 << 20  # bytes of all files
@@ -20,7 +22,6 @@ TIMESTAMP = "timestamp.txt"
 SECRET = "submission_secret.txt"  # nbgrader's, for returning feedback; each submission has another
 SET_ASIDE = "set_aside.txt"  # in a submission: what was taken out of it, and why
 NOT_WORK = (TIMESTAMP, SECRET, SET_ASIDE)  # no student has written these
-STAMP = 200  # characters of a time stamp
 NAME = 200  # bytes of the name of what was set aside; a file's may have 255
 PATH = 1000  # bytes of a file's relative path
 _NEVER = (".ipynb_checkpoints", "__pycache__", ".git")
@@ -128,13 +129,23 @@ def _move(path: Path, aside: Path) -> None:
 
 
 def _mend_timestamp(path: Path, aside: Path) -> list[str]:
-    """Replace a malformed time stamp by the time at which the file came."""
+    """Write a time stamp so that nbgrader reads what it says; one that cannot be read is replaced.
+
+    In its place comes the time at which the file came.
+    """
     if not path.exists():
         return []
     with contextlib.suppress(ValueError, OverflowError, OSError):
         text = path.read_text(encoding="utf-8").strip()
-        if not text or (len(text) <= STAMP and parse_utc(text)):
+        if not text:
             return []
+        meant = moment(text)
+        with contextlib.suppress(ValueError, OverflowError):
+            if parse_utc(text).replace(tzinfo=UTC) == meant:
+                return []
+        _move(path, aside)
+        path.write_text(f"{meant:%Y-%m-%d %H:%M:%S} UTC", encoding="utf-8")
+        return [f"the time stamp {shown(text)} was read as {meant:%Y-%m-%d %H:%M:%S} UTC"]
     came = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime))
     _move(path, aside)
     path.write_text(came, encoding="utf-8")

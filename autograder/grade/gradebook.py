@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import glob
 import hashlib
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +14,43 @@ from pathlib import Path
 from nbgrader import api
 from nbgrader.apps.api import NbGraderAPI
 from sqlalchemy import create_engine
-from sqlalchemy.exc import SAWarning
+from sqlalchemy.exc import SAWarning, SQLAlchemyError
 from traitlets.config import PyFileConfigLoader
 
+from autograder.grade.errors import GradingError
 from autograder.grade.files import SET_ASIDE, TIMESTAMP, is_notebook, walk
 from autograder.grade.journal.journal import journal_of
 from autograder.grade.journal.plugin import GRADED
 from autograder.grade.journal.scores import Scores, read
 from autograder.grade.submission import Course, Submission
 from autograder.grade.verdict import write
+
+# What a log or an error has, and what it means.
+_SIGNS = {
+    "database is locked": "the gradebook is locked by another program: end it, and try again",
+    "No space left": "the disk is full",
+    "unable to open database": "the gradebook cannot be opened",
+    "exists in the database": "the gradebook does not know the assignment: run nbgrader "
+    "generate_assignment first",
+}
+
+
+def problem_with_id(student: str) -> str | None:
+    """Say why nbgrader cannot work with a student's id; None if it can."""
+    if re.search(r"\[.*\]", student):
+        return f"the id {student!r} has [ and ], which nbgrader takes for a pattern"
+    if "\n" in student:
+        return f"the id {student!r} has a line break, at which nbgrader stops reading it"
+    if re.search("[\ud800-\udfff]", student):
+        return f"the id {student!r} is not written in UTF-8, as the gradebook is"
+    return None
+
+
+def sentence(error: SQLAlchemyError) -> str:
+    """Say what is wrong with a gradebook, without the SQL that failed."""
+    text = str(getattr(error, "orig", None) or error)
+    known = (words for sign, words in _SIGNS.items() if sign in text)
+    return next(known, f"the gradebook cannot be used: {text.strip().partition(chr(10))[0]}")
 
 
 class Recorder:
@@ -33,6 +63,9 @@ class Recorder:
         course: the course.
         assignment: the assignment.
         why: the reason that the journal gives for what changes.
+    Raises:
+        GradingError: the gradebook does not know the assignment.
+        sqlalchemy.exc.SQLAlchemyError: the gradebook cannot be read.
     """
 
     def __init__(self, course: Course, assignment: str, why: str = GRADED):
@@ -44,6 +77,16 @@ class Recorder:
         self._course = course
         self._assignment = assignment
         self._engine = functools.cache(create_engine)
+        if glob.escape(str(course.root)) != str(course.root):
+            raise GradingError(f"nbgrader finds nothing in {course.root}: its path has one of [*?")
+        with self._api.gradebook as gradebook:
+            try:
+                gradebook.find_assignment(assignment)
+            except api.MissingEntry:
+                raise GradingError(
+                    f"the gradebook does not know {assignment}: run "
+                    f"`nbgrader generate_assignment {assignment}` first"
+                ) from None
 
     def graded(self) -> set[str]:
         """List the students who have scores in the gradebook.
@@ -76,7 +119,8 @@ class Recorder:
         with warnings.catch_warnings(), self._one_engine():
             # nbgrader makes objects that it does not keep; nothing is lost by it.
             warnings.filterwarnings("ignore", "Object of type .* not in session", SAWarning)
-            result = self._api.autograde(self._assignment, submission.student, force=True)
+            student = glob.escape(submission.student)  # nbgrader takes an id for a pattern
+            result = self._api.autograde(self._assignment, student, force=True)
         if not result["success"]:
             return _reason(result)
         if state:
@@ -150,15 +194,7 @@ def _reason(result: dict) -> str:
     """Find the line of nbgrader's log that says what happened."""
     text = str(result.get("log", "")) + str(result.get("error", ""))
     lines = [line.strip() for line in text.splitlines()]
-    for sign, words in (
-        ("database is locked", "the gradebook is locked by another program"),
-        ("No space left", "the disk is full"),
-        ("unable to open database", "the gradebook cannot be opened"),
-        (
-            "exists in the database",
-            "the gradebook does not know the assignment: run nbgrader generate_assignment first",
-        ),
-    ):
+    for sign, words in _SIGNS.items():
         if sign in text:
             return words
     errors = [line for line in lines if "Error" in line]

@@ -4,10 +4,12 @@ import functools
 import importlib
 import itertools
 import math
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill, shorten
 
 from nbformat import from_dict
 from nbformat.v4 import new_output
@@ -28,7 +30,7 @@ from course_pkg.checking import syntax
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import SECONDS, Guarded
 from course_pkg.checking.registry import CHECKS, Exercise, find
-from course_pkg.checking.report import Report
+from course_pkg.checking.report import WIDTH, Report
 from course_pkg.checking.roots import roots
 from course_pkg.checking.rules import rule_of
 from course_pkg.checking.runner import run
@@ -99,6 +101,7 @@ class Judging:
     _is_final: bool = True
     _end: float = 0.0  # of everything
     _ran: float = 0.0  # seconds that a student's own cells took
+    _errors: list[tuple[str, str]] = field(default_factory=list)  # sources, and how they ended
 
     def __post_init__(self):
         self._cells = Patience(self.bounds.cell)
@@ -210,6 +213,7 @@ class Judging:
             self._patience(step).waste(seconds)
             self.notes[""] = f"A cell did not run to its end: {why}."
             outputs.append(_error("CellTimeoutError", why))
+        self._errors += [(step.source, words) for words in map(_ended, outputs) if words]
         return outputs
 
     def _run_in(self, kernel: Kernel, step: Step, seconds: float) -> tuple[list, str]:
@@ -268,7 +272,7 @@ class Judging:
             try:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
-                return None, f"✗ {failure.message}"
+                return None, f"✗ {failure.message}{self._why_undefined(exercise.name)}"
             report = run(exercise, proxy, hidden=True, inputs=self.inputs)
             if self.inputs and not (report.passed or report.is_stub):
                 solutions.bound(EXPLAINING)
@@ -317,6 +321,12 @@ class Judging:
                 f"{planned.exercise} fails with the inputs of this course but passes with those "
                 f"that students have ({', '.join(suspect)}): read the solution.",
             )
+
+    def _why_undefined(self, name: str) -> str:
+        """Say how the first cell ended that speaks of an exercise, if that was an error."""
+        spoken = re.compile(rf"\b{name}\b")
+        error = next((words for source, words in self._errors if spoken.search(source)), None)
+        return "" if error is None else f"\n{fill(f'Its cell ended with {error}', WIDTH)}"
 
     def _note(self, planned: Planned, text: str) -> None:
         """Tell a person something about an exercise."""
@@ -394,6 +404,14 @@ def _graded(text: str, points: float) -> list:
     shown = {"data": {"text/plain": repr(points)}, "metadata": {}, "execution_count": 1}
     # Not by new_output, which validates each: the notebook is validated as a whole.
     return [from_dict(printed), from_dict({"output_type": "execute_result", **shown})]
+
+
+def _ended(output: Mapping) -> str | None:
+    """Say which error an output is, if it is one; the file of a cell has a name without meaning."""
+    if output["output_type"] != "error":
+        return None
+    text = re.sub(r"\([^()]*, line (\d+)\)$", r"(line \1)", output["evalue"])
+    return shorten(f"{output['ename']}: {text}", 200)
 
 
 def _error(name: str, text: str):

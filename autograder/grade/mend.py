@@ -12,6 +12,7 @@ from collections.abc import Callable
 from nbformat import NotebookNode, from_dict
 from nbformat.v4 import new_notebook
 
+from autograder.grade.merged import parted
 from autograder.grade.plan import Plan, Planned
 from autograder.grade.reading import Submitted, whole
 from autograder.handout.start import INSTALL
@@ -31,8 +32,9 @@ def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
     Planned cells come in the plan's order, those that are missing with the text that students
     received; an exercise's missing cell stays missing, because its code may be elsewhere. Each
     of the other cells follows the planned cell that it followed; code above the imports follows
-    them, because it may need them, unless it would undo them.
+    them, because it may need them, unless it would undo them. Merged cells are taken apart first.
     """
+    submitted = parted(submitted, plan)
     claims = recognise(submitted, plan)
     before: list[Submitted] = []
     extras: dict[str, list[Submitted]] = {name: [] for name in plan.cells}

@@ -9,6 +9,7 @@ from nbformat import NotebookNode
 from autograder.grade.reading import Submitted
 
 _LONGEST = 300  # characters of a request that are shown
+_MOST = 3  # requests of a student that are shown
 _BEGINNING = re.compile(r"\W*regrade request\b\W*", re.IGNORECASE)
 
 
@@ -18,13 +19,17 @@ def is_request(cell: Submitted | NotebookNode) -> bool:
 
 
 def request(cells: Iterable[Submitted]) -> str:
-    """Read what a student asks for, as one line; nothing if there is no request.
+    """Read what a student asks for, as one line: the first requests, and how many more there are.
+
+    Nothing if there is no request.
 
     Args:
         cells: of the notebook that was submitted.
     """
     asked = [_BEGINNING.sub("", cell.source, count=1) for cell in cells if is_request(cell)]
-    return " / ".join(map(_line, asked))
+    shown = list(map(_line, asked[:_MOST]))
+    more = [f"and {len(asked) - _MOST} more in the notebook"] if len(asked) > _MOST else []
+    return " / ".join(shown + more)
 
 
 def _line(text: str) -> str:

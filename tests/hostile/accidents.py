@@ -143,6 +143,35 @@ def a_graded_cell_merged_with_the_next_solution(nb):
 
 
 @accident
+def all_code_merged_into_one(nb):
+    """Select all, and merge: the first cell has all code, with every experiment and check."""
+    merged_code(nb, "\n\n")
+
+
+@accident
+def all_code_merged_by_vs_code(nb):
+    merged_code(nb, "\n")
+
+
+@accident
+def all_code_merged_into_the_last(nb):
+    merged_code(nb, "\n\n", kept=-1)
+
+
+@accident
+def all_code_of_a_script(nb):
+    merged_code(nb, "\n\n\n# In[ ]:\n\n\n")
+    metadata_stripped(nb)
+
+
+def merged_code(nb: dict, between: str, kept: int = 0) -> None:
+    """Leave one cell of code, with all that the others had."""
+    cells = [c for c in nb["cells"] if c["cell_type"] == "code"]
+    cells[kept]["source"] = between.join(c["source"] for c in cells)
+    nb["cells"] = [c for c in nb["cells"] if c["cell_type"] != "code" or c is cells[kept]]
+
+
+@accident
 def a_solution_split(nb):
     solution = cell(nb, "gru_step")
     helper = code("def halves(a):\n    return a")

@@ -21,6 +21,7 @@ c = get_config()  # JupyterHub defines this name for its configuration files.
 COURSE = "sequence_models"
 FOLDER = Path(__file__).resolve().parents[3]  # its owner grades; nobody else may enter it
 STUDENTS_ENVIRONMENT = Path("/opt") / COURSE
+IDLE = 2 * 60 * 60  # seconds
 STUDENTS, GRADERS = f"nbgrader-{COURSE}", f"formgrade-{COURSE}"
 
 c.JupyterHub.bind_url = "http://127.0.0.1:8000"  # behind a web server that speaks HTTPS
@@ -30,13 +31,30 @@ c.JupyterHub.load_groups = {
     name: {"users": grp.getgrnam(name).gr_mem} for name in (STUDENTS, GRADERS)
 }
 
-# Everybody has a server with the students' environment, which has no solution in it.
-c.Spawner.cmd = [str(STUDENTS_ENVIRONMENT / "bin" / "jupyterhub-singleuser")]
+# Everybody has a server with the students' environment, which has no solution in it. Servers that
+# start at once wait for each other, longer than the hub does by itself.
+c.Spawner.start_timeout = c.Spawner.http_timeout = 120
 c.Spawner.default_url = "/lab"
+
+# Spawners of containers and of systemd let nobody have more than this. Servers that are processes
+# of this machine are started with a limit for each process; a notebook's kernel is one.
+MEMORY = 4 << 30
+c.Spawner.mem_limit = MEMORY
+c.Spawner.cmd = [
+    *("prlimit", f"--data={MEMORY}"),
+    str(STUDENTS_ENVIRONMENT / "bin" / "jupyterhub-singleuser"),
+]
 
 # The formgrader and feedback are frames in JupyterLab's page, which JupyterHub does not permit.
 FRAMES = {"headers": {"Content-Security-Policy": "frame-ancestors 'self'"}}
-c.Spawner.args = [f"--ServerApp.tornado_settings={FRAMES}"]
+c.Spawner.args = [
+    f"--ServerApp.tornado_settings={FRAMES}",
+    # A kernel without work ends, also while its page is open, and then its server: that gives
+    # their memory to others. What was saved stays.
+    f"--MappingKernelManager.cull_idle_timeout={IDLE}",
+    "--MappingKernelManager.cull_connected=True",
+    f"--ServerApp.shutdown_no_activity_timeout={IDLE}",
+]
 
 # The course has one server, which its graders share. It runs as the owner of the folder.
 c.JupyterHub.services = [

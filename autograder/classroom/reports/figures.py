@@ -1,6 +1,7 @@
 """The figures of a report, as SVG within the page."""
 
 import io
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,6 +11,7 @@ from autograder.classroom.reports.results import Classroom
 from autograder.classroom.reports.statistics import Statistics
 from course_pkg import plot
 
+_LETTERS = 50  # of a line of a title
 _SHARES = {"all points": "#0072B2", "some": "#9CCBE8", "none": "#D55E00"}
 
 
@@ -22,7 +24,7 @@ def scores(classroom: Classroom) -> str:
     ax.hist(values, bins=np.linspace(0, classroom.points, 20), edgecolor="white")
     ax.axvline(median, color="0.35", linewidth=1.2, linestyle=(0, (4, 3)))
     ax.set(
-        title=f"The median is {median:g} of {classroom.points:g} points",
+        title=f"The median is {round(median, 2):g} of {classroom.points:g} points",
         xlabel="points",
         ylabel="submissions",
         xlim=(0, classroom.points),
@@ -37,7 +39,6 @@ def exercises(described: list[Statistics]) -> str:
     described = [s for s in described if s.mean is not None]
     if not described:
         return ""
-    hardest = min(described, key=lambda s: s.mean)
     plot.style()
     figure, ax = plt.subplots(figsize=(7.2, 0.3 * len(described) + 1.3))
     names = [s.item.name for s in described]
@@ -48,7 +49,7 @@ def exercises(described: list[Statistics]) -> str:
         ax.barh(names, width, left=start, color=colour, height=0.7, label=label)
     ax.invert_yaxis()
     ax.set(
-        title=f"{hardest.item.name} is the hardest: {hardest.mean:.0%} of its points on average",
+        title=_hardest(described),
         xlabel="% of the graded submissions",
         xlim=(0, 100),
     )
@@ -56,6 +57,16 @@ def exercises(described: list[Statistics]) -> str:
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower left", bbox_to_anchor=(1.01, 0), frameon=False)
     return _svg(figure)
+
+
+def _hardest(described: list[Statistics]) -> str:
+    """Name the hardest exercise, in lines that fit the figure; of equally hard ones, none."""
+    shares = {s.item.name: f"{s.mean:.0%}" for s in sorted(described, key=lambda s: s.mean)}
+    name, share = next(iter(shares.items()))
+    if list(shares.values()).count(share) > 1 or len(shares) == 1:
+        return "How many got all points, some and none"
+    text = f"{name} is the hardest: {share} of its points on average"
+    return fill(text, _LETTERS, break_long_words=False)
 
 
 def _svg(figure: Figure) -> str:

@@ -12,6 +12,7 @@ from autograder.bugs import BUGS
 from autograder.classroom.reports.rendering import page, table
 from autograder.classroom.reports.results import read
 from autograder.grade.errors import GradingError
+from autograder.grade.gradebook import sentence
 from autograder.grade.submission import Course
 from autograder.grade.verdict import write
 
@@ -32,7 +33,10 @@ def main(arguments: argparse.Namespace) -> int:
     root = course_folder(arguments.course)
     try:
         paths = report(root, arguments.assignment, arguments.server.rstrip("/"))
-    except (GradingError, SQLAlchemyError, OSError) as error:
+    except SQLAlchemyError as error:
+        print(f"There is no report: {sentence(error)}", file=sys.stderr)
+        return 1
+    except (GradingError, OSError) as error:
         print(f"There is no report: {error}", file=sys.stderr)
         return 1
     for path in paths:

@@ -168,6 +168,8 @@ def _late(policy: Policy, late: Late, slip: int) -> Late:
 
 
 def _started_days(due: datetime, submitted: datetime) -> int:
-    """Count started days of 24 hours, whatever the clocks do between."""
-    passed = timedelta(seconds=submitted.timestamp() - due.timestamp())
-    return max(0, -(-passed // DAY))
+    """Count started days on the clock of the due date: one of them may have 23 or 25 hours."""
+    if submitted.timestamp() <= due.timestamp():
+        return 0
+    passed = submitted.astimezone(due.tzinfo).replace(tzinfo=None) - due.replace(tzinfo=None)
+    return max(1, -(-passed // DAY))  # an hour that comes twice is late as well

@@ -153,7 +153,10 @@ def _date(given: Any, zone: tzinfo | None, where: str) -> datetime:
             f"{PLACE}: {where} is {given.isoformat()}, in no time zone; add an offset, such as "
             f"{given.isoformat()}+01:00, or set timezone for all dates"
         )
-    return given if given.tzinfo else given.replace(tzinfo=zone)
+    if zone is None:
+        return given
+    # Of an offset alone it is not known when clocks change, which days late depend on.
+    return given.astimezone(zone) if given.tzinfo else given.replace(tzinfo=zone)
 
 
 def _extension(given: Any, zone: tzinfo | None, due: datetime, where: str) -> datetime:

@@ -191,6 +191,15 @@ def test_what_is_a_request(text, asked):
     assert request([nbformat.v4.new_code_cell(text)]) == ""
 
 
+def test_three_hundred_requests_flood_nobody():
+    cells = [new_markdown_cell(f"# Regrade request\n{n}: {'please ' * 100}") for n in range(300)]
+    asked = request(cells)
+    assert asked.startswith("0: please") and " / 2: please" in asked and "3: please" not in asked
+    assert asked.endswith(" / and 297 more in the notebook")
+    assert len(asked) < 1000 and "\n" not in asked
+    assert request(cells[:3]).count(" / ") == 2 and "more in" not in request(cells[:3])
+
+
 def test_the_commands_are_listed():
     assert {"regrade", "journal"} <= set(COMMANDS)
 

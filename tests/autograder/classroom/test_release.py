@@ -1,6 +1,7 @@
 """What `release` gives to students: complete, usable on its own, and without what they write."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -13,6 +14,7 @@ from packaging.requirements import Requirement
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.classroom import release
+from autograder.classroom.gradebook import opened
 from tests import course as toolbox
 
 ATTENTION = Assignment("05_attention")
@@ -127,26 +129,46 @@ except AssertionError as error:
 
 
 def test_what_is_released_is_replaced_only_by_force(course, bundle, monkeypatch):
-    monkeypatch.setattr(release, "check", lambda assignment: [])
-    monkeypatch.setattr(release, "bundle", lambda assignment, folder: None)
+    """That it needs force is said before anything is made."""
+    monkeypatch.setattr(release, "check", None)
     with pytest.raises(CourseError, match="05_attention is already released: --force replaces it"):
         release.main(arguments(course))
+    monkeypatch.setattr(release, "check", lambda assignment: [])
+    monkeypatch.setattr(release, "bundle", lambda assignment, folder: None)
     (bundle / "HOW_TO.md").unlink()
     assert release.main(arguments(course, force=True)) == 0
     assert (bundle / "HOW_TO.md").exists()
 
 
 def test_what_is_stale_is_not_released(tmp_path, monkeypatch):
-    (tmp_path / "nbgrader_config.py").touch()
+    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
     monkeypatch.setattr(release, "check", lambda assignment, **options: [assignment.student])
     message = r"05_attention.ipynb is stale: run `python -m autograder build 05_attention`"
     with pytest.raises(CourseError, match=message):
         release.main(arguments(tmp_path))
-    assert not (tmp_path / "autograder").exists()
+    assert not (tmp_path / release.BUNDLES).exists()
+
+
+def test_what_the_gradebook_does_not_know_is_said_first(tmp_path, monkeypatch, capsys):
+    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
+    said = []
+    monkeypatch.setattr(release, "check", lambda assignment: said.append(capsys.readouterr().err))
+    monkeypatch.setattr(release, "publish", lambda assignment, course, force: None)
+    monkeypatch.setattr(release, "bundle", lambda a, folder: folder.mkdir(parents=True))
+    assert release.main(arguments(tmp_path)) == 0
+    with opened(tmp_path) as gradebook:
+        gradebook.add_assignment(ATTENTION.name)
+    shutil.rmtree(tmp_path / release.BUNDLES)
+    assert release.main(arguments(tmp_path)) == 0
+    assert said == [
+        "The gradebook does not know 05_attention: before you grade, run "
+        "`nbgrader generate_assignment 05_attention`\n",
+        "",
+    ]
 
 
 def test_what_was_built_without_hints_is_released(tmp_path, monkeypatch):
-    (tmp_path / "nbgrader_config.py").touch()
+    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
     (tmp_path / release.BUNDLES / ATTENTION.name).mkdir(parents=True)
     stale = [ATTENTION.student]
     monkeypatch.setattr(release, "check", lambda a, with_hints=True: stale if with_hints else [])

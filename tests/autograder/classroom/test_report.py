@@ -11,19 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import matplotlib.pyplot as plt
 import pytest
 from bs4 import BeautifulSoup
+from matplotlib.figure import Figure
 from nbgrader import api
 from nbgrader.server_extensions.formgrader import handlers
 
 from autograder.assignment import CourseError
-from autograder.classroom.reports import report, results
+from autograder.classroom.reports import figures, report, results
 from autograder.classroom.reports.errors import (
     ForeignGradebook,
     NothingCollected,
     NothingGraded,
     UnknownAssignment,
 )
+from autograder.classroom.reports.rendering import page
 from autograder.classroom.reports.results import Classroom, Graded, Item
 from autograder.classroom.reports.statistics import FEWEST, statistics, stuck
 from autograder.grade.submission import Course
@@ -235,6 +238,57 @@ def test_a_class_of_300(large):
         "the cell state is replaced instead of added to replaced 75 s001 and 74 more" in made.words
     )
     assert "forbidden call: 75" in made.words and "killed kernel: 75" in made.words
+
+
+def a_class(*scores: tuple[float, ...], name: str = "ex") -> Classroom:
+    """A class with these scores in exercises of four points."""
+    items = [Item(f"{name}_{n}", f"check_{name}_{n}", 4, True) for n in range(len(scores[0]))]
+    graded = [
+        Graded(str(n), "", None, {i.name: x for i, x in zip(items, each, strict=True)})
+        for n, each in enumerate(scores)
+    ]
+    return Classroom(NAME, items, graded, [], [])
+
+
+def drawn(monkeypatch, draw, given) -> Figure:
+    """The figure that would have been written."""
+    monkeypatch.setattr(figures, "_svg", lambda figure: figure)
+    figure = draw(given)
+    plt.close(figure)
+    return figure
+
+
+@pytest.mark.parametrize("name", ["ex", "apply_relative_position_bias_to_a_shifted_window"])
+@pytest.mark.parametrize("draw", [figures.scores, lambda c: figures.exercises(statistics(c))])
+def test_titles_are_whole(monkeypatch, draw, name):
+    figure = drawn(monkeypatch, draw, a_class((1.123456, 4), (2, 4), name=name))
+    figure.draw_without_rendering()
+    box = figure.axes[0].title.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+    assert box.y0 >= 0 and box.y1 <= figure.bbox.y1
+
+
+@pytest.mark.parametrize(
+    ("scores", "title"),
+    [
+        (((1, 4, 2), (2, 4, 4)), "ex_0 is the hardest: 38% of its points on average"),
+        (((1, 4, 1), (2, 4, 2)), "How many got all points, some and none"),
+        (((1, 4, 1.01), (2, 4, 2)), "How many got all points, some and none"),  # 38 % both
+        (((4, 4, 4), (4, 4, 4)), "How many got all points, some and none"),
+        (((1,), (2,)), "How many got all points, some and none"),
+    ],
+)
+def test_of_equally_hard_exercises_none_is_the_hardest(monkeypatch, scores, title):
+    figure = drawn(monkeypatch, figures.exercises, statistics(a_class(*scores)))
+    assert figure.axes[0].get_title(loc="left") == title
+
+
+def test_points_are_rounded_and_words_agree(monkeypatch):
+    made = a_class((1.23456, 0.1), (2.34567, 0.1), (3.98765, None))
+    text = page(made, {}, SERVER)
+    words = " ".join(BeautifulSoup(text, "html.parser").get_text(" ").split())
+    assert "lies between 1.89 and 3.22 points" in words and "The median is 2.45 of 8" in words
+    assert "1 answer to grade by hand" in words and "1 of them does" in words
 
 
 def test_difficulty_and_discrimination():

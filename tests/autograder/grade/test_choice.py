@@ -61,7 +61,7 @@ def chosen(tmp_path, plan, texts):
     return run
 
 
-def zipped(files: dict[str, str], texts: dict[str, str], path: Path) -> bytes:
+def zipped(files: dict[str, str | bytes], texts: dict[str, str], path: Path) -> bytes:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
             archive.writestr(name, texts.get(text, text))
@@ -145,6 +145,26 @@ def test_an_archive_with_other_files(chosen, texts, tmp_path):
     files = {NOTEBOOK: "all", "helpers.py": "x = 1", "__MACOSX/._02_lstm.ipynb": "x"}
     share, doubts, _ = chosen({"work.zip": zipped(files, texts, tmp_path / "a.zip")})
     assert share == "all" and doubts == ["of work.zip only notebooks were read"]
+
+
+def test_archives_in_archives(chosen, texts, tmp_path):
+    """As made by those who compress what was compressed already, and by Moodle."""
+    inner = zipped({f"02_lstm/{NOTEBOOK}": "all"}, texts, tmp_path / "a.zip")
+    outer = zipped({"__MACOSX/x": "", "in.ZIP": inner}, texts, tmp_path / "b.zip")
+    remark = f"work.zip/in.ZIP/02_lstm/{NOTEBOOK} was graded"
+    assert chosen({"work.zip": outer}) == ("all", [], [remark])
+    more = zipped({"b.zip": outer, "notes.pdf": "?", "c.zip": "none"}, texts, tmp_path / "c.zip")
+    share, doubts, remarks = chosen({"work.zip": more})
+    assert share == "all" and doubts == ["of work.zip only notebooks were read"]
+    assert remarks == [f"work.zip/b.zip/in.ZIP/02_lstm/{NOTEBOOK} was graded"]
+
+
+def test_archives_in_archives_have_an_end(chosen, texts, tmp_path):
+    data = zipped({NOTEBOOK: "all"}, texts, tmp_path / "0.zip")
+    for number in range(choice.ARCHIVES):
+        data = zipped({"in.zip": data}, texts, tmp_path / f"{number}.zip")
+    share, doubts, _ = chosen({"work.zip": data})
+    assert share is None and "there is only work.zip" in doubts
 
 
 def test_an_archive_with_a_name_that_is_no_utf_8_is_none(chosen, texts, tmp_path):

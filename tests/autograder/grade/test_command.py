@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -16,11 +17,13 @@ import nbformat
 import pytest
 from tqdm import tqdm
 
+from autograder import __main__ as cli
 from autograder.assignment import Assignment
 from autograder.grade import command as batch
 from autograder.grade import sandbox, submission, workers
 from autograder.grade.errors import EndedWorkers
 from autograder.grade.gradebook import Recorder
+from autograder.grade.late.policy import PLACE
 from autograder.grade.submission import Course, Submission, verdict_of
 from autograder.grade.verdict import Store, Verdict
 from tests import course as toolbox
@@ -159,8 +162,9 @@ def test_what_ended_two_workers_waits_for_a_person(grade, monkeypatch):
         return fixed(found)
 
     monkeypatch.setattr(submission.Judging, "judge", judge)
-    status, lines, _ = grade()
+    status, lines, err = grade()
     assert status == 0 and states(lines) == {"ada": "person", "alan": "graded"}
+    assert err.endswith("1 graded · 1 graded, to be checked by a person\n")
     assert "it ended the grader's process twice; grade it by hand" in lines["ada"]["reason"]
     assert lines["ada"]["needs_person"] and lines["ada"]["score"] == 0
     assert states(grade()[1]) == {"ada": "unchanged", "alan": "unchanged"}
@@ -245,7 +249,7 @@ def test_a_locked_gradebook_fails_one_and_says_so(course):
     recorder = Recorder(root, LSTM.name)
     with sqlite3.connect(course / WORK / "gradebook.db", isolation_level=None) as book:
         book.execute("begin exclusive")
-        assert recorder.record(submission, key) == "the gradebook is locked by another program"
+        assert "the gradebook is locked by another program" in recorder.record(submission, key)
         assert not recorder.holds(submission, key)
         book.execute("rollback")
     assert recorder.record(submission, key) is None
@@ -258,17 +262,108 @@ def test_a_gradebook_that_is_gone(grade, course):
     book.mkdir()
     status, lines, err = grade()
     assert status == 1 and lines == {}
-    assert err.startswith("Grading stops: ") and "unable to open database file" in err
+    assert err == "Grading stops: the gradebook cannot be opened\n"
     book.rmdir()
     book.with_suffix(".away").rename(book)
     assert states(grade()[1]) == {"ada": "graded", "alan": "graded"}
 
 
-def test_an_assignment_that_the_gradebook_does_not_know(grade, course):
+def test_an_assignment_that_the_gradebook_does_not_know(grade, course, monkeypatch):
+    """It is said before anybody is judged."""
+    monkeypatch.setattr(submission.Judging, "judge", None)
     (course / WORK / "gradebook.db").unlink()
+    status, lines, err = grade()
+    assert status == 1 and lines == {}
+    assert err == (
+        "Grading stops: the gradebook does not know 02_lstm: run "
+        "`nbgrader generate_assignment 02_lstm` first\n"
+    )
+
+
+def test_a_locked_gradebook_is_one_sentence(grade, course, monkeypatch, capsys):
+    connect = functools.partial(sqlite3.connect, timeout=0.1)
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", connect)
+    with sqlite3.connect(course / WORK / "gradebook.db", isolation_level=None) as book:
+        book.execute("begin exclusive")
+        said = "the gradebook is locked by another program: end it, and try again"
+        assert grade() == (1, {}, f"Grading stops: {said}\n")
+        for name in ("regrade", "journal", "policy", "report"):
+            arguments = [LSTM.name, "ada"] if name == "regrade" else []
+            arguments = [LSTM.name] if name == "report" else arguments
+            (course / PLACE).write_text("slip_days = 1\n")
+            monkeypatch.setattr(sys, "argv", ["autograder", name, *arguments])
+            assert cli.main() == 1
+            err = capsys.readouterr().err
+            assert said in err and err.count("\n") == 1 and "SQL" not in err
+        book.execute("rollback")
+
+
+IDS = (
+    *("[lab 3", "a]b", "star*", "?q=1", "{0}", "%s", "o'brien", 'the "ace"', "anna maria"),
+    *("Zoë", "Zoe\u0308", "李雷", "a+b@x.org", "-x", "a\\b", "a,b", "a\rb", "a&b<c>"),
+)
+
+
+def test_whatever_a_student_is_called(grade, course):
+    """An id is no pattern: that of one finds no other."""
+    ada = course / WORK / "submitted" / "ada"
+    for student in (*IDS, "stars"):
+        shutil.copytree(ada, ada.with_name(student))
+    assert grade("star*")[0] == 0
+    with toolbox.gradebook(course) as book:
+        assert [each.student_id for each in book.assignment_submissions(LSTM.name)] == ["star*"]
+    everybody = {*IDS, "stars", "ada", "alan"}
     status, lines, _ = grade()
-    assert status == 1 and states(lines) == {"ada": "failed", "alan": "failed"}
-    assert "run nbgrader generate_assignment first" in lines["ada"]["reason"]
+    assert states(lines) == dict.fromkeys(everybody, "graded") | {"star*": "unchanged"}
+    assert status == 0
+    toolbox.nbgrader(course, "generate_feedback", LSTM.name)
+    pages = (course / WORK / "feedback").glob(f"*/{LSTM.name}/{LSTM.name}.html")
+    assert {path.parts[-3] for path in pages} == everybody
+
+
+def test_ids_that_cannot_be_written_are_named(grade, course):
+    ada = course / WORK / "submitted" / "ada"
+    latin = os.fsdecode(b"caf\xe9")
+    for student in ("two\nlines", latin, "[lab] 3"):
+        shutil.copytree(ada, ada.with_name(student))
+    status, lines, _ = grade()
+    assert status == 1 and states(lines) == {
+        "ada": "graded",
+        "alan": "graded",
+        "two\nlines": "failed",
+        latin: "failed",
+        "[lab] 3": "failed",
+    }
+    for student, why in (
+        ("two\nlines", r"the id 'two\nlines' has a line break, at which nbgrader stops reading it"),
+        (latin, r"the id 'caf\udce9' is not written in UTF-8, as the gradebook is"),
+        ("[lab] 3", "the id '[lab] 3' has [ and ], which nbgrader takes for a pattern"),
+    ):
+        assert lines[student]["reason"] == f"{why}: rename the student's folder"
+    assert (course / WORK / f"grade_{LSTM.name}.log").read_text().count("\n") == 5
+
+
+def test_a_course_whose_path_nbgrader_takes_for_a_pattern(course, tmp_path, monkeypatch, capsys):
+    strange = shutil.copytree(course, tmp_path / "course [2026]")
+    monkeypatch.chdir(strange)
+    monkeypatch.setattr(sys, "argv", ["autograder", "grade", LSTM.name])
+    assert cli.main() == 1
+    assert capsys.readouterr().err == (
+        f"Grading stops: nbgrader finds nothing in {strange}: its path has one of [*?\n"
+    )
+
+
+def test_options_may_stand_anywhere(grade, course, monkeypatch, capsys):
+    grade()
+    for arguments, state in (
+        (["--force", "ada"], "graded"),
+        (["ada", "--force"], "graded"),
+        (["--workers", "1", "ada"], "unchanged"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["autograder", "grade", LSTM.name, "--json", *arguments])
+        assert cli.main() == 0
+        line = json.loads(capsys.readouterr().out)
+        assert (line["student"], line["state"]) == ("ada", state)
 
 
 def test_a_gradebook_that_goes_meanwhile(grade, course, monkeypatch):

@@ -10,6 +10,7 @@ import torch
 
 from autograder.assignment import ROOT, Assignment
 from autograder.author.trials import examine, exercises
+from autograder.classroom.reports.diagnosis import findings
 from autograder.grade.errors import KernelDied
 from autograder.grade.judge import SLOW, Bounds, Judging, at_fault
 from autograder.grade.kernel import Kernel, start
@@ -59,6 +60,27 @@ def judge_around_a_right_one(source: str, **bounds):
 
 def text(cell: list[dict]) -> str:
     return "".join(output.get("text", output.get("evalue", "")) for output in cell)
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (
+            RIGHT_BIAS.replace("    b[", "      b["),
+            "IndentationError: unexpected indent (line 3)",
+        ),
+        (RIGHT_BIAS.replace("1.0):", "1.0)"), "SyntaxError: expected ':' (line 1)"),
+        (RIGHT_BIAS.replace("(b,", "(b: Nothing,"), "NameError: name 'Nothing' is not defined"),
+    ],
+    ids=["indentation", "syntax", "name"],
+)
+def test_why_a_solution_is_not_defined(source, error):
+    steps = [Step("init_forget_bias", source), Step(None, "init_forget_bias(1)"), SOLUTION[1]]
+    verdict = Judging(LSTM, Plan.read(LSTM.solved)).judge(steps)
+    said = text(verdict.outputs[2][:1])
+    assert said == f"✗ init_forget_bias is not defined.\nIts cell ended with {error}\n"
+    (finding,) = findings("init_forget_bias", said)
+    assert finding.lines == ["init_forget_bias is not defined.", f"Its cell ended with {error}"]
 
 
 def test_a_cell_that_cannot_be_stopped_costs_only_itself():

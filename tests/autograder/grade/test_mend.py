@@ -81,6 +81,40 @@ def test_planned_cells_are_as_planned(name, plan, solved, stub):
             assert cell.metadata == {}
 
 
+@pytest.mark.parametrize("name", [name for name in ACCIDENTS if name.startswith("all code")])
+def test_merged_code_comes_apart(name, plan, solved, stub):
+    """Each exercise has its own cell again, and nothing given runs twice."""
+    cells = mend(read(submitted(name, solved, stub)).cells, plan).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    sources = {c.metadata.nbgrader.grade_id: c.source for c in code if "nbgrader" in c.metadata}
+    right = {cell.id: cell.source for cell in solved.cells}
+    for exercise in plan.exercises:
+        assert sources[exercise].replace("# In[ ]:", "").strip() == right[exercise]
+    others = [c.source for c in code if "nbgrader" not in c.metadata]
+    assert all("check(" not in source and "ready(" not in source for source in others)
+
+
+def test_a_mistake_in_merged_code_costs_one_exercise(plan, solved, stub):
+    nb = as_json(solved, stub)
+    ACCIDENTS["all code merged into one"](nb)
+    (merged,) = [cell for cell in nb["cells"] if cell["cell_type"] == "code"]
+    merged["source"] = merged["source"].replace("def gru_step(", "def gru_step((")
+    cells = mend(read(json.dumps(nb).encode()).cells, plan).cells
+    found = {c.metadata.nbgrader.grade_id for c in cells if "nbgrader" in c.metadata}
+    assert set(plan.exercises) - found == {"gru_step"}
+    assert sum("def gru_step((" in cell.source for cell in cells) == 1
+
+
+def test_given_code_in_a_string_stays_there(plan, solved, stub):
+    nb = as_json(solved, stub)
+    solution = next(cell for cell in nb["cells"] if cell["id"] == "gru_step")
+    solution["source"] += '\n\n\n"""\ncheck(gru_step)\n"""'
+    nb["cells"] = [cell for cell in nb["cells"] if cell["id"] != "check_gru_step"]
+    cells = mend(read(json.dumps(nb).encode()).cells, plan).cells
+    found = {c.metadata.nbgrader.grade_id: c for c in cells if "nbgrader" in c.metadata}
+    assert found["gru_step"].source == solution["source"]
+
+
 def test_a_released_notebook_stays_as_it_is(plan, stub):
     nb = mend(read(nbformat.writes(stub).encode()).cells, plan)
     assert [c.cell_type for c in nb.cells] == [c.cell_type for c in stub.cells]
@@ -183,3 +217,48 @@ def test_time_stamps(tmp_path, stamp, is_time):
     assert done == [] if is_time else "the time stamp was malformed" in done[0]
     text = (folder / "timestamp.txt").read_text().strip()
     assert not text or parse_utc(text)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "meant"),
+    [
+        ("10/25/2026 2:30 PM", "2026-10-25 14:30:00"),
+        ("2026-10-25 2:30:00 pm", "2026-10-25 14:30:00"),
+        ("25.10.2026 12:05 AM", "2026-10-25 00:05:00"),
+        ("10/25/2026, 2:30:00 PM", "2026-10-25 14:30:00"),
+        ("Oct 25, 2026 2:30 PM", "2026-10-25 14:30:00"),
+        ("Sun Oct 25 14:30:00 2026", "2026-10-25 14:30:00"),
+        ("2026-10-11 14:30", "2026-10-11 14:30:00"),
+        ("2026-10-25", "2026-10-25 00:00:00"),
+        ("2026-10-25T14:30:00Z", "2026-10-25 14:30:00"),
+        ("2026-10-25T14:30:00.5+02:00", "2026-10-25 12:30:00"),
+        ("2026-10-25 14:30:00 +0200", "2026-10-25 12:30:00"),
+        ("2026-10-25 14:30:00 UTC", "2026-10-25 14:30:00"),
+        ("2026-10-25 14:30:00.123456 UTC", "2026-10-25 14:30:00"),
+        ("2026-10-24 14:30:00 Europe/Berlin", "2026-10-24 12:30:00"),
+        ("2026-10-25 14:30:00 Europe/Berlin", "2026-10-25 13:30:00"),
+        ("2026-10-25 14:30:00 EST", "2026-10-25 19:30:00"),
+        # No way to read it, or more than one: then the time counts at which the file came.
+        ("10/11/2026 14:30", None),
+        ("10.11.2026 14:30", None),
+        ("14:30", None),
+        ("2026-10-25 14:30:00 CEST", None),
+        ("2026-10-25 14:30:00 IST", None),
+        ("25 October", None),
+        ("2026-02-30 12:00", None),
+        ("tomorrow at 2 PM", None),
+    ],
+)
+def test_a_time_stamp_is_what_it_says(tmp_path, stamp, meant):
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    (folder / "02_lstm.ipynb").write_text("{}")
+    path = folder / "timestamp.txt"
+    path.write_text(stamp)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    done = clean(folder, "02_lstm", tmp_path / "aside")
+    read = parse_utc(path.read_text()).replace(microsecond=0)
+    assert str(read) == (meant or "2023-11-14 22:13:20")
+    if meant is None:
+        assert done == ["the time stamp was malformed: the file came at 2023-11-14 22:13:20 UTC"]
+    assert clean(folder, "02_lstm", tmp_path / "aside") == []

@@ -73,11 +73,32 @@ def test_there_is_a_most_that_being_late_costs():
     assert one(rules, work(3 * DAY)).why.endswith("points, the most that being late costs")
 
 
-def test_a_day_has_24_hours_when_clocks_change():
-    before = datetime(2026, 10, 24, 12, tzinfo=ZoneInfo("Europe/Berlin"))
-    rules = policy(due={"02_lstm": before})
-    handed_in = Work("ada", "02_lstm", datetime(2026, 10, 25, 10, 30, tzinfo=UTC), 10.0)
-    assert one(rules, handed_in).days == 2  # 24.5 hours, although both clocks show about noon
+@pytest.mark.parametrize(
+    ("zone", "due", "submitted", "days"),
+    [
+        # Clocks go back on 25 October 2026 at 03:00: this day has 25 hours.
+        ("Europe/Berlin", "2026-10-24T12:00", "2026-10-25T10:30Z", 1),
+        ("Europe/Berlin", "2026-10-24T23:59", "2026-10-25T22:58:59Z", 1),
+        ("Europe/Berlin", "2026-10-24T23:59", "2026-10-25T22:59:01Z", 2),
+        ("Europe/Berlin", "2026-10-24T23:59", "2026-10-24T22:00Z", 1),
+        ("Europe/Berlin", "2026-10-18T23:59", "2026-10-25T22:58Z", 7),
+        ("Europe/Berlin", "2026-10-25T02:30", "2026-10-25T00:30Z", 0),
+        ("Europe/Berlin", "2026-10-25T02:30", "2026-10-25T01:20Z", 1),  # 02:20, a second time
+        # They go forward on 29 March 2026 at 02:00: this day has 23.
+        ("Europe/Berlin", "2026-03-28T23:59", "2026-03-29T21:58Z", 1),
+        ("Europe/Berlin", "2026-03-28T23:59", "2026-03-29T22:00Z", 2),
+        ("America/New_York", "2026-10-31T23:59", "2026-11-02T04:58Z", 1),
+        ("America/New_York", "2026-10-31T23:59", "2026-11-02T05:00Z", 2),
+        ("Australia/Lord_Howe", "2026-04-04T23:59", "2026-04-05T13:28Z", 1),  # by half an hour
+        ("Australia/Lord_Howe", "2026-04-04T23:59", "2026-04-05T13:30Z", 2),
+        ("Asia/Kolkata", "2026-10-24T23:59", "2026-10-25T18:28Z", 1),
+        ("UTC", "2026-10-24T23:59", "2026-10-25T23:58:59Z", 1),
+    ],
+)
+def test_a_day_ends_at_the_same_time_when_clocks_change(zone, due, submitted, days):
+    rules = policy(due={"02_lstm": datetime.fromisoformat(due).replace(tzinfo=ZoneInfo(zone))})
+    found = one(rules, Work("ada", "02_lstm", datetime.fromisoformat(submitted), 10.0))
+    assert (found.days if found else 0) == days
 
 
 def test_the_sentence_that_students_read():
