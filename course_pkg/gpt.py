@@ -331,7 +331,7 @@ def token_probabilities(
         top_k: how many tokens to keep, at least 1; all when None. V or more keeps all.
         top_p: the share to keep, in (0, 1]; all when None. The best token is always kept.
     Returns:
-        The probabilities; every row sums to one.
+        The probabilities; every row sums to one, however small the temperature is.
     Raises:
         ValueError: temperature, top_k or top_p is out of its range.
     """
@@ -342,7 +342,9 @@ def token_probabilities(
     _, V = logits.shape
     if temperature == 0:
         return functional.one_hot(logits.argmax(dim=1), V).to(logits)
-    p, order = torch.softmax(logits / temperature, dim=1).sort(descending=True, stable=True)
+    below = logits - logits.amax(dim=1, keepdim=True)  # 0 for the best: its quotient is finite
+    softened = below / max(temperature, torch.finfo(torch.float32).tiny)
+    p, order = torch.softmax(softened, dim=1).sort(descending=True, stable=True)
     if top_k is not None:
         p[:, top_k:] = 0
     if top_p is not None:

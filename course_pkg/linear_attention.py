@@ -30,12 +30,14 @@ def linear_attention(
         Q, K, V: queries, keys and values, before φ.
         normalised: whether the sum is divided by that of the weights.
     Returns:
-        The outputs y_1 … y_T.
+        The outputs y_1 … y_T. Where all weights are 0, because the features are too small for the
+        dtype, y_t is 0. A small ε, 1e-6 at most, may be added to the sum of the weights.
     """
     Q, K = functional.elu(Q) + 1, functional.elu(K) + 1
     A = (Q @ K.mT).tril()  # (B, H, T, T)
     if normalised:
-        A = A / A.sum(dim=-1, keepdim=True)
+        total = A.sum(dim=-1, keepdim=True)
+        A = A / total.masked_fill(total == 0, 1)
     return A @ V
 
 
@@ -56,7 +58,9 @@ def recurrent_linear_attention(
         state: (S_0, z_0), not changed in place; zeros when None.
         normalised: whether to divide by z_t · φ(q_t).
     Returns:
-        The outputs y_1 … y_T, and (S_T, z_T), with which the next steps go on.
+        The outputs y_1 … y_T, and (S_T, z_T), with which the next steps go on. Where z_t · φ(q_t)
+        is 0, because the features are too small for the dtype, y_t is 0. A small ε, 1e-6 at most,
+        may be added to z_t · φ(q_t).
     """
     Q, K = functional.elu(Q) + 1, functional.elu(K) + 1
     B, H, T, D = K.shape
@@ -68,7 +72,8 @@ def recurrent_linear_attention(
         z = z + k
         y = (q[..., None, :] @ S)[..., 0, :]  # (B, H, D_V)
         if normalised:
-            y = y / (q * z).sum(dim=-1, keepdim=True)
+            total = (q * z).sum(dim=-1, keepdim=True)
+            y = y / total.masked_fill(total == 0, 1)
         outputs.append(y)
     return torch.stack(outputs, dim=2), (S, z)
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from course_pkg.gpt import token_probabilities
-from course_pkg.inference.decoding import demand_numbers, with_kernel
+from course_pkg.inference.decoding import demand_numbers, demand_request, with_kernel
 from course_pkg.inference.requests import (
     HISTORY,
     NeverFits,
@@ -514,7 +514,7 @@ class EngineCore:
         self.history: list[dict[str, int]] = []
 
     def add(self, prompt: list[int], sampling: Sampling | None = None) -> int:
-        """Let a request wait for its turn.
+        """Let a request wait for its turn. Of one that is refused, the engine keeps nothing.
 
         Returns:
             Its number, which is that of its first sample.
@@ -523,9 +523,11 @@ class EngineCore:
                 blocks than there are, in each beam; or more sequences than may run at once. The
                 last token added is never read, and needs no slot.
             ValueError: the prompt has no token, there is nothing to add, the settings of `sampling`
-                are out of their ranges, or it wants beams and samples, or beams and a temperature.
+                are out of their ranges, or it wants beams and samples, or beams and a temperature;
+                or torch has no generator for the seed of one of the samples.
         """
         sampling = Sampling() if sampling is None else sampling
+        demand_request(prompt, sampling)
         self.validate(prompt, sampling)
         number, slots = next(self.numbers), len(prompt) + sampling.max_tokens - 1
         forks, together = max(sampling.samples, sampling.beams) - 1, sampling.beams > 1
@@ -620,7 +622,7 @@ class EngineCore:
         Returns:
             (token, generator) for each: a generator that has drawn, in place of the sample's own.
         """
-        demand_numbers(logits)
+        demand_numbers(logits, number)
         sequence = self.sequences[number]
         sampling, seed = sequence.sampling, sequence.sampling.seed + len(sequence.samples)
         generators = [sequence.generator.clone_state()]
@@ -629,6 +631,7 @@ class EngineCore:
         p = token_probabilities(logits[None], *settings)[0].cpu()
         if sampling.temperature == 0:
             return [(int(p.argmax()), generator) for generator in generators]
+        p = p * (p >= sampling.min_p * p.max())
         return [(int(torch.multinomial(p, 1, generator=each)), each) for each in generators]
 
     def write(self, number: int, draws: Any) -> list[tuple[int, int]]:
@@ -777,7 +780,7 @@ class BeamCore(EngineCore):
         """Draw tokens as in `EngineCore`; of a beam, give the log-probabilities of all tokens."""
         if self.sequences[number].sampling.beams == 1:
             return super().draw(number, logits)
-        demand_numbers(logits)
+        demand_numbers(logits, number)
         precise = torch.promote_types(logits.dtype, torch.float32)
         return torch.log_softmax(logits.to(precise), dim=0).cpu()
 
@@ -954,7 +957,7 @@ class Engine(BeamCore):
         try:
             for prompt, own in zip(prompts, each, strict=True):
                 numbers.append(self.add(prompt, own))
-        except ValueError:
+        except BaseException:
             self.withdraw(numbers)
             raise
         return numbers

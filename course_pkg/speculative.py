@@ -367,7 +367,8 @@ class SpeculativeCore(EngineCore):
         """Propose tokens for the sequences of which all but the last token is computed.
 
         Drafts take only what is left: no sequence gets any while others wait, none makes another
-        lose its blocks or its share of the budget, and none drafts more than it may keep.
+        lose its blocks or its share of the budget, and none drafts more than it may keep. One with
+        a `min_p`, which `judge` does not know, gets none.
 
         Returns:
             At least one token for each number that gets any.
@@ -383,7 +384,8 @@ class SpeculativeCore(EngineCore):
         for number, each in running:
             left = each.prompt_length + each.sampling.max_tokens - len(each.tokens)
             k = min(self.k, left - 1, room)
-            if new[number] > 1 or each.forks or each.sampling.beams > 1 or k < 1:
+            is_plain = each.sampling.beams == 1 and not each.sampling.min_p
+            if new[number] > 1 or each.forks or not is_plain or k < 1:
                 continue
             drafted = self.propose(list(each.tokens), k)[:k]
             missing = each.block_table.missing
@@ -449,7 +451,7 @@ class SpeculativeCore(EngineCore):
                 "is each draft a piece by itself?"
             )
         for row in logits:
-            demand_numbers(row)
+            demand_numbers(row, number)
         sampling = self.sequences[number].sampling
         generator = self.sequences[number].generator.clone_state()
         ### BEGIN SOLUTION

@@ -923,12 +923,16 @@ def demand(temperature, top_k, top_p):
         raise ValueError("top_p")
 
 
+def softened(logits, temperature):
+    return ((logits - logits.amax(dim=-1, keepdim=True)) / temperature).softmax(dim=-1)
+
+
 def sifted(logits, temperature, top_k, top_p, soften=None, k_of=None, nucleus=None, scale=True):
     """Compute probabilities, with one part exchanged."""
     demand(temperature, top_k, top_p)
     if temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).to(logits)
-    soften = soften or (lambda logits, temperature: (logits / temperature).softmax(dim=-1))
+    soften = soften or softened
     nucleus = nucleus or (lambda p, top_p: p.cumsum(dim=-1) - p < top_p)
     p, order = soften(logits, temperature).sort(descending=True, stable=True)
     if top_k is not None:
@@ -971,6 +975,15 @@ def zero_divides(logits, temperature=1.0, top_k=None, top_p=None):
 
 @bug(
     token_probabilities,
+    "the logits are divided by a small temperature while they are large: ∞ - ∞ is NaN",
+    told_by="yours is nan",
+)
+def overflows(logits, temperature=1.0, top_k=None, top_p=None):
+    return sifted(logits, temperature, top_k, top_p, lambda e, T: (e / T).softmax(dim=-1))
+
+
+@bug(
+    token_probabilities,
     "at temperature 0, top_k and top_p are not looked at",
     told_by="should raise ValueError when top_k is 0 at temperature 0",
 )
@@ -1007,7 +1020,7 @@ def worst(logits, temperature=1.0, top_k=None, top_p=None):
     demand(temperature, top_k, top_p)
     if temperature == 0 or (top_k is None and top_p is None):
         return sifted(logits, temperature, top_k, top_p)
-    p, order = (logits / temperature).softmax(dim=-1).sort(stable=True)
+    p, order = softened(logits, temperature).sort(stable=True)
     if top_k is not None:
         p[:, top_k:] = 0
     if top_p is not None:
@@ -1019,7 +1032,7 @@ def worst(logits, temperature=1.0, top_k=None, top_p=None):
 @bug(token_probabilities, "what is removed gets the logit 0, not the probability 0")
 def logit_of_zero(logits, temperature=1.0, top_k=None, top_p=None):
     kept = sifted(logits, temperature, top_k, top_p)
-    if temperature == 0:
+    if temperature == 0 or (top_k is None and top_p is None):
         return kept
     return torch.where(kept > 0, logits / temperature, 0).softmax(dim=-1)
 
@@ -1448,3 +1461,9 @@ for other in ("", ", strict=False"):
         f"{split.format(', strict=True')} → {split.format(other)}",
         "a published c_attn always has three parts",
     )
+equivalent(
+    token_probabilities,
+    "softened = below / max(temperature, torch.finfo(torch.float32).tiny) → "
+    "softened = below / max(torch.finfo(torch.float32).tiny, temperature)",
+    "the larger of two has no order",
+)

@@ -30,10 +30,20 @@ def phi(X):
     return functional.elu(X) + 1
 
 
+def one_for_none(total):
+    """Replace sums of no weights, which nothing can be divided by."""
+    return total.masked_fill(total == 0, 1)
+
+
+def shared(A, dim=-1):
+    """Divide weights by their sum."""
+    return A / one_for_none(A.sum(dim, keepdim=True))
+
+
 def attend(Q, K, V, normalised):
     """Attend with the features given."""
     A = (Q @ K.mT).tril()
-    return (A / A.sum(dim=-1, keepdim=True) if normalised else A) @ V
+    return (shared(A) if normalised else A) @ V
 
 
 @bug(linear_attention, "φ is left out")
@@ -69,7 +79,7 @@ def values_too(Q, K, V, normalised=True):
 @bug(linear_attention, "every step attends to all steps, those after it too", classic=True)
 def not_causal(Q, K, V, normalised=True):
     A = phi(Q) @ phi(K).mT
-    return (A / A.sum(dim=-1, keepdim=True) if normalised else A) @ V
+    return (shared(A) if normalised else A) @ V
 
 
 @bug(
@@ -77,7 +87,7 @@ def not_causal(Q, K, V, normalised=True):
 )
 def future_in_the_sum(Q, K, V, normalised=True):
     A = phi(Q) @ phi(K).mT
-    return (A / A.sum(dim=-1, keepdim=True) if normalised else A).tril() @ V
+    return (shared(A) if normalised else A).tril() @ V
 
 
 @bug(linear_attention, "a step does not attend to itself")
@@ -97,7 +107,7 @@ def with_softmax(Q, K, V, normalised=True):
 @bug(linear_attention, "the weights of each key sum to one, not those of each query")
 def over_queries(Q, K, V, normalised=True):
     A = (phi(Q) @ phi(K).mT).tril()
-    return (A / A.sum(dim=-2, keepdim=True) if normalised else A) @ V
+    return (shared(A, dim=-2) if normalised else A) @ V
 
 
 @bug(linear_attention, "it is always normalised")
@@ -121,6 +131,18 @@ def by_steps(Q, K, V, normalised=True):
     return Y / torch.arange(1, Q.shape[2] + 1, dtype=Y.dtype)[:, None] if normalised else Y
 
 
+@bug(linear_attention, "where all weights are 0, their sum divides: 0/0 is NaN", told_by="is nan")
+def divides_by_zero(Q, K, V, normalised=True):
+    A = (phi(Q) @ phi(K).mT).tril()
+    return (A / A.sum(dim=-1, keepdim=True) if normalised else A) @ V
+
+
+@bug(linear_attention, "more than 1e-6 is added to the sum of the weights")
+def large_epsilon(Q, K, V, normalised=True):
+    A = (phi(Q) @ phi(K).mT).tril()
+    return (A / (A.sum(dim=-1, keepdim=True) + 1e-3) if normalised else A) @ V
+
+
 def outer(k, v):
     return k[..., :, None] * v[..., None, :]
 
@@ -138,7 +160,7 @@ def add_up(
     late=False,
     write=lambda S, k, v: S + outer(k, v),
     weigh=lambda z, q, k: z + k,
-    total=lambda q, z: (q * z).sum(dim=-1, keepdim=True),
+    total=lambda q, z: one_for_none((q * z).sum(dim=-1, keepdim=True)),
 ):
     """Run linear attention with the features given."""
     B, H, _, D = K.shape
@@ -155,7 +177,10 @@ def add_up(
 
 @bug(recurrent_linear_attention, "a step is read before it is written", classic=True)
 def reads_first(Q, K, V, state=None, normalised=True):
-    return add_up(phi(Q), phi(K), V, state, normalised, late=True)
+    def total(q, z):
+        return (q * z).sum(dim=-1, keepdim=True)  # 0 at the first step
+
+    return add_up(phi(Q), phi(K), V, state, normalised, late=True, total=total)
 
 
 @bug(
@@ -165,7 +190,7 @@ def reads_matrix_first(Q, K, V, state=None, normalised=True):
     Q, K = phi(Q), phi(K)
     Y, end = add_up(Q, K, V, state, normalised=False, late=True)
     z = K.cumsum(dim=2) + (0 if state is None else state[1][:, :, None])
-    return Y / (Q * z).sum(dim=-1, keepdim=True) if normalised else Y, end
+    return Y / one_for_none((Q * z).sum(dim=-1, keepdim=True)) if normalised else Y, end
 
 
 @bug(recurrent_linear_attention, "φ is left out")
@@ -207,7 +232,19 @@ def adds_queries(Q, K, V, state=None, normalised=True):
 @bug(recurrent_linear_attention, "the output is divided by the sum of z, without φ(q)")
 def sum_of_z(Q, K, V, state=None, normalised=True):
     def total(q, z):
-        return z.sum(dim=-1, keepdim=True)
+        return one_for_none(z.sum(dim=-1, keepdim=True))
+
+    return add_up(phi(Q), phi(K), V, state, normalised, total=total)
+
+
+@bug(
+    recurrent_linear_attention,
+    "where all features are 0, z · φ(q) divides: 0/0 is NaN",
+    told_by="is nan",
+)
+def divides_by_zero(Q, K, V, state=None, normalised=True):
+    def total(q, z):
+        return (q * z).sum(dim=-1, keepdim=True)
 
     return add_up(phi(Q), phi(K), V, state, normalised, total=total)
 
@@ -1750,4 +1787,14 @@ equivalent(
     short_convolution,
     "return (Y, seen[:, T:].clone()) → return (Y, (lambda same: same)(seen[:, T:]))",
     "the same values; only more memory stays in use",
+)
+equivalent(
+    linear_attention,
+    "A = A / total.masked_fill(total == 0, 1) → A = A / total.masked_fill(total == 0, 2)",
+    "weights that are all 0 stay 0, whatever they are divided by",
+)
+equivalent(
+    recurrent_linear_attention,
+    "y = y / total.masked_fill(total == 0, 1) → y = y / total.masked_fill(total == 0, 2)",
+    "0 stays 0, whatever it is divided by",
 )

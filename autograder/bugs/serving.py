@@ -528,6 +528,23 @@ class WaitsForEver(EngineCore):
 
 @bug(
     EngineCore,
+    "a request waits before its generator is made, and stays when there is none for its seed",
+    told_by="after a request was refused: the seed is 2^64",
+)
+class QueuesFirst(EngineCore):
+    def add(self, prompt, sampling=None):
+        sampling = Sampling() if sampling is None else sampling
+        self.validate(prompt, sampling)
+        number, slots = next(self.numbers), len(prompt) + sampling.max_tokens - 1
+        forks, together = max(sampling.samples, sampling.beams) - 1, sampling.beams > 1
+        self.scheduler.add(number, prompt, slots, forks, together)
+        self.requests[number] = []
+        self.enter(number, sampling, self.requests[number])
+        return number
+
+
+@bug(
+    EngineCore,
     "abort ends again what has ended already",
     told_by="EngineCore.abort raised ValueError",
     classic=True,

@@ -646,6 +646,15 @@ def greedy(probabilities, case):
 
 
 @check(token_probabilities, see="Temperature")
+def nearly_greedy(probabilities, case):
+    """puts everything on the best token at temperature 1e-37, in float32"""
+    B, V = case.sizes(2, low=5)
+    logits = (100 * case.randn(B, V)).float()
+    expected = F.one_hot(logits.argmax(dim=1), V).double()
+    case.equal(probabilities(logits, temperature=1e-37), expected, "p at temperature 1e-37")
+
+
+@check(token_probabilities, see="Temperature")
 def refuses(probabilities, case):
     """raises ValueError for a temperature, top_k or top_p out of range, at temperature 0 too"""
     logits = case.randn(2, 5)

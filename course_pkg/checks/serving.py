@@ -661,6 +661,25 @@ def refuses(engines, case):
     same(case, [number(engine.add(prompt, Sampling(7)), "add")], [3], why)
 
 
+@check(EngineCore, see="Limits and errors")
+def keeps_nothing(engines, case):
+    """keeps nothing of a request that it refuses, and serves the next one"""
+    model, prompts = small_model(case), texts(case, 5, 3)
+    expected = [plain_tokens(model, prompts[0], 4)]
+    engine = engines(model, 12, 4)
+    for sampling, why in (
+        (Sampling(4, seed=2**64), "the seed is 2^64"),
+        (Sampling(4, samples=2, seed=2**64 - 1), "the seed of the second sample is 2^64"),
+        (Sampling(4, temperature=math.nan), "the temperature is NaN"),
+        (Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
+    ):
+        case.raises(ValueError, lambda s=sampling: engine.add(prompts[1], s), why)
+        what = f"running, -1, waiting, after a request was refused: {why}"
+        same(case, queues(engine.scheduler), [-1], what)
+    rows = serve(engine, prompts[:1], Sampling(4))
+    compare_tokens(case, rows, expected, "tokens of the next request, which is right")
+
+
 @check(EngineCore, see="A client that leaves")
 def aborts(engines, case):
     """ends what has not ended of a request, and does nothing to one that has"""

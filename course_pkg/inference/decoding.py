@@ -1,12 +1,15 @@
-"""Attention for the engine of serving: on a GPU, the kernel of flash_kernels decodes."""
+"""Around a step of the engine: its attention, and what a request and a model must give for it."""
 
+import math
 from collections.abc import Callable
+from numbers import Integral, Real
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from course_pkg.checking.ready import is_stub
+from course_pkg.inference.requests import NoNumbers, Sampling
 
 
 def by_kernel(kernel: Callable, attention: Callable) -> Callable:
@@ -50,11 +53,37 @@ def with_kernel(attention: Callable, device: torch.device) -> Callable:
     return by_kernel(triton_paged_decode, attention)
 
 
-def demand_numbers(logits: Float[Tensor, "V"]) -> None:
-    """Demand that a model has given numbers.
+def demand_numbers(logits: Float[Tensor, "V"], number: int) -> None:
+    """Demand that a model has given numbers after a sequence.
 
     Raises:
-        FloatingPointError: there is a NaN among them, of which nothing can be drawn or chosen.
+        NoNumbers: nothing can be drawn or chosen: one is NaN or ∞, or all are -∞.
     """
-    if logits.isnan().any():
-        raise FloatingPointError("the model gives logits that are no numbers")
+    if not logits.amax().isfinite():  # amax is NaN if one is
+        raise NoNumbers(number)
+
+
+def demand_request(prompt: list[int], sampling: Sampling) -> None:
+    """Demand of a request that no step can fail because of what it says.
+
+    Whether it makes sense, and fits, is asked by `EngineCore.validate`.
+
+    Raises:
+        ValueError: a token, a count or a seed is no whole number, another setting no finite one, or
+            torch has no generator for the seed of a sample.
+    """
+    if not all(isinstance(token, Integral) and token >= 0 for token in prompt):
+        raise ValueError("a prompt must be a list of tokens: whole numbers from 0 up")
+    for name in ("max_tokens", "samples", "seed", "beams", "top_k"):
+        value = getattr(sampling, name)
+        if not isinstance(value, Integral) and (name, value) != ("top_k", None):
+            raise ValueError(f"{name} must be a whole number, got {value!r:.60}")
+    for name in ("temperature", "top_p", "alpha", "min_p"):
+        value = getattr(sampling, name)
+        is_finite = isinstance(value, Real) and math.isfinite(value)
+        if not is_finite and (name, value) != ("top_p", None):
+            raise ValueError(f"{name} must be a finite number, got {value!r:.60}")
+    if not 0 <= sampling.min_p <= 1:
+        raise ValueError(f"min_p must lie in [0, 1], got {sampling.min_p}")
+    if not -(2**63) <= sampling.seed <= 2**64 - max(sampling.samples, 1):
+        raise ValueError("seed must lie in [-2^63, 2^64), and that of the last sample too")

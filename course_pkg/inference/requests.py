@@ -16,6 +16,18 @@ class NeverFits(ValueError):
     """A request needs more than there is, even with all memory to itself."""
 
 
+class NoNumbers(FloatingPointError):
+    """The model gives no numbers after one sequence; the others can go on without it.
+
+    Args:
+        number: of the sequence.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(f"the model gives logits that are no numbers, after sequence {number}")
+        self.number = number
+
+
 class Plan(NamedTuple):
     """What a step is to do.
 
@@ -41,6 +53,8 @@ class Sampling(NamedTuple):
         seed: sample number k draws with a generator seeded with seed + k.
         beams: more than 1 for a beam search of that width, in place of sampling.
         alpha: a beam search judges a continuation of T tokens by log p / T^alpha.
+        min_p: what top_k and top_p leave is drawn only if it is at least this share as probable as
+            the best token.
     """
 
     max_tokens: int = 16
@@ -52,6 +66,7 @@ class Sampling(NamedTuple):
     seed: int = 0
     beams: int = 1
     alpha: float = 1.0
+    min_p: float = 0.0
 
 
 class Output(NamedTuple):

@@ -8,30 +8,69 @@ import argparse
 import ast
 import asyncio
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
 from course_pkg import serving
 from course_pkg.data import small_llama
 from course_pkg.gpt import BPETokenizer
-from course_pkg.inference.models import shipped
+from course_pkg.inference.models import ServedLlama, shipped
+from course_pkg.inference.requests import Sampling
 from course_pkg.serve.door import serve
 
 
 def engine_of(notebook: Path) -> Any:
-    """Take the class Engine out of a notebook: run its imports, definitions and constants only."""
+    """Take the class Engine out of a notebook: run its imports, definitions and constants only.
+
+    Raises:
+        SystemExit: the notebook cannot be read, its definitions fail, or there is no Engine.
+    """
     from IPython.core.inputtransformer2 import TransformerManager  # who has no notebook needs none
 
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{notebook} cannot be read as a notebook: {error!r}") from error
     plain = TransformerManager().transform_cell  # for lines such as %matplotlib inline
-    code = "\n".join(plain("".join(c["source"])) for c in cells if c["cell_type"] == "code")
-    module = ast.parse(code)
-    module.body = [statement for statement in module.body if _defines(statement)]
     names: dict[str, Any] = {"__name__": notebook.stem}
-    exec(compile(module, str(notebook), "exec"), names)
+    try:
+        module = ast.parse("\n".join(map(plain, sources)))
+        module.body = [statement for statement in module.body if _defines(statement)]
+        # The name in brackets is no file's: a traceback would show lines of JSON.
+        exec(compile(module, f"<{notebook.name}>", "exec"), names)
+    except Exception as error:
+        raise SystemExit(f"{notebook}: its definitions fail: {_told(error)}") from error
     if "Engine" not in names:
         raise SystemExit(f"{notebook} defines no Engine")
     return names["Engine"]
+
+
+def try_out(engines: Any, model: ServedLlama, notebook: Path) -> None:
+    """Serve one short request with an engine of its own, before others send any.
+
+    Raises:
+        SystemExit: that fails, because something is not written yet, or for another reason.
+    """
+    try:
+        engine = engines(model, 8)
+        number = engine.add([0], Sampling(max_tokens=2, temperature=1.0))
+        for _ in range(2):
+            engine.step()
+            engine.take(number)
+        engine.withdraw([number])
+    except NotImplementedError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        told = f"its Engine cannot serve yet: {frame.f_code.co_qualname} is not written"
+        raise SystemExit(f"{notebook}: {told}; write what it needs, then try again") from error
+    except Exception as error:
+        told = f"its Engine fails at a first request: {_told(error)}"
+        raise SystemExit(f"{notebook}: {told}") from error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _defines(statement: ast.stmt) -> bool:
@@ -52,8 +91,11 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=16, help="slots in a block")
     parser.add_argument("--queue", type=int, default=256, help="how many sequences may wait")
     chosen = parser.parse_args()
-    engines = serving.Engine if chosen.notebook is None else engine_of(chosen.notebook)
-    engine = engines(shipped(chosen.model), chosen.blocks, chosen.block_size)
+    engines, model = serving.Engine, shipped(chosen.model)
+    if chosen.notebook is not None:
+        engines = engine_of(chosen.notebook)
+        try_out(engines, model, chosen.notebook)
+    engine = engines(model, chosen.blocks, chosen.block_size)
     tokenizer = BPETokenizer(small_llama.merges())
     example = json.dumps({"model": chosen.model, "prompt": "## numpy.", "max_tokens": 40})
 

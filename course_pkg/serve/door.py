@@ -5,19 +5,22 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from tornado.httpserver import HTTPServer
 from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
-from tornado.web import Application, RequestHandler
+from tornado.web import Application, HTTPError, RequestHandler
 
 from course_pkg.gpt import BPETokenizer
+from course_pkg.inference.requests import NoNumbers
 from course_pkg.serve.metrics import Metrics
-from course_pkg.serve.protocol import Answer, Ask, Refused, parse, usage
+from course_pkg.serve.protocol import Answer, Ask, Limits, Refused, no_model, parse, usage
 from course_pkg.serve.text import Writer
+
+PATIENCE = 5.0  # seconds that clients who are told that the server closes have to hear it
 
 
 class News(NamedTuple):
@@ -26,12 +29,14 @@ class News(NamedTuple):
     Attributes:
         place: of the sequence among those that a client has asked for.
         tokens: what has been added.
-        reason: why it has ended: "length", "stop", or the message of an error; None if it has not.
+        reason: why it has ended: "length" or "stop"; None if it has not.
+        error: why it has ended without being complete.
     """
 
     place: int
     tokens: list[int]
-    reason: str | None
+    reason: str | None = None
+    error: Refused | None = None
 
 
 class Listener:
@@ -66,6 +71,17 @@ class Door:
         self.listeners: dict[int, Listener] = {}
         self.lock, self.has_work = asyncio.Lock(), asyncio.Event()
         self.answers = itertools.count()
+        self.asking: set[Any] = set()  # those who serve a client's request
+
+    async def read(self, body: bytes, is_chat: bool) -> Ask:
+        """Understand a request, in another thread: others need not wait for a long one.
+
+        Raises:
+            Refused: see `parse`.
+        """
+        limits = Limits(self.engine.runner.model.context, self.queue)
+        given = body, is_chat, self.name, self.tokenizer, limits
+        return await asyncio.get_running_loop().run_in_executor(None, parse, *given)
 
     async def submit(self, ask: Ask, news: asyncio.Queue) -> list[int]:
         """Let the samples of a request wait for their turn.
@@ -88,8 +104,10 @@ class Door:
             try:
                 for each in wanted:
                     numbers.append(self.engine.add(*each))
-            except ValueError as error:
+            except Exception as error:
                 self.engine.withdraw(numbers)
+                if not isinstance(error, ValueError):
+                    raise
                 raise Refused(str(error)) from error
             for place, number in enumerate(numbers):
                 self.listeners[number] = Listener(place, news, since)
@@ -113,18 +131,35 @@ class Door:
             async with self.lock:
                 try:
                     await loop.run_in_executor(None, self.engine.step)
+                    self._hand_out(loop.time())
                 except Exception as error:
                     self._fail(error)
-                self._hand_out(loop.time())
                 if not self.listeners:
                     self.has_work.clear()
 
     def _fail(self, error: Exception) -> None:
-        """Tell all who wait that a step has failed, and take their requests out of the engine."""
-        for number, listener in self.listeners.items():
-            self.engine.withdraw([number])
-            listener.news.put_nowait(News(listener.place, [], f"{type(error).__name__}: {error}"))
-        self.listeners.clear()
+        """Take those for whom a step has failed out of the engine, and tell them: one, or all."""
+        one = error.number if isinstance(error, NoNumbers) else None
+        numbers = [one] if one in self.listeners else list(self.listeners)
+        told = Refused(f"{type(error).__name__}: {error}", status=500)
+        for number in numbers:
+            self._tell(self.listeners.pop(number), told)
+            self.metrics.ended.labels("error").inc()
+        for number in numbers:
+            with suppress(Exception):  # an engine that is broken may fail at this too
+                self.engine.withdraw([number])
+
+    @staticmethod
+    def _tell(listener: Listener, error: Refused) -> None:
+        listener.news.put_nowait(News(listener.place, [], error=error))
+
+    async def close(self) -> None:
+        """Tell all who wait that the server closes, and let them hear it."""
+        closes = Refused("the server closes: the answer is not complete", status=503)
+        for listener in self.listeners.values():
+            self._tell(listener, closes)
+        if self.asking:
+            await asyncio.wait(self.asking, timeout=PATIENCE)
 
     def _hand_out(self, now: float) -> None:
         """Hand out the tokens of the last step."""
@@ -146,19 +181,56 @@ class Door:
     def application(self) -> Application:
         """Give the addresses under which clients find all this."""
         routes: list[tuple] = [
-            ("/v1/completions", Completions, {"door": self, "is_chat": False}),
-            ("/v1/chat/completions", Completions, {"door": self, "is_chat": True}),
-            ("/v1/models", Models, {"door": self}),
-            ("/metrics", Exported, {"door": self}),
+            ("/v1/completions", Completions),
+            ("/v1/chat/completions", ChatCompletions),
+            ("/v1/models(?:/(.+))?", Models),
+            ("/metrics", Exported),
         ]
-        return Application(routes, log_function=lambda handler: None)
+        return Application(
+            routes, door=self, default_handler_class=Nothing, log_function=lambda handler: None
+        )
 
 
-class Completions(RequestHandler):
-    """Continue prompts, or answer messages."""
+class Handler(RequestHandler):
+    """Answer a request; also errors are JSON, in the form of OpenAI's."""
 
-    def initialize(self, door: Door, is_chat: bool) -> None:
-        self.door, self.is_chat = door, is_chat
+    @property
+    def door(self) -> Door:
+        return self.settings["door"]
+
+    def refuse(self, error: Refused) -> None:
+        """Tell why a request is not served."""
+        self.set_status(error.status)
+        self.finish(error.body)
+
+    def write_error(self, status_code: int, **named: Any) -> None:
+        _, error, _ = named.get("exc_info", (None, None, None))
+        where = f"{self.request.method} {self.request.path}"
+        if isinstance(error, Refused):
+            self.refuse(error)
+        elif isinstance(error, HTTPError):
+            self.refuse(Refused(f"{where}: {self._reason}", status=status_code))
+        else:
+            self.refuse(Refused(f"{where}: {type(error).__name__}: {error}", status=status_code))
+
+    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+        if not isinstance(error, Refused):
+            super().log_exception(kind, error, trace)
+
+
+class Nothing(Handler):
+    """Say that there is nothing at an address."""
+
+    def prepare(self) -> None:
+        raise HTTPError(404)
+
+
+class Completions(Handler):
+    """Continue prompts."""
+
+    is_chat = False
+
+    def prepare(self) -> None:
         self.news: asyncio.Queue[News | None] = asyncio.Queue()
 
     def on_connection_close(self) -> None:
@@ -166,35 +238,32 @@ class Completions(RequestHandler):
 
     async def post(self) -> None:
         """Serve one request."""
-        door = self.door
+        door, task = self.door, asyncio.current_task()
+        door.asking.add(task)
         try:
-            ask = self._read()
-            numbers = await door.submit(ask, self.news)
-        except Refused as error:
-            self.set_status(error.status)
-            self.finish(error.body)
-            return
+            ask = await door.read(self.request.body, self.is_chat)
+            await self._serve(ask, await door.submit(ask, self.news))
+        finally:
+            door.asking.discard(task)
+
+    async def _serve(self, ask: Ask, numbers: list[int]) -> None:
+        """Answer, and leave when that is done or cannot be done."""
+        door = self.door
         answer = Answer(next(door.answers), door.name, self.is_chat, ask.streams)
         try:
             await self._answer(ask, answer, numbers)
         except StreamClosedError:
             pass  # the client has left in the middle of a piece
+        except Refused as error:
+            await self._break_off(error)
+        except Exception as error:
+            await self._break_off(Refused(f"{type(error).__name__}: {error}", status=500))
         finally:
             await door.leave(numbers)
 
-    def _read(self) -> Ask:
-        try:
-            body = json.loads(self.request.body)
-        except ValueError as error:
-            raise Refused(f"the body is not JSON: {error}") from error
-        door = self.door
-        return parse(
-            body, self.is_chat, door.name, door.tokenizer, door.engine.runner.model.context
-        )
-
     async def _answer(self, ask: Ask, answer: Answer, numbers: list[int]) -> None:
         """Write what comes, until all samples have ended or the client has left."""
-        writers = [Writer(self.door.tokenizer, ask.stops) for _ in numbers]
+        writers = [Writer(self.door.tokenizer, ask.stops, ask.least) for _ in numbers]
         texts, reasons = [""] * len(numbers), dict.fromkeys(range(len(numbers)))
         added, is_first = 0, [True] * len(numbers)
         if ask.streams:
@@ -202,10 +271,9 @@ class Completions(RequestHandler):
         while None in reasons.values():
             if (news := await self.news.get()) is None:
                 return
-            place, tokens, reason = news
-            if reason not in (None, "length", "stop"):
-                await self._fail(reason, ask.streams)
-                return
+            place, tokens, reason, error = news
+            if error is not None:
+                raise error
             writer, added = writers[place], added + len(tokens)
             text = writer.write(tokens, is_last=reason is not None)
             if writer.has_stopped:
@@ -231,32 +299,34 @@ class Completions(RequestHandler):
         self.write(f"data: {json.dumps(body)}\n\n")
         await self.flush()
 
-    async def _fail(self, message: str, streams: bool) -> None:
-        """Tell that the engine has failed."""
-        body = Refused(message, status=500).body
-        if streams:
-            await self._piece(body)
-        else:
-            self.set_status(500)
-            self.finish(body)
+    async def _break_off(self, error: Refused) -> None:
+        """Tell why there is no answer, or end a stream so that it does not look complete."""
+        if not self._headers_written:
+            self.refuse(error)
+            return
+        with suppress(StreamClosedError):
+            await self._piece(error.body)
+        self.detach().close()  # without the last chunk
 
 
-class Models(RequestHandler):
-    """Tell which models there are."""
+class ChatCompletions(Completions):
+    """Answer messages."""
 
-    def initialize(self, door: Door) -> None:
-        self.door = door
+    is_chat = True
 
-    def get(self) -> None:
+
+class Models(Handler):
+    """Tell which models there are, or about one."""
+
+    def get(self, name: str | None = None) -> None:
         model = {"id": self.door.name, "object": "model", "created": 0, "owned_by": "course"}
-        self.finish({"object": "list", "data": [model]})
+        if name not in (None, self.door.name):
+            raise no_model(name, self.door.name)
+        self.finish({"object": "list", "data": [model]} if name is None else model)
 
 
-class Exported(RequestHandler):
+class Exported(Handler):
     """Tell how the engine is doing."""
-
-    def initialize(self, door: Door) -> None:
-        self.door = door
 
     async def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
@@ -286,11 +356,14 @@ async def serve(
     server.add_sockets(sockets)
     steps = asyncio.create_task(door.run())
     is_open(f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
-    await ends.wait()
-    server.stop()
-    await server.close_all_connections()
-    await door.leave(list(door.listeners))
-    steps.cancel()
+    try:
+        await ends.wait()
+    finally:  # also when it is cancelled, as by an interrupt
+        server.stop()
+        await door.close()
+        await server.close_all_connections()
+        await door.leave(list(door.listeners))
+        steps.cancel()
 
 
 @contextmanager

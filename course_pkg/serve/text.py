@@ -18,10 +18,11 @@ class Writer:
     Args:
         tokenizer: whose tokens they are.
         stops: texts that end the answer.
+        least: a stop text must begin after so many tokens.
     """
 
-    def __init__(self, tokenizer: BPETokenizer, stops: Sequence[str] = ()):
-        self.tokenizer, self.stops = tokenizer, stops
+    def __init__(self, tokenizer: BPETokenizer, stops: Sequence[str] = (), least: int = 0):
+        self.tokenizer, self.stops, self.least = tokenizer, stops, least
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.held, self.has_stopped = "", False
 
@@ -29,12 +30,15 @@ class Writer:
         """Give what may be sent after some more tokens; all of it if they are the last."""
         if self.has_stopped:
             return ""
+        early, tokens = tokens[: self.least], tokens[self.least :]
+        self.least -= len(early)
+        free = self.decoder.decode(self.tokenizer.decode(early))
         self.held += self.decoder.decode(self.tokenizer.decode(tokens), is_last)
         places = [self.held.index(stop) for stop in self.stops if stop in self.held]
         self.has_stopped = bool(places)
         end = min(places) if places else len(self.held) - (0 if is_last else self._suspicious())
         sent, self.held = self.held[:end], self.held[end:]
-        return sent
+        return free + sent
 
     def _suspicious(self) -> int:
         """Count the characters at the end that may be the beginning of a stop text."""

@@ -312,7 +312,7 @@ def by_minus_infinity(logits, temperature=1.0, top_k=None, top_p=None):
     if temperature == 0:
         best = logits.argmax(dim=1, keepdim=True)
         return torch.zeros_like(logits).scatter(1, best, 1.0)
-    logits = logits / temperature
+    logits = (logits - logits.max(dim=1, keepdim=True).values) / temperature
     V, rank = logits.shape[1], logits.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     if top_k is not None:
         logits = logits.masked_fill(rank >= min(top_k, V), -torch.inf)
@@ -334,7 +334,7 @@ def row_by_row(logits, temperature=1.0, top_k=None, top_p=None):
         if not temperature:
             rows.append(torch.eye(V, dtype=row.dtype)[row.argmax()])
             continue
-        p = torch.softmax(row / temperature, dim=0).tolist()
+        p = torch.softmax((row - row.max()) / temperature, dim=0).tolist()
         best = sorted(range(V), key=lambda n, p=p: (-p[n], n))[: top_k or V]
         if top_p is not None:
             total, chosen, share = sum(p[n] for n in best), [], 0.0

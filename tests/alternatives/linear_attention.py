@@ -30,12 +30,20 @@ def phi(X):
 
 
 @alternative(linear_attention)
+def with_epsilon(Q, K, V, normalised=True):
+    Q, K = nn.functional.elu(Q) + 1, nn.functional.elu(K) + 1
+    A = torch.einsum("bhtd,bhsd->bhts", Q, K).tril()
+    Z = 1 / (torch.einsum("bhtd,bhtd->bht", Q, K.cumsum(2)) + 1e-6)  # as published
+    return torch.einsum("bhts,bhsv,bht->bhtv", A, V, Z if normalised else torch.ones_like(Z))
+
+
+@alternative(linear_attention)
 def by_sums(Q, K, V, normalised=True):
     Q, K = phi(Q), phi(K)
     S = torch.einsum("bhti,bhtj->bhtij", K, V).cumsum(2)
     Y = torch.einsum("bhti,bhtij->bhtj", Q, S)
     if normalised:
-        Y = Y / torch.einsum("bhti,bhti->bht", Q, K.cumsum(2)).unsqueeze(-1)
+        Y = Y / torch.einsum("bhti,bhti->bht", Q, K.cumsum(2)).unsqueeze(-1).clamp(min=1e-30)
     return Y
 
 
@@ -45,7 +53,7 @@ def row_by_row(Q, K, V, normalised=True):
     for t in range(Q.size(2)):
         a = (phi(Q[:, :, t : t + 1]) * phi(K[:, :, : t + 1])).sum(-1)
         if normalised:
-            a = a / a.sum(-1, keepdim=True)
+            a = a / (a.sum(-1, keepdim=True) + 1e-12)
         rows.append((a.unsqueeze(-1) * V[:, :, : t + 1]).sum(2))
     return torch.stack(rows, 2)
 
@@ -56,7 +64,8 @@ def in_float32(Q, K, V, normalised=True):
     mask = torch.ones(Q.shape[2], Q.shape[2]).tril().bool()
     A = torch.where(mask, torch.einsum("bhti,bhsi->bhts", Q, K), 0)
     Y = torch.matmul(A, V)
-    return Y / A.sum(-1).unsqueeze(-1) if normalised else Y
+    total = A.sum(-1).unsqueeze(-1)
+    return torch.where(total > 0, Y / total.where(total > 0, 1.0), 0.0) if normalised else Y
 
 
 @alternative(recurrent_linear_attention)
@@ -67,7 +76,7 @@ def with_a_column_of_ones(Q, K, V, state=None, normalised=True):
     if state is not None:
         S = S + torch.cat([state[0], state[1].unsqueeze(-1)], -1).unsqueeze(2)
     Y = torch.einsum("bhti,bhtij->bhtj", Q, S)
-    Y = Y[..., :-1] / Y[..., -1:] if normalised else Y[..., :-1]
+    Y = Y[..., :-1] / (Y[..., -1:] + 1e-6) if normalised else Y[..., :-1]
     return Y, (S[:, :, -1, :, :-1], S[:, :, -1, :, -1])
 
 
@@ -82,7 +91,8 @@ def by_outer_products(Q, K, V, state=None, normalised=True):
         S = S + k.unsqueeze(-1) @ v.unsqueeze(-2)
         z = z + k
         y = torch.einsum("bhij,bhi->bhj", S, q)
-        rows.append(y / torch.einsum("bhi,bhi->bh", z, q)[..., None] if normalised else y)
+        total = torch.einsum("bhi,bhi->bh", z, q)[..., None]
+        rows.append(y / torch.where(total == 0, 1, total) if normalised else y)
     return torch.stack(rows, dim=-2), [S, z]
 
 

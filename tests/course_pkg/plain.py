@@ -38,6 +38,7 @@ class Plain:
         while len(text) < len(prompt) + sampling.max_tokens:
             settings = sampling.temperature, sampling.top_k, sampling.top_p
             p = token_probabilities(self.logits(text)[None], *settings)[0]
+            p = torch.where(p < sampling.min_p * p.max(), 0, p)
             if sampling.temperature == 0:
                 text.append(int(p.argmax()))
             else:

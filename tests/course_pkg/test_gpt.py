@@ -266,6 +266,15 @@ def test_probabilities_are_those_of_transformers():
     torch.testing.assert_close(token_probabilities(logits, 0.8, 9, 0.7), scores.softmax(dim=-1))
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-300, 1e-45, 1e-40, 1e-38, 1e-37, 1e-6])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_no_temperature_is_too_small(dtype, temperature):
+    logits = torch.tensor([[1.0, 5.0, 3.0], [-60.0, 9.0, 60.0]], dtype=dtype)
+    p = token_probabilities(logits, temperature)
+    assert p.dtype == dtype and p.tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert token_probabilities(logits, temperature, top_k=2, top_p=0.5).tolist() == p.tolist()
+
+
 def test_published_weights_give_the_published_logits():
     try:
         theirs = GPT2LMHeadModel.from_pretrained("openai-community/gpt2", local_files_only=True)

@@ -202,6 +202,14 @@ def test_the_same_draws_with_and_without_a_cache(G, options):
     assert torch.equal(*texts)
 
 
+@pytest.mark.parametrize("temperature", [1e-38, 1e-40, 1e-320])
+def test_the_smallest_temperatures_take_the_best_token(temperature):
+    torch.manual_seed(0)
+    model, tokens = CachedWriter(61, 30, 20, 4, 2), torch.randint(0, 61, (3, 4))
+    for write in (model.sample, model.generate_with_cache):
+        assert torch.equal(write(tokens, 9, temperature), write(tokens, 9, 0.0))
+
+
 def test_the_context_is_the_limit():
     model = CachedWriter(61, 10, 20, 4, 1)
     tokens = torch.zeros(2, 10, dtype=torch.long)

@@ -91,6 +91,21 @@ def test_all_forms_of_linear_attention_are_the_double_loop(sizes, normalised):
         close(chunked_scan(phi_q, phi_k, V, 0 * Q[..., 0], chunk=3)[0], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("lower", [50.0, 1000.0])
+def test_where_no_features_are_left_nothing_comes_out(dtype, lower):
+    Q, K, V = (part.to(dtype) for part in inputs(2, 3, 6, 4, 5))
+    K[:, :, :2] -= lower
+    Q[:, :, -1] -= lower
+    expected = torch.zeros_like(V)
+    expected[:, :, 2:-1] = linear_attention(*(part[:, :, 2:-1] for part in (Q, K, V)))
+    Q, K, V = (part.requires_grad_() for part in (Q, K, V))
+    for Y in (linear_attention(Q, K, V), recurrent_linear_attention(Q, K, V)[0]):
+        torch.testing.assert_close(Y, expected)
+        gradients = torch.autograd.grad(Y.square().sum(), (Q, K, V))
+        assert all(gradient.isfinite().all() for gradient in gradients)
+
+
 def test_recurrent_forms_go_on_from_their_states(sizes):
     B, H, T, D, D_V = sizes
     T += 3

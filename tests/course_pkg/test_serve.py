@@ -165,7 +165,7 @@ REFUSED = [
     ({"stop": ""}, 400, "not empty"),
     ({"seed": -1}, 400, "seed must be at least 0"),
     ({"echo": True}, 400, "echo is not supported"),
-    ({"n": 71}, 429, "70 sequences may wait"),
+    ({"n": 71}, 400, "71 sequences are more than may ever wait, 70"),
 ]
 
 

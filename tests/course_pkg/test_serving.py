@@ -16,7 +16,7 @@ from course_pkg.inference.models import (
     attend_to_all,
     generate_uncached,
 )
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.inference.requests import NeverFits, NoNumbers, OutOfBlocks, Sampling
 from course_pkg.llama import Llama
 from course_pkg.serving import (
     ChunkedScheduler,
@@ -40,9 +40,10 @@ def rng(request) -> random.Random:
 
 
 @pytest.fixture(scope="module")
-def model() -> Llama:
+def model(request) -> Llama:
     torch.manual_seed(0)
-    return ServedLlama(Llama(V=61, D=24, H=6, G=2, L=2)).double()
+    dtype = getattr(request, "param", torch.float64)
+    return ServedLlama(Llama(V=61, D=24, H=6, G=2, L=2)).to(dtype)
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +251,11 @@ def test_samples_share_the_prompt_and_repeat(model, rng):
     for blocks, host in ((60, 0), (few, 0), (few, 20)):
         engine = Engine(model, blocks, 4, host=host)
         assert engine.generate([prompt], sampling)[0].tokens == expected
+    probable = sampling._replace(min_p=0.9, top_k=None, top_p=None)
+    expected = [plain.sample(prompt, probable, k) for k in range(3)]
+    assert Engine(model, 60, 4).generate([prompt], probable)[0].tokens == expected
+    unlimited = probable._replace(min_p=0.0)
+    assert expected != [plain.sample(prompt, unlimited, k) for k in range(3)]
 
 
 @pytest.mark.parametrize("rng", [0], indirect=True)
@@ -381,6 +387,76 @@ def test_what_can_never_fit_is_refused_at_once(model):
     with pytest.raises(ValueError, match="cannot be streamed"):
         list(engine.stream([[1]], Sampling(3, beams=2)))
     assert not engine.sequences and not engine.scheduler.waiting
+
+
+WRONG = [
+    *({"seed": seed} for seed in (2**64, -(2**63) - 1, 1.5, "1", None)),
+    {"seed": 2**64 - 2, "samples": 3},
+    *({"temperature": each} for each in (math.nan, math.inf, -1.0, "1", None, 1j)),
+    *({"top_p": each, "temperature": 1.0} for each in (math.nan, 0, 2.0, "1")),
+    *({"top_k": each, "temperature": 1.0} for each in (0, 2.5, "1")),
+    *({"min_p": each} for each in (-0.1, 1.1, math.nan, None)),
+    *({"alpha": each, "beams": 2} for each in (math.nan, "1")),
+    *({name: each} for name in ("max_tokens", "samples", "beams") for each in (0, 1.5, "1", None)),
+    *({name: 2**70} for name in ("max_tokens", "samples", "beams")),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_of_a_request_that_is_refused_nothing_stays(model, wrong):
+    engine = Engine(model, 20, 4)
+    right = Sampling(5, samples=2, temperature=1.0, seed=3)
+    expected = Engine(model, 20, 4).generate([[1, 2]], right)
+    with pytest.raises(ValueError):
+        engine.add([1, 2, 3], Sampling()._replace(**wrong))
+    with pytest.raises(ValueError):  # of several, the right ones do not stay either
+        engine.generate([[1, 2], [1, 2, 3]], [right, Sampling()._replace(**wrong)])
+    assert not engine.sequences and not engine.requests and not engine.scheduler.waiting
+    assert engine.generate([[1, 2]], right) == expected
+    assert engine.scheduler.manager.allocator.available == 20
+
+
+@pytest.mark.parametrize("prompt", [[], [1.0], ["a"], [None], [-1], "abc", [[1]]], ids=str)
+def test_a_prompt_that_is_no_tokens_is_refused(model, prompt):
+    engine = Engine(model, 20, 4)
+    with pytest.raises(ValueError):
+        engine.add(prompt)
+    assert not engine.sequences and not engine.requests and not engine.scheduler.waiting
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e-38])
+@pytest.mark.parametrize("model", [torch.float64, torch.float32], indirect=True, ids=str)
+def test_the_smallest_temperatures_take_the_best_token(model, temperature):
+    best = Engine(model, 20, 4).generate([[1, 2]], Sampling(6))
+    assert Engine(model, 20, 4).generate([[1, 2]], Sampling(6, temperature=temperature)) == best
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**64 - 2])
+def test_the_last_seeds_are_seeds(model, seed):
+    engine = Engine(model, 20, 4)
+    (output,) = engine.generate([[1]], Sampling(3, samples=2, temperature=1.0, seed=seed))
+    assert [len(tokens) for tokens in output.tokens] == [3, 3]
+
+
+INFINITE = math.nan, math.inf, -math.inf, torch.tensor([math.inf] + [0.0] * 60)
+
+
+@pytest.mark.parametrize("wrong", INFINITE, ids=["nan", "inf", "-inf", "one inf"])
+def test_who_gets_no_numbers_is_named(model, monkeypatch, wrong):
+    """Also where they are infinite: then there is no best token, nor a probability."""
+    engine = Engine(model, 20, 4)
+    numbers = [engine.add(prompt, Sampling(5, temperature=1.0)) for prompt in ([1], [2], [3])]
+    forward = engine.runner.forward
+
+    def broken(batch):
+        logits = forward(batch)
+        logits[1] = wrong
+        return logits
+
+    monkeypatch.setattr(engine.runner, "forward", broken)
+    with pytest.raises(NoNumbers, match="no numbers, after sequence 1") as caught:
+        engine.step()
+    assert caught.value.number == numbers[1] and engine.unfinished(numbers) == numbers
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])

@@ -395,6 +395,24 @@ def test_samples_have_the_models_distribution():
     assert p_value(counts, law) > 1e-4
 
 
+@pytest.mark.parametrize("temperature", [1e-38, 1e-40, 1e-320])
+def test_the_smallest_temperatures_take_the_best_token(temperature):
+    prompt, target = [1, 2, 1, 2, 1], llama(9).float()
+    expected = generate_uncached(ServedLlama(target), prompt, 12)
+    writer = SpeculativeWriter(target, llama(9).float(), 20, temperature)
+    found = writer.speculative_generate(torch.tensor(prompt), 12, 3)
+    assert found.tolist() == prompt + expected
+    engine = SpeculativeEngine(ServedLlama(target), 60, 2)
+    assert served(engine, [prompt], [Sampling(12, temperature=temperature)]) == [[expected]]
+
+
+def test_who_draws_with_min_p_gets_no_drafts(model):
+    prompts, how = [[1, 2, 1, 2, 1]], [Sampling(12, temperature=1.5, min_p=0.3, seed=3)]
+    engine = SpeculativeEngine(model, 60, 2)
+    assert served(engine, prompts, how) == served(Engine(model, 60, 2), prompts, how)
+    assert engine.drafted == 0
+
+
 def test_beams_are_found_as_without_drafts(model):
     prompts, how = [[1, 2, 1, 2, 1], [4, 4, 4]], [Sampling(8, beams=3), Sampling(12)]
     found = SpeculativeEngine(model, 60, 2).generate(prompts, how)
