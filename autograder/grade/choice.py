@@ -3,6 +3,7 @@
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.grade.files import COUNT, NOT_WORK, SET_ASIDE, is_notebook, shown, walk
@@ -18,6 +19,22 @@ _BROKEN_ZIP = (
     ValueError,  # a name that is not the UTF-8 that it says it is
 )
 _NAMED = 3  # files that a sentence names
+NOTEBOOKS = 100  # of a submission; with BYTES for all of them together
+
+
+@dataclass
+class _Left:
+    """What is left for a submission's notebooks, in archives or not, that have yet to be read."""
+
+    size: int = BYTES
+    number: int = NOTEBOOKS
+    is_over: bool = False  # since one did not fit
+
+    def takes(self, size: int) -> bool:
+        """Say whether one of this size is read, and count it."""
+        self.size, self.number = self.size - size, self.number - 1
+        self.is_over = self.is_over or min(self.size, self.number) < 0
+        return not self.is_over
 
 
 def choose(folder: Path, assignment: str, plan: Plan) -> Notebook:
@@ -33,9 +50,14 @@ def choose(folder: Path, assignment: str, plan: Plan) -> Notebook:
         The notebook; one without cells, and the reason, if there is none.
     """
     right = f"{assignment}.ipynb"
-    found, broken = _read_all(folder, right)
+    left = _Left()
+    found, broken = _read_all(folder, right, left)
     fitting = {name: nb for name, nb in found.items() if recognise(nb.cells, plan)}
     aside = _set_aside(folder)
+    if left.is_over:
+        aside.append(
+            f"not all notebooks were read: more than {NOTEBOOKS}, or {BYTES >> 20} MB together"
+        )
     if not fitting:
         return _unfitting(folder, found, broken.get(right, ""), right, aside)
     works = {name: _work(nb, plan) if len(fitting) > 1 else set() for name, nb in fitting.items()}
@@ -51,10 +73,12 @@ def choose(folder: Path, assignment: str, plan: Plan) -> Notebook:
     return chosen
 
 
-def _read_all(folder: Path, right: str) -> tuple[dict[str, Notebook], dict[str, str]]:
+def _read_all(
+    folder: Path, right: str, left: _Left
+) -> tuple[dict[str, Notebook], dict[str, str]]:
     """Read all notebooks, the one of the right name first; say what is wrong with the others."""
     found, broken = {}, {}
-    for name, data, doubts in _candidates(folder, right):
+    for name, data, doubts in _candidates(folder, right, left):
         while name in found or name in broken:  # names may differ in what is not shown
             name += "_"
         try:
@@ -94,7 +118,9 @@ def _work(nb: Notebook, plan: Plan) -> set[tuple[str, str]]:
     return found
 
 
-def _candidates(folder: Path, right: str) -> Iterator[tuple[str, bytes, list[str]]]:
+def _candidates(
+    folder: Path, right: str, left: _Left
+) -> Iterator[tuple[str, bytes, list[str]]]:
     """Give what may be a notebook: its name, what it holds, and doubts about it."""
     paths = sorted(walk(folder), key=lambda path: (path != folder / right, path))
     for path in paths:
@@ -104,26 +130,26 @@ def _candidates(folder: Path, right: str) -> Iterator[tuple[str, bytes, list[str
         with open(path, "rb") as file:
             start = file.read(16)
             if start.startswith(_ZIP):
-                yield from _in_zip(path, name)
+                yield from _in_zip(path, name, left)
             elif is_notebook(path) or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-                yield name, start + file.read(), []
+                if left.takes(path.stat().st_size):
+                    yield name, start + file.read(), []
 
 
-def _in_zip(path: Path, name: str) -> Iterator[tuple[str, bytes, list[str]]]:
-    """Give the notebooks in an archive, up to a size together, whatever it says about itself."""
+def _in_zip(path: Path, name: str, left: _Left) -> Iterator[tuple[str, bytes, list[str]]]:
+    """Give the notebooks in an archive, up to a size, whatever it says about itself."""
     if path.read_bytes().count(_ZIP_ENTRY) > COUNT:
         return
-    left = BYTES
     try:
         with zipfile.ZipFile(path) as archive:
             files = [info for info in archive.infolist() if _counts(info)]
             doubts = [f"of {name} only notebooks were read"] if len(files) > 1 else []
             for info in files:
-                if is_notebook(Path(info.filename)) and left > 0:
+                if is_notebook(Path(info.filename)) and not left.is_over:
                     with archive.open(info) as file:
-                        data = file.read(left)
-                    left -= len(data)
-                    yield f"{name}/{shown(info.filename)}", data, doubts
+                        data = file.read(left.size + 1)
+                    if left.takes(len(data)):
+                        yield f"{name}/{shown(info.filename)}", data, doubts
     except _BROKEN_ZIP:
         return
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +24,8 @@ NOT_WORK = (TIMESTAMP, SECRET, SET_ASIDE)  # no student has written these
 STAMP = 200  # characters of a time stamp
 NAME = 200  # bytes of the name of what was set aside; a file's may have 255
 PATH = 1000  # bytes of a file's relative path
+DEEPEST = 50  # folders within each other
+YEARS = range(1900, 3000)  # of a time stamp: at the ends of the calendar no clock can be changed
 _NEVER = (".ipynb_checkpoints", "__pycache__", ".git")
 
 
@@ -85,16 +88,26 @@ def walk(folder: Path) -> list[Path]:
     return found
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder in which a student's code may have left anything, at any depth."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL)
+
+
 def _set_aside(folder: Path, notebook: Path, aside: Path) -> list[str]:
     done, total, count, notebooks = [], 0, 0, 0
     for place, folders, files in os.walk(folder, followlinks=False):
         paths = [Path(place, name) for name in (*files, *folders)]
         for path in sorted(paths, key=lambda path: (path != notebook, path)):
             status = path.lstat()
-            if stat.S_ISDIR(status.st_mode):
-                continue
             reason = None
-            if not stat.S_ISREG(status.st_mode):
+            if stat.S_ISDIR(status.st_mode):
+                if len(path.relative_to(folder).parts) <= DEEPEST:
+                    continue
+                reason = "a folder too deep within others"
+            elif not stat.S_ISREG(status.st_mode):
                 reason = "a link" if path.is_symlink() else "not a file"
             elif len(os.fsencode(path.relative_to(folder))) > PATH:
                 reason = "its path is too long"
@@ -109,7 +122,7 @@ def _set_aside(folder: Path, notebook: Path, aside: Path) -> list[str]:
                 done.append(f"{shown(path.name)} was set aside: {reason}")
             elif status.st_nlink > 1:
                 _unlink_from_others(path)
-        folders[:] = [name for name in folders if not Path(place, name).is_symlink()]
+        folders[:] = [name for name in folders if Path(place, name).is_dir()]
     return done
 
 
@@ -133,7 +146,7 @@ def _mend_timestamp(path: Path, aside: Path) -> list[str]:
         return []
     with contextlib.suppress(ValueError, OverflowError, OSError):
         text = path.read_text(encoding="utf-8").strip()
-        if not text or (len(text) <= STAMP and parse_utc(text)):
+        if not text or (len(text) <= STAMP and parse_utc(text).year in YEARS):
             return []
     came = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime))
     _move(path, aside)

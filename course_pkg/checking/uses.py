@@ -19,7 +19,7 @@ from course_pkg.checking.syntax import is_readable, parse
 # What lets other code, or another process, do the work unseen; and what enforces rules.
 _WAYS_ROUND = (
     *("ctypes", "multiprocessing", "socket", "subprocess"),
-    *("torch.compile", "torch.export", "torch.fx", "torch.jit", "torch.library"),
+    *("torch._dynamo", "torch._inductor", "torch.export", "torch.fx", "torch.jit", "torch.library"),
 )
 _KNOWING = ("course_pkg.checks", "course_pkg.checking")
 _ENFORCING = ("course_pkg.checking.enforcement", "course_pkg.checking.guard", "course_pkg.remote")
@@ -86,7 +86,7 @@ class _Code:
         assignments: list[tuple[ast.AST, ast.stmt]] = []
         for number, (tree, source) in enumerate(zip(self._trees, (*given, *sources), strict=True)):
             for statement in tree.body if tree else []:
-                self._reads[id(statement)] = _globals_of(statement)
+                self._reads[id(statement)] = globals_of(statement)
                 nodes = list(ast.walk(statement))
                 for node in nodes:
                     self._learn_imports(node, statement)
@@ -137,7 +137,7 @@ class _Code:
             if _is_call_of(node, "eval", "exec"):
                 inner = parse(_text(node.args[0]) or "")
                 for part in inner.body if inner else []:
-                    self._reads[id(part)] = _globals_of(part)
+                    self._reads[id(part)] = globals_of(part)
                     found += [(node.lineno, path) for _, path in self._find_paths(part)]
             if _is_call_of(node, "isinstance", "issubclass"):
                 todo.append(node.args[0])
@@ -245,7 +245,7 @@ def _declared_global(statement: ast.stmt) -> set[str]:
     return {name for names in found for name in names}
 
 
-def _globals_of(statement: ast.stmt) -> set[str]:
+def globals_of(statement: ast.stmt) -> set[str]:
     """List the notebook's names that a statement reads: neither parameters nor local names."""
     try:
         table = symtable.symtable(ast.unparse(statement), "cell", "exec")

@@ -1,7 +1,8 @@
-"""Run a command without the kernel's keyrings, which no namespace separates.
+"""Run a command without the kernel's keyrings and without System V's shared memory.
 
-A session's keyring passes to all that the session starts: so to every sandbox, which could read the
-grader's keys in it and leave some of its own for the next one.
+No namespace separates keyrings: a session's passes to all that the session starts, so to every
+sandbox, which could read the grader's keys in it and leave some of its own for the next one. And
+memory that belongs to no process, as System V's segments, queues and semaphores do, nobody counts.
 
     python closed.py COMMAND [ARGUMENT ...]
 """
@@ -17,10 +18,11 @@ _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of the kernel's pa
 _NUMBER, _ARCHITECTURE = 0, 4  # where a filter finds them
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.ENOSYS
 _OTHER_ABI = 0x40000000  # the same calls by other numbers begin here
-# By machine: the architecture, the call that sets a filter; add_key, request_key and keyctl.
+# By machine: the architecture, the call that sets a filter; add_key, request_key and keyctl; shmget,
+# semget and msgget.
 CALLS = {
-    "x86_64": (0xC000003E, 317, (248, 249, 250)),
-    "aarch64": (0xC00000B7, 277, (217, 218, 219)),
+    "x86_64": (0xC000003E, 317, (248, 249, 250, 29, 64, 68)),
+    "aarch64": (0xC00000B7, 277, (217, 218, 219, 194, 190, 186)),
 }
 
 
@@ -28,8 +30,8 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
 
-def close_keyrings() -> None:
-    """Refuse this process, and what it starts, every call about keys.
+def refuse_calls() -> None:
+    """Refuse this process, and what it starts, every call about keys, and to make such memory.
 
     Raises:
         OSError: the kernel sets no filter.
@@ -56,5 +58,5 @@ def close_keyrings() -> None:
 
 
 if __name__ == "__main__":
-    close_keyrings()
+    refuse_calls()
     os.execvp(sys.argv[1], sys.argv[1:])
