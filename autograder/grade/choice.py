@@ -73,9 +73,7 @@ def choose(folder: Path, assignment: str, plan: Plan) -> Notebook:
     return chosen
 
 
-def _read_all(
-    folder: Path, right: str, left: _Left
-) -> tuple[dict[str, Notebook], dict[str, str]]:
+def _read_all(folder: Path, right: str, left: _Left) -> tuple[dict[str, Notebook], dict[str, str]]:
     """Read all notebooks, the one of the right name first; say what is wrong with the others."""
     found, broken = {}, {}
     for name, data, doubts in _candidates(folder, right, left):
@@ -118,9 +116,7 @@ def _work(nb: Notebook, plan: Plan) -> set[tuple[str, str]]:
     return found
 
 
-def _candidates(
-    folder: Path, right: str, left: _Left
-) -> Iterator[tuple[str, bytes, list[str]]]:
+def _candidates(folder: Path, right: str, left: _Left) -> Iterator[tuple[str, bytes, list[str]]]:
     """Give what may be a notebook: its name, what it holds, and doubts about it."""
     paths = sorted(walk(folder), key=lambda path: (path != folder / right, path))
     for path in paths:

@@ -268,6 +268,7 @@ class Judging:
             try:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
+                self._note(planned, solutions.problem)
                 return None, f"✗ {failure.message}"
             report = run(exercise, proxy, hidden=True, inputs=self.inputs)
             if self.inputs and not (report.passed or report.is_stub):
@@ -319,8 +320,9 @@ class Judging:
             )
 
     def _note(self, planned: Planned, text: str) -> None:
-        """Tell a person something about an exercise."""
-        self.notes[planned.name] = f"{self.notes.get(planned.name, '')} {text}".strip()
+        """Tell a person something about an exercise, if there is anything to tell."""
+        if text:
+            self.notes[planned.name] = f"{self.notes.get(planned.name, '')} {text}".strip()
 
     def _broken(self, exercise: Exercise, sources: list[str], solutions: Solutions) -> list[str]:
         """Name the exercises that a solution uses, at any depth, and whose checks fail."""

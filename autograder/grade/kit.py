@@ -27,8 +27,8 @@ _ETC = {
 def kit(assignment: Assignment) -> Path:
     """Make the folder that sandboxes of an assignment mount, or find it.
 
-    It holds `site` (course_pkg as students have it, but without what is right), `etc`, `matplotlib` (its cache of fonts,
-    which takes seconds to make) and `empty`, a file.
+    It holds `site` (course_pkg as students have it, without oracles), `etc`, `matplotlib` (its
+    cache of fonts, which takes seconds to make) and `empty`, a file.
 
     Raises:
         CourseError: the wheel cannot be built.

@@ -35,6 +35,7 @@ AHEAD = 3  # submissions under way for each worker, so that none waits
 FETCH = 5.0  # seconds for which a worker is waited for that has a verdict
 WITHOUT_WORKERS = 120.0  # seconds after which no worker is expected to come, or to come back
 SILENT = 10.0  # seconds without workers after which that is said
+ALONE = "this machine judges what is left, one after the other"
 LONGEST = 1.5 * Bounds.submission  # seconds after which a judgement is taken to hang, and ended
 MEMORY = 4 << 30  # bytes that judging takes at most outside of the sandbox
 _one_at_a_time = threading.Lock()  # judging uses torch's random state and signals
@@ -175,10 +176,8 @@ def _results(
                 futures[submit(task, workers=sorted(able))] = task, able
         elif time.monotonic() - seen > SILENT and not has_told:
             has_told = True
-            tell(
-                "The cluster has no workers. Start some; in "
-                f"{WITHOUT_WORKERS - SILENT:.0f} s, this process judges what is left by itself."
-            )
+            left = WITHOUT_WORKERS - SILENT
+            tell(f"The cluster has no workers. Start some; in {left:.0f} s, {ALONE}.")
         elif time.monotonic() - seen > WITHOUT_WORKERS:
             yield from ((task, None) for task in rest)
         if not futures:
