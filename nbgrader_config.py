@@ -95,8 +95,7 @@ c.Export.course = c.Table.course = str(root)
 # notebook are part of the page. Nothing in it that a student has written can run a script.
 reports = "autograder.classroom.reports"
 c.HTMLExporter.filters = {
-    "markdown2html": f"{reports}.formulas.markdown2html",
-    "clean_html": f"{reports}.safety.clean_html",
+    name: f"{reports}.filters.{name}" for name in ("markdown2html", "clean_html", "highlight_code")
 }
 c.HTMLExporter.sanitize_html = True
 c.HTMLExporter.preprocessors = [f"{reports}.shown.OnlyWhatIsShown"]

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from autograder.assignment import Assignment
 from autograder.author.trials import examine, exercises
 from autograder.hidden import DATA, passed, unearned
 from course_pkg.checking.registry import CHECKS, Exercise
+
+ARGUMENTS = 4  # of the same shape as a result, that a solution may give back
 
 
 def table(assignment: Assignment) -> dict[Path, bytes]:
@@ -53,6 +55,7 @@ def hollow(exercise: Exercise) -> dict[str, type | Callable]:
         "ones": _replaces(_one),
         "NaN": _replaces(_nan),
         "always refuses": _fails(ValueError),
+        **{f"argument {number}": _gives_back(number) for number in range(ARGUMENTS)},
     }
     reference = _reference(exercise)
     make = _with_methods if exercise.is_class else lambda function, wrap: wrap(function)
@@ -78,6 +81,25 @@ def _replaces(empty: Callable[[object], object]) -> Callable[[Callable], Callabl
 
     def wrap(function: Callable) -> Callable:
         return lambda *args, **kwargs: tree_map(empty, function(*args, **kwargs))
+
+    return wrap
+
+
+def _gives_back(number: int) -> Callable[[Callable], Callable]:
+    """Make a wrapper that returns arguments of the right shapes: of several, the one so far on."""
+
+    def wrap(function: Callable) -> Callable:
+        def solution(*args, **kwargs):
+            given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+
+            def argument(value: object) -> object:
+                shape = value.shape if isinstance(value, torch.Tensor) else None
+                same = [x for x in given if x.shape == shape]
+                return same[min(number, len(same) - 1)] if same else _zero(value)
+
+            return tree_map(argument, function(*args, **kwargs))
+
+        return solution
 
     return wrap
 

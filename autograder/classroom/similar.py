@@ -20,6 +20,7 @@ from copydetect.utils import get_token_coverage
 from markupsafe import Markup, escape
 
 from autograder.assignment import assignments, course_folder
+from autograder.bounded import OutOfTime, bounded_time
 from autograder.classroom.reports.templates import template
 from autograder.grade.errors import GradingError
 from autograder.grade.plan import Plan
@@ -31,6 +32,8 @@ LISTED = 0.5  # the share from which a pair is listed
 LONG = 150  # characters that both must have of their own; shorter solutions look alike
 COMMON = 10  # a passage that more submissions have in common says nothing, as in MOSS
 SHOWN, PRINTED = 50, 10  # pairs on the page and on the terminal
+LONGEST = 200_000  # characters of code that are compared; the longest solved notebook has 90 000
+SECONDS = 30.0  # of the processor's time for reading a submission
 OTHER = "other cells"
 BORDER = "\ue000"  # stands between cells; no code has it, and nothing is compared across it
 
@@ -210,7 +213,14 @@ def _works(course: Course, assignment: str) -> list[Work]:
         if notebook.is_symlink() or not notebook.is_file():
             print(f"{student}: there is no {notebook.name}", file=sys.stderr)
             continue
-        works.append(Work(student, _cells(Submission(course, assignment, student), plan)))
+        try:
+            with bounded_time(SECONDS):
+                cells = _cells(Submission(course, assignment, student), plan)
+                if (length := sum(map(len, cells.values()))) > LONGEST:
+                    raise OutOfTime(f"it has {length:,} characters of code")
+                works.append(Work(student, cells))
+        except OutOfTime as error:
+            print(f"{student} is not compared, read it: {error}", file=sys.stderr)
     if len(works) < 2:
         raise GradingError(f"there are {len(works)} submissions of {assignment}: collect more")
     code = [cell.released for cell in plan.cells.values() if cell.cell_type == "code"]

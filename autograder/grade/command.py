@@ -25,7 +25,6 @@ from autograder.grade.journal.plugin import GRADED
 from autograder.grade.kit import kit
 from autograder.grade.late.policy import read as read_policy
 from autograder.grade.late.unchanged import keep_time
-from autograder.grade.mend import mend
 from autograder.grade.provisioner import sweep
 from autograder.grade.repaired import Repair, all_checks, confirmed
 from autograder.grade.submission import Course, Submission
@@ -183,8 +182,7 @@ class Batch:
         submission = Submission(self.course, self.name, student)
         aside = self.course.aside / student / self.name
         done = clean(submission.folder, self.name, aside)
-        notebook = submission.notebook()
-        nb = mend(notebook.cells, self.plan)
+        notebook, nb = submission.mended()
         kept = keep_time(submission, nb)
         for line in [*done, *notebook.remarks, *([kept] if kept else [])]:
             self._note(student, line)

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import tempfile
 import time
 from datetime import UTC
@@ -24,6 +25,7 @@ SET_ASIDE = "set_aside.txt"  # in a submission: what was taken out of it, and wh
 NOT_WORK = (TIMESTAMP, SECRET, SET_ASIDE)  # no student has written these
 NAME = 200  # bytes of the name of what was set aside; a file's may have 255
 PATH = 1000  # bytes of a file's relative path
+DEEPEST = 50  # folders within each other
 _NEVER = (".ipynb_checkpoints", "__pycache__", ".git")
 
 
@@ -86,16 +88,26 @@ def walk(folder: Path) -> list[Path]:
     return found
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder in which a student's code may have left anything, at any depth."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL)
+
+
 def _set_aside(folder: Path, notebook: Path, aside: Path) -> list[str]:
     done, total, count, notebooks = [], 0, 0, 0
     for place, folders, files in os.walk(folder, followlinks=False):
         paths = [Path(place, name) for name in (*files, *folders)]
         for path in sorted(paths, key=lambda path: (path != notebook, path)):
             status = path.lstat()
-            if stat.S_ISDIR(status.st_mode):
-                continue
             reason = None
-            if not stat.S_ISREG(status.st_mode):
+            if stat.S_ISDIR(status.st_mode):
+                if len(path.relative_to(folder).parts) <= DEEPEST:
+                    continue
+                reason = "a folder too deep within others"
+            elif not stat.S_ISREG(status.st_mode):
                 reason = "a link" if path.is_symlink() else "not a file"
             elif len(os.fsencode(path.relative_to(folder))) > PATH:
                 reason = "its path is too long"
@@ -110,7 +122,7 @@ def _set_aside(folder: Path, notebook: Path, aside: Path) -> list[str]:
                 done.append(f"{shown(path.name)} was set aside: {reason}")
             elif status.st_nlink > 1:
                 _unlink_from_others(path)
-        folders[:] = [name for name in folders if not Path(place, name).is_symlink()]
+        folders[:] = [name for name in folders if Path(place, name).is_dir()]
     return done
 
 

@@ -272,6 +272,7 @@ class Judging:
             try:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
+                self._note(planned, solutions.problem)
                 return None, f"✗ {failure.message}{self._why_undefined(exercise.name)}"
             report = run(exercise, proxy, hidden=True, inputs=self.inputs)
             if self.inputs and not (report.passed or report.is_stub):
@@ -329,8 +330,9 @@ class Judging:
         return "" if error is None else f"\n{fill(f'Its cell ended with {error}', WIDTH)}"
 
     def _note(self, planned: Planned, text: str) -> None:
-        """Tell a person something about an exercise."""
-        self.notes[planned.name] = f"{self.notes.get(planned.name, '')} {text}".strip()
+        """Tell a person something about an exercise, if there is anything to tell."""
+        if text:
+            self.notes[planned.name] = f"{self.notes.get(planned.name, '')} {text}".strip()
 
     def _broken(self, exercise: Exercise, sources: list[str], solutions: Solutions) -> list[str]:
         """Name the exercises that a solution uses, at any depth, and whose checks fail."""

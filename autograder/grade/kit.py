@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 from autograder.assignment import ROOT, Assignment
+from autograder.grade import beside
 from autograder.handout.wheel import wheel
 
 KITS = ROOT / "autograder" / "course" / "kits"
@@ -26,8 +27,8 @@ _ETC = {
 def kit(assignment: Assignment) -> Path:
     """Make the folder that sandboxes of an assignment mount, or find it.
 
-    It holds `site` (course_pkg as students have it), `etc`, `matplotlib` (its cache of fonts,
-    which takes seconds to make) and `empty`, a file.
+    It holds `site` (course_pkg as students have it, without oracles), `etc`, `matplotlib` (its
+    cache of fonts, which takes seconds to make) and `empty`, a file.
 
     Raises:
         CourseError: the wheel cannot be built.
@@ -59,7 +60,7 @@ def kit_hash(assignment: Assignment) -> str:
 def sources_hash(assignment: Assignment) -> str:
     """Hash the files of this repository that a kit is made from."""
     digest = hashlib.sha256(assignment.name.encode())
-    files = [ROOT / "pyproject.toml", Path(__file__)]
+    files = [ROOT / "pyproject.toml", Path(__file__), Path(beside.__file__)]
     files += (ROOT / "autograder" / "handout").glob("*.py")
     package = ROOT / "course_pkg"
     kinds = (".py", ".npz", ".json", ".mplstyle")
@@ -75,6 +76,7 @@ def _fill(assignment: Assignment, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as wheels:
         with zipfile.ZipFile(wheel(assignment, Path(wheels))) as files:
             files.extractall(folder / "site")
+    _without_oracles(folder / "site" / "course_pkg" / "checks")
     compileall.compile_dir(folder / "site", quiet=2)
     (folder / "empty").touch()
     (folder / "etc").mkdir()
@@ -89,3 +91,13 @@ def _fill(assignment: Assignment, folder: Path) -> None:
     for path in (folder / "matplotlib").iterdir():
         if path.suffix != ".json":
             path.unlink()
+
+
+def _without_oracles(checks: Path) -> None:
+    """Leave in the modules of checks what runs beside a student's object, and no known outputs."""
+    modules = {path.stem: path for path in checks.glob("*.py")}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in modules.items()}
+    for name, text in beside.reduced(texts).items():
+        modules[name].write_text(text, encoding="utf-8")
+    for path in (checks / "data").glob("*.npz"):
+        path.unlink()

@@ -23,7 +23,7 @@ _METADATA = {
     "language_info": {"name": "python"},
 }
 
-_RESET = re.compile(r"^\s*%reset\b|magic\(\s*['\"]reset\b", re.MULTILINE)  # forgets all names
+_RESET = re.compile(r"^[ \t]*%reset\b|magic\(\s*['\"]reset\b", re.MULTILINE)  # forgets all names
 
 
 def mend(submitted: list[Submitted], plan: Plan) -> NotebookNode:
@@ -85,7 +85,8 @@ def _with_solutions(cells: list[NotebookNode], plan: Plan) -> list[NotebookNode]
             continue
         if early := [n for n in solved if n < check]:
             stubs = [cells[n] for n in above if n > early[-1]]
-            rest = [c for c in cells if not any(c is stub for stub in stubs)]
+            moved = set(map(id, stubs))
+            rest = [c for c in cells if id(c) not in moved]
             cells = [*rest[: early[-1]], *stubs, *rest[early[-1] :]]
         elif below:  # nothing is above
             cells.insert(below[-1], cells.pop(check))

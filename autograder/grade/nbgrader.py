@@ -23,7 +23,6 @@ from traitlets import Bool, Unicode
 from autograder.grade import sandbox
 from autograder.grade.files import clean
 from autograder.grade.late.unchanged import keep_time
-from autograder.grade.mend import mend
 from autograder.grade.repaired import KEY
 from autograder.grade.submission import Course, Submission, verdict_of
 from autograder.grade.verdict import insert
@@ -70,8 +69,7 @@ class Mend(_Step):
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Make the notebook that is graded."""
         submission = self.submission(resources)
-        found = submission.notebook()
-        nb = mend(found.cells, submission.plan)
+        found, nb = submission.mended()
         if found.doubts:
             nb.metadata["course"] = {"doubts": "; ".join(found.doubts)}
         what = "Graded" if found.cells else "Nothing could be graded"
@@ -141,4 +139,4 @@ def clean_submission(*, assignment: str, student: str, notebooks: list[str]) -> 
     clean(folder, assignment, course.aside / folder.parent.name / assignment)
     notebooks[:] = [str(folder / f"{assignment}.ipynb")]
     submission = Submission(course, assignment, folder.parent.name)
-    keep_time(submission, mend(submission.notebook().cells, submission.plan))
+    keep_time(submission, submission.mended()[1])

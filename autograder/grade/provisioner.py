@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from jupyter_client.provisioning import LocalProvisioner
 
 from autograder.assignment import Assignment
 from autograder.grade import sandbox
+from autograder.grade.files import remove
 from autograder.grade.kit import kit
 from autograder.grade.sandbox import Limits
 from autograder.grade.warm import Template, WarmProcess, template
@@ -129,7 +129,7 @@ class SandboxProvisioner(LocalProvisioner):
         if self.watch is not None:
             self.watch.stop()
         if self.sockets is not None:
-            shutil.rmtree(self.sockets, ignore_errors=True)
+            remove(self.sockets)
         await super().cleanup(restart=restart)
 
 
@@ -173,4 +173,4 @@ def sweep() -> None:
         with contextlib.suppress(FileNotFoundError):  # its owner may sweep too
             is_mine = folder.stat().st_uid == os.geteuid()
             if pid.isdecimal() and not Path("/proc", pid).exists() and is_mine:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)

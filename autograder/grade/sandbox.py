@@ -150,7 +150,7 @@ def command(
 
 
 def closed(argv: list[str]) -> list[str]:
-    """Make the command that runs another one, inside, without the keyrings of the session."""
+    """Make the command that runs another one, inside, without some calls (see remote.closed)."""
     # -I, so that no file beside a notebook is imported.
     return [sys.executable, "-I", f"{COURSE}/course_pkg/remote/closed.py", *argv]
 
@@ -172,6 +172,7 @@ def variables() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "COURSE_DEVICE": "cpu",
         "NBGRADER_EXECUTION": "autograde",
+        "COURSE_CHECKS": "outside",  # the sandbox has none
         "JPY_PARENT_PID": "1",  # the parent has this number inside, and lives
     }
 

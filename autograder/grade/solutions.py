@@ -76,7 +76,7 @@ class Solutions:
         self._until = time.monotonic() + seconds
         self._starts = 0
         self._channel: Channel | None = None
-        self._problem: str | None = None  # why there was no fork at the last time
+        self.problem = ""  # why there was no fork at the last time
         if fork is not None:
             fork.until = self._until
             fork.methods.clear()  # of classes that may have the same names
@@ -134,16 +134,16 @@ class Solutions:
         started = time.monotonic()
         if self.is_over:
             raise Failure("The time for this exercise is over.")
-        if self._problem is not None and (self._patience.is_over or self._starts > RESTARTS):
-            raise Failure(self._problem)
+        if self.problem and (self._patience.is_over or self._starts > RESTARTS):
+            raise Failure(self.problem)
         self._starts += 1
         seconds = self._patience.shortened(CONNECT_SECONDS)
         try:
             connection = Served(self._kernel(), seconds)
         except (KernelDied, OSError) as error:
             self._patience.waste(time.monotonic() - started)
-            self._problem = f"The notebook cannot be used: {error}."
-            raise Failure(self._problem) from None
+            self.problem = f"The notebook cannot be used: {error}."
+            raise Failure(self.problem) from None
         self._channel = Channel(connection, self._patience, self._grace, Proxy, self._until)
         self._begin(self._channel)
         return self._channel

@@ -13,6 +13,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from autograder.assignment import Assignment
+from autograder.bounded import OutOfTime, bounded_time
 from autograder.grade.choice import choose
 from autograder.grade.errors import KernelDied
 from autograder.grade.files import files_of
@@ -23,6 +24,7 @@ from autograder.grade.reading import Notebook
 from autograder.grade.verdict import Step, Store, Verdict, key, steps
 
 INPUTS = "inputs"  # the file with the number of a course's random inputs
+READING = 60.0  # seconds of the processor's time; reading an honest submission takes .1
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,19 @@ class Submission:
         """Read the notebook; one without cells, and the reason, if nothing can be read."""
         return choose(self.folder, self.assignment, self.plan)
 
+    def mended(self) -> tuple[Notebook, NotebookNode]:
+        """Read the notebook and mend it; one that takes too long counts as unreadable."""
+        try:
+            with bounded_time(READING):
+                found = self.notebook()
+                return found, mend(found.cells, self.plan)
+        except OutOfTime:
+            found = Notebook([], [f"to read it took more than {READING:g} s"])
+            return found, mend(found.cells, self.plan)
+
     def steps(self) -> list[Step]:
         """The code cells of the mended notebook; none that students wrote if it is unreadable."""
-        return steps(mend(self.notebook().cells, self.plan))
+        return steps(self.mended()[1])
 
     def key(self, found: list[Step]) -> str:
         """The hash under which the verdict on those cells is kept."""

@@ -65,10 +65,11 @@ def can_wait(steps: list[Step], plan: Plan) -> set[str]:
 def _defined(tree: ast.Module, imports: set[str], own: set[str], said: set[str]) -> set[str] | None:
     """List what a cell defines; None if it does more than that, or imports something new."""
     names: set[str] = set()
+    has_hooks = bool(said & _HOOKS or _said(tree) & _HOOKS)
     for node in tree.body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                if not _is_pure(node, own) or (said | _said(tree)) & _HOOKS:
+                if has_hooks or not _is_pure(node, own):
                     return None
                 names.add(node.name)
             case ast.Assign(targets, value) if _are_names(targets) and _is_literal(value):

@@ -15,7 +15,7 @@ from pathlib import Path
 from autograder.assignment import Assignment
 from autograder.grade import sandbox
 from autograder.grade.errors import TemplateEnded
-from autograder.grade.files import files_of
+from autograder.grade.files import files_of, remove
 from autograder.grade.imports import imports
 from autograder.grade.kit import kit
 from autograder.grade.sandbox import WORK, Limits
@@ -120,7 +120,7 @@ class Template:
         self._errors.close()
         self._stream.close()
         self._control.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove(self.folder)
         atexit.unregister(self.end)
 
     def _answer(self) -> dict:

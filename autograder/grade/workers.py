@@ -33,7 +33,9 @@ from autograder.grade.warm import end_templates
 
 AHEAD = 3  # submissions under way for each worker, so that none waits
 FETCH = 5.0  # seconds for which a worker is waited for that has a verdict
-WITHOUT_WORKERS = 120.0  # seconds after which no worker is expected to come back
+WITHOUT_WORKERS = 120.0  # seconds after which no worker is expected to come, or to come back
+SILENT = 10.0  # seconds without workers after which that is said
+ALONE = "this machine judges what is left, one after the other"
 LONGEST = 1.5 * Bounds.submission  # seconds after which a judgement is taken to hang, and ended
 MEMORY = 4 << 30  # bytes that judging takes at most outside of the sandbox
 _one_at_a_time = threading.Lock()  # judging uses torch's random state and signals
@@ -119,7 +121,7 @@ def on_dask(
         )
         lost = []
         crew = Crew(client, assignment, tell)
-        for task, result in _results(tasks, crew, submit, cluster.workers):
+        for task, result in _results(tasks, crew, submit, cluster.workers, tell):
             if result is None:
                 lost.append(task)
             else:
@@ -149,21 +151,33 @@ def _and_end_templates(work: Callable[[Task], Any], task: Task) -> Any:
 
 
 def _results(
-    tasks: Iterable[Task], crew: Crew, submit: Callable, workers: int
+    tasks: Iterable[Task],
+    crew: Crew,
+    submit: Callable,
+    workers: int,
+    tell: Callable[[str], None],
 ) -> Iterator[tuple[Task, Any]]:
-    """Keep some submissions under way; give each result as it comes, None if it was lost."""
+    """Keep some submissions under way; give each result as it comes, None if it was lost.
+
+    A cluster without workers is waited for, and `tell` is told.
+    """
     from distributed import Future, KilledWorker, wait
 
     rest = iter(tasks)
     futures: dict[Future, tuple[Task, set[str]]] = {}  # a submission, and who may judge it
     seen = time.monotonic()  # when there was a worker
+    has_told = False
     while True:
         able = crew.look()
         if able:
-            seen = time.monotonic()
+            seen, has_told = time.monotonic(), False
             room = AHEAD * max(workers, len(able)) - len(futures)
             for task in itertools.islice(rest, max(0, room)):
                 futures[submit(task, workers=sorted(able))] = task, able
+        elif time.monotonic() - seen > SILENT and not has_told:
+            has_told = True
+            left = WITHOUT_WORKERS - SILENT
+            tell(f"The cluster has no workers. Start some; in {left:.0f} s, {ALONE}.")
         elif time.monotonic() - seen > WITHOUT_WORKERS:
             yield from ((task, None) for task in rest)
         if not futures:

@@ -77,11 +77,14 @@ def _message(name: str) -> str:
 
 @functools.cache
 def _operators(pattern: str) -> list[tuple[str, str]]:
-    """List the operators whose names match, each with a place where it is to be replaced."""
+    """List the operators whose names match, each with a place where it is to be replaced.
+
+    They are torch's own and those of its libraries, such as mkldnn.
+    """
     found = []
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in torch._C._dispatch_get_all_op_names():
-        if name.startswith("aten::") and re.search(pattern, name):
+        if re.search(pattern, name):
             is_composite = has_kernel(name, _COMPOSITE)
             found.append((name, _COMPOSITE if is_composite else _ON_ANY_DEVICE))
             found += [(name, place) for place in _OF_VMAP if has_kernel(name, place)]
@@ -90,18 +93,23 @@ def _operators(pattern: str) -> list[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _replaced(operators: Iterable[tuple[str, str]]) -> Iterator[None]:
-    library = Library("aten", "IMPL")
+    libraries: dict[str, Library] = {}
     try:
         for name, place in operators:
-            library.impl(name, _refusal(name), place, allow_override=True)
+            space = name.partition("::")[0]
+            if space not in libraries:
+                libraries[space] = Library(space, "IMPL")
+            libraries[space].impl(name, _refusal(name), place, allow_override=True)
         yield
     finally:
-        library._destroy()
+        for library in libraries.values():
+            library._destroy()
 
 
 @functools.cache
 def _refusal(operator: str):
-    name = "torch." + operator.removeprefix("aten::").partition(".")[0]
+    space, _, name = operator.partition(".")[0].partition("::")
+    name = f"torch.{name}" if space == "aten" else f"torch.ops.{space}.{name}"
 
     def refuse(*args, **kwargs):
         raise RuntimeError(_message(name))

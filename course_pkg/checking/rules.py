@@ -45,6 +45,8 @@ ATTENTION = Rule(
         "torch.nn.MultiheadAttention",
         "torch.nn.functional.multi_head_attention_forward",
         "torch.nn.attention.flex_attention.flex_attention",
+        "torch._higher_order_ops.flex_attention.math_attention",
+        "torch._higher_order_ops.flex_attention._math_attention_inner",
         "torch.ao.nn.quantizable.MultiheadAttention",
     ),
     "attention",
@@ -66,7 +68,26 @@ RMS_NORM = Rule(
     ("torch.nn.RMSNorm", "torch.nn.functional.rms_norm", "torch.rms_norm"),
     "rms_norm",
 )
-READY_MADE = (RNN, LSTM, GRU, ATTENTION, TRANSFORMER, RMS_NORM)
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_tbc")
+CONVOLUTION = Rule(
+    (
+        *(f"torch.nn.functional.{name}" for name in _CONVOLUTIONS),
+        *(f"torch.{name}" for name in (*_CONVOLUTIONS, "convolution", "_convolution")),
+        *(f"torch.nn.Conv{n}d" for n in (1, 2, 3)),
+        *(f"torch.nn.ConvTranspose{n}d" for n in (1, 2, 3)),
+        *(f"torch.nn.LazyConv{n}d" for n in (1, 2, 3)),
+    ),
+    r"^(?!.*(backward|quantized|onednn|cudnn|miopen|mps|prepack|weight)).*conv(?!ert)",
+)
+SCAN = Rule(
+    (
+        "torch._higher_order_ops.associative_scan.associative_scan",
+        "torch._higher_order_ops.associative_scan.generic_associative_scan",
+        "torch._higher_order_ops.scan.scan",
+        "torch._higher_order_ops.scan.generic_scan",
+    ),
+)
+READY_MADE = (RNN, LSTM, GRU, ATTENTION, TRANSFORMER, RMS_NORM, CONVOLUTION, SCAN)
 _RULES: dict[Exercise, Rule] = {}
 
 

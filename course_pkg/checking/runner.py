@@ -47,6 +47,9 @@ def check(solution: object) -> None:
     """
     if not hasattr(solution, "__name__"):
         raise TypeError(f"check takes a function or a class itself, got {describe(solution)}")
+    if os.environ.get("COURSE_CHECKS") == "outside":
+        print("While this notebook is graded, checks run outside of it.")
+        return
     exercise = find(solution.__name__)
     place = device()
     report = run_here(exercise, solution, place=place if place.type == "cuda" else None)

@@ -19,10 +19,11 @@ from course_pkg.checking.syntax import is_readable, parse
 # What lets other code, or another process, do the work unseen; and what enforces rules.
 _WAYS_ROUND = (
     *("ctypes", "multiprocessing", "socket", "subprocess"),
-    *("torch.compile", "torch.export", "torch.fx", "torch.jit", "torch.library"),
+    *("torch._dynamo", "torch._inductor", "torch.export", "torch.fx", "torch.jit", "torch.library"),
 )
 _KNOWING = ("course_pkg.checks", "course_pkg.checking")
 _ENFORCING = ("course_pkg.checking.enforcement", "course_pkg.checking.guard", "course_pkg.remote")
+LONGEST = 200  # characters of a full name
 _SKIPPED = ("annotation", "returns")  # fields that name types and call nothing
 _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # what has names of its own
@@ -42,9 +43,15 @@ def breach(exercise: Exercise, sources: Sequence[str], given: Sequence[str] = ()
     if not is_readable(sources):
         length = sum(map(len, sources))
         return f"The notebook has {length:,} characters of code: a grader will look at it."
+    try:
+        return _breach(exercise, _code(tuple(sources), tuple(given)))
+    except RecursionError:
+        return "The notebook's code is nested too deeply to be read: a grader will look at it."
+
+
+def _breach(exercise: Exercise, code: "_Code") -> str | None:
     names = rule_of(exercise).names
     modules = (*_KNOWING, *_WAYS_ROUND) if names else _KNOWING
-    code = _code(tuple(sources), tuple(given))
     for statement, text in code.reached_from(exercise.name):
         for number, path in code.paths(statement):
             if path in names or _is_in(path, modules):
@@ -82,11 +89,12 @@ class _Code:
         self._reads: dict[int, set[str]] = {}
         self._paths: dict[int, list[tuple[int, str]]] = {}
         self._stars: list[str] = []
+        self._resolved: dict[int, set[str]] | None = None  # by expression, once names are known
         self._trees = [parse(source) for source in (*given, *sources)]
         assignments: list[tuple[ast.AST, ast.stmt]] = []
         for number, (tree, source) in enumerate(zip(self._trees, (*given, *sources), strict=True)):
             for statement in tree.body if tree else []:
-                self._reads[id(statement)] = _globals_of(statement)
+                self._reads[id(statement)] = globals_of(statement)
                 nodes = list(ast.walk(statement))
                 for node in nodes:
                     self._learn_imports(node, statement)
@@ -98,6 +106,7 @@ class _Code:
         for _ in range(4):  # names of names
             for node, statement in assignments:
                 self._learn_assignment(node, statement)
+        self._resolved = {}
 
     def reached_from(self, name: str) -> list[tuple[ast.stmt, str]]:
         """List the statements that give a name its value, and those that these depend on."""
@@ -136,8 +145,9 @@ class _Code:
                 found += [(node.lineno, _plain(p)) for p in self._resolve(node, statement)]
             if _is_call_of(node, "eval", "exec"):
                 inner = parse(_text(node.args[0]) or "")
+                self._trees.append(inner)  # as long as it lives, nothing else has its nodes' ids
                 for part in inner.body if inner else []:
-                    self._reads[id(part)] = _globals_of(part)
+                    self._reads[id(part)] = globals_of(part)
                     found += [(node.lineno, path) for _, path in self._find_paths(part)]
             if _is_call_of(node, "isinstance", "issubclass"):
                 todo.append(node.args[0])
@@ -200,10 +210,20 @@ class _Code:
         for target, value in pairs:
             if isinstance(target, ast.Name) and (paths := self._resolve(value, statement)):
                 known = self._known(statement, target.id)
-                known |= {path for path in paths if len(path) < 200 and len(known) < 20}
+                known |= {path for path in paths if len(path) < LONGEST and len(known) < 20}
 
     def _resolve(self, node: ast.AST, statement: ast.stmt) -> set[str]:
-        """List the full names that an expression of a statement may stand for."""
+        """List the full names that an expression of a statement may stand for.
+
+        It is found once, as all parts of a long expression are asked about.
+        """
+        if self._resolved is None:
+            return self._find_names(node, statement)
+        if id(node) not in self._resolved:
+            self._resolved[id(node)] = self._find_names(node, statement)
+        return self._resolved[id(node)]
+
+    def _find_names(self, node: ast.AST, statement: ast.stmt) -> set[str]:
         resolve = functools.partial(self._resolve, statement=statement)
         match node:
             case ast.Name(name):
@@ -215,9 +235,9 @@ class _Code:
                 return found
             case ast.Attribute(value, attr):
                 paths = resolve(value)
-                return paths if attr == "__dict__" else {f"{path}.{attr}" for path in paths}
+                return paths if attr == "__dict__" else _with(paths, attr)
             case ast.Call(ast.Name("getattr"), [value, name, *_]) if text := _text(name):
-                return {f"{path}.{text}" for path in resolve(value)}
+                return _with(resolve(value), text)
             case ast.Call(ast.Name("__import__"), [name, *_]) if text := _text(name):
                 return {text.partition(".")[0]}
             case ast.Call(ast.Name("vars"), [value]):
@@ -227,8 +247,13 @@ class _Code:
             case ast.Subscript(value, index) if text := _text(index):
                 if isinstance(value, ast.Attribute) and value.attr == "modules":
                     return {text}  # sys.modules
-                return {f"{path}.{text}" for path in resolve(value)}
+                return _with(resolve(value), text)
         return set()
+
+
+def _with(paths: set[str], name: str) -> set[str]:
+    """Add a name to full names, if these can be those of something."""
+    return {f"{path}.{name}" for path in paths if len(path) < LONGEST}
 
 
 def _plain(path: str) -> str:
@@ -245,7 +270,7 @@ def _declared_global(statement: ast.stmt) -> set[str]:
     return {name for names in found for name in names}
 
 
-def _globals_of(statement: ast.stmt) -> set[str]:
+def globals_of(statement: ast.stmt) -> set[str]:
     """List the notebook's names that a statement reads: neither parameters nor local names."""
     try:
         table = symtable.symtable(ast.unparse(statement), "cell", "exec")

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from course_pkg.checking import rules
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import ATTENTION, Rule, forbid
+from course_pkg.checking.rules import ATTENTION, forbid
 from course_pkg.checking.together import made, together
 from course_pkg.linear_attention import (
     HybridDecoder,
@@ -30,9 +31,8 @@ from course_pkg.linear_attention import (
     state_bytes,
 )
 
-CONVOLUTION = Rule(("torch.nn.functional.conv1d", "torch.nn.Conv1d", "torch.conv1d"))
-forbid(parallel_scan, Rule(("torch._higher_order_ops.associative_scan.associative_scan",)))
-forbid(short_convolution, CONVOLUTION)
+forbid(parallel_scan, rules.SCAN)
+forbid(short_convolution, rules.CONVOLUTION)
 forbid(TokenMixer, ATTENTION)
 forbid(HybridDecoder, ATTENTION)
 

@@ -20,7 +20,14 @@ from course_pkg.mae import (
     random_masking,
 )
 
-forbid(linear_probe, Rule(("sklearn.linear_model.LogisticRegression",)))
+PROBES = Rule(
+    (
+        "sklearn.linear_model.LogisticRegression",
+        "sklearn.linear_model.LogisticRegressionCV",
+        "sklearn.linear_model._logistic._logistic_regression_path",  # what both call
+    )
+)
+forbid(linear_probe, PROBES)
 
 
 # grid_positions

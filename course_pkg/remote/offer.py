@@ -9,10 +9,13 @@ def offer(shell) -> None:
     Args:
         shell: what get_ipython() gives in it.
     """
+    from course_pkg.remote.plain import do_not_compile
+
+    do_not_compile()
     kernel = shell.kernel
 
     async def serve_request(stream, identity, message) -> None:
-        from course_pkg.remote.server import serve  # imports torch, which a kernel may do later
+        from course_pkg.remote.server import serve
 
         serve(message["content"]["address"], shell.user_ns)
         kernel.session.send(stream, REPLY, {"status": "ok"}, message, identity)

@@ -17,6 +17,7 @@ import socket
 import sys
 
 from course_pkg.checking.enforcement import prepare
+from course_pkg.remote.plain import do_not_compile
 from course_pkg.tools.pages import use_large_pages
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = 4, 24, 38, 36
@@ -46,6 +47,7 @@ def main(descriptor: int, modules: list[str]) -> None:
     _give_up(libc, _SETFCAP)
     for name in [*MODULES, *modules]:
         importlib.import_module(name)
+    do_not_compile()
     prepare()
     gc.collect()
     gc.freeze()

@@ -58,7 +58,7 @@ def findings(exercise: str, text: str) -> list[Finding]:
     for block in re.split(r"^(?=[✓✗!] )", text, flags=re.MULTILINE):
         if not block.startswith(("✗ ", "! ")):
             continue
-        title, *lines = _unwrapped(block[2:])
+        title, *lines = _unwrapped(block[2:]) or [""]
         if title.startswith(f"{exercise} · "):
             title = title.removeprefix(f"{exercise} · ")
             known = next((known for known in _titles(exercise) if title.startswith(known)), title)

@@ -1,6 +1,7 @@
 """Markdown as harmless HTML that needs neither scripts nor the network; formulas are MathML."""
 
 import re
+from pathlib import Path
 
 from jinja2 import pass_context
 from jinja2.runtime import Context
@@ -8,6 +9,7 @@ from latex2mathml.converter import convert
 from mistune import import_plugin
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
+from autograder.classroom.reports.left import Left, left_for
 from autograder.classroom.reports.safety import clean_html
 
 # nbconvert's, without boxes to tick: no element that a person could take for one of the page's.
@@ -39,13 +41,22 @@ def markdown2html(context: Context, source: str) -> str:
         attachments=context.get("cell", {}).get("attachments", {}),
         embed_images=True,
         path=context.get("resources", {}).get("metadata", {}).get("path", ""),
+        left=left_for(context),
     )
     plugins = [import_plugin(name) for name in _PLUGINS]
     return clean_html(MarkdownWithMath(renderer=renderer, plugins=plugins).render(source))
 
 
 class _Renderer(IPythonRenderer):
-    """nbconvert's renderer, with formulas as MathML."""
+    """nbconvert's renderer, with formulas as MathML.
+
+    Args:
+        left: what the page's pictures may take.
+    """
+
+    def __init__(self, *, left: Left, **kwargs):
+        super().__init__(**kwargs)
+        self._left = left
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         """Show a picture, or its description where it is an attachment that is not there."""
@@ -53,6 +64,25 @@ class _Renderer(IPythonRenderer):
         if name != url and not self.attachments.get(name):
             return text
         return super().image(text, url, title)
+
+    def _embed_image_or_attachment(self, src: str) -> str:
+        """Embed a picture while there is room for it in the page."""
+        found = super()._embed_image_or_attachment(src)
+        return self._counted(found) if src.startswith("attachment:") else found
+
+    def _src_to_base64(self, src: str) -> str | None:
+        """Embed a file of the submission; its address may name anything else."""
+        try:
+            if not Path(self.path, src).is_file():
+                return None
+            return self._counted(super()._src_to_base64(src) or "") or None
+        except (OSError, ValueError):  # there is no such name
+            return None
+
+    def _counted(self, picture: str) -> str:
+        """Give the address of a picture; an empty one where the page has too many."""
+        self._left.pictures -= len(picture)
+        return picture if self._left.pictures >= 0 else ""
 
     def _html_embed_images(self, html: str) -> str:
         """Leave pieces without a picture alone: nbconvert's would close what a piece opens."""

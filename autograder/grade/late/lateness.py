@@ -119,7 +119,7 @@ def assess(policy: Policy, works: Sequence[Work]) -> list[Late]:
     costs = [
         [
             Fraction(late.work.score) * policy.share(late.charged - slip)
-            for slip in range(late.charged + 1)
+            for slip in range(min(late.charged, policy.slip_days) + 1)
         ]
         for late in found
     ]

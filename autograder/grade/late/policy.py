@@ -11,7 +11,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from autograder.assignment import CourseError
+from autograder.grade.stamp import YEARS
 
+MOST_SLIP_DAYS = 365
 PLACE = Path("autograder") / "course" / "policy.toml"
 KEYS = (
     "timezone",
@@ -148,6 +150,11 @@ def _date(given: Any, zone: tzinfo | None, where: str) -> datetime:
             f"{PLACE}: {where} is {str(given)!r}; it must be a date with a time and without "
             "quotation marks, such as 2026-11-02T23:59:00"
         )
+    if given.year not in YEARS:
+        raise PolicyError(
+            f"{PLACE}: {where} is {given.isoformat()}; a year must be {YEARS[0]} to {YEARS[-1]}: "
+            "correct it"
+        )
     if given.tzinfo is None and zone is None:
         raise PolicyError(
             f"{PLACE}: {where} is {given.isoformat()}, in no time zone; add an offset, such as "
@@ -183,6 +190,10 @@ def _whole(table: dict[str, Any], key: str) -> int:
     given = _number(table, key, 0)
     if not isinstance(given, int):
         raise PolicyError(f"{PLACE}: {key} is {given!r}; it must be a whole number: correct it")
+    if given > MOST_SLIP_DAYS:
+        raise PolicyError(
+            f"{PLACE}: {key} is {given!r}; it must be 0 to {MOST_SLIP_DAYS}: correct it"
+        )
     return given
 
 

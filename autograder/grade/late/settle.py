@@ -7,6 +7,7 @@ from sqlalchemy.orm import undefer
 
 from autograder.grade.late.lateness import Late, Work, assess
 from autograder.grade.late.policy import Policy
+from autograder.grade.stamp import YEARS
 
 
 def decide(gradebook: Gradebook, policy: Policy, student: str | None = None) -> list[Late]:
@@ -21,7 +22,7 @@ def decide(gradebook: Gradebook, policy: Policy, student: str | None = None) -> 
     """
     works: dict[str, list[Work]] = {}
     for found in _submissions(gradebook, policy, student):
-        if found.timestamp is not None:
+        if _has_time(found):
             submitted = found.timestamp.replace(tzinfo=UTC)  # the gradebook's dates are in UTC
             work = Work(found.student_id, found.name, submitted, found.score)
             works.setdefault(work.student, []).append(work)
@@ -59,7 +60,11 @@ def settle(gradebook: Gradebook, policy: Policy, student: str | None = None) -> 
 def untimed(gradebook: Gradebook, policy: Policy) -> list[tuple[str, str]]:
     """List the students and assignments of submissions without a time, which count as in time."""
     found = _submissions(gradebook, policy, None)
-    return [(each.student_id, each.name) for each in found if each.timestamp is None]
+    return [(each.student_id, each.name) for each in found if not _has_time(each)]
+
+
+def _has_time(submission: SubmittedAssignment) -> bool:
+    return submission.timestamp is not None and submission.timestamp.year in YEARS
 
 
 def _submissions(

@@ -1,6 +1,7 @@
 """What students write is shown as it was, and runs nothing: the HTML of it, without a browser."""
 
 import base64
+import os
 
 import nbformat
 import pandas
@@ -12,8 +13,10 @@ from nbgrader.converters import GenerateFeedback
 from traitlets.config import PyFileConfigLoader
 
 from autograder.assignment import ROOT
+from autograder.classroom.reports import filters
 from autograder.classroom.reports.feedback import FeedbackExporter
 from autograder.classroom.reports.formulas import markdown2html
+from autograder.classroom.reports.left import Left
 from autograder.classroom.reports.safety import LETTERS, TAGS, clean_html
 from course_pkg import lstm
 from course_pkg.checking.registry import find
@@ -237,3 +240,47 @@ def test_an_attachment_that_is_missing_costs_only_the_picture():
     for attachments in ({}, {"a": {}}):
         context = {"cell": {"attachments": attachments}}
         assert markdown2html(context, "so ![a <b](attachment:a)") == "<p>so a &lt;b</p>\n"
+
+
+STRANGE = {
+    "none": "![]()",
+    "itself": "![a](.)",
+    "the root": "![a](/)",
+    "a device": '<img src="/dev/zero">',
+    "another's": "![a](../other/a.gif)",
+    "a long name": f'<img src="{"a" * 5000}">',
+    "a zero": '<img src="x\0y">',
+    "empty": '<img src="">',
+    "no address": '<img alt="a">',
+    "a folder": "![a](folder)",
+    "a pipe": "![a](pipe)",
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_the_address_of_a_picture_may_be_anything(tmp_path, name):
+    folder = tmp_path / "submission"
+    (folder / "folder").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.gif").write_bytes(base64.b64decode(PIXEL))
+    os.mkfifo(folder / "pipe")
+    context = {"resources": {"metadata": {"path": str(folder)}}}
+    for show in (markdown2html, filters.markdown2html):
+        page = parsed(show(context, f"before\n\n{STRANGE[name]}\n\nafter"))
+        assert page.img is not None and not page.img.get("src")
+        assert "before" in page.text and "after" in page.text
+
+
+def test_a_page_has_so_many_pictures(tmp_path):
+    (tmp_path / "a.gif").write_bytes(base64.b64decode(PIXEL))
+    left = Left(pictures=3 * len(PIXEL) + 100)
+    context = {"resources": {"metadata": {"path": str(tmp_path)}, "course_left": left}}
+    page = parsed(markdown2html(context, "![](a.gif) " * 50))
+    assert 1 <= sum(bool(img.get("src")) for img in page.select("img")) <= 3
+    context["cell"] = {"attachments": {"a": {"image/png": "A" * 1000}}}
+    assert not parsed(markdown2html(context, "![](attachment:a)")).img.get("src")
+
+
+def test_what_cannot_be_shown_is_shown_as_it_is(monkeypatch):
+    monkeypatch.setattr(filters.formulas, "markdown2html", lambda *_: 1 / 0)
+    assert filters.markdown2html({}, "a < b") == "<pre>a &lt; b</pre>"

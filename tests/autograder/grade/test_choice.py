@@ -199,3 +199,30 @@ def test_a_students_own_note_of_what_was_set_aside_is_harmless(chosen):
         {NOTEBOOK: "all", SET_ASIDE: "\ud800<b>*".encode("utf-8", "replace") * 10_000}
     )
     assert share == "all" and len(doubts) == 1 and len(doubts[0]) <= 200
+
+
+def test_all_notebooks_of_a_submission_have_one_bound(tmp_path, plan, texts, monkeypatch):
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    large = json.loads(texts["one"])
+    text = {"cell_type": "markdown", "metadata": {}, "source": "A" * (1 << 20)}
+    large["cells"] += [text] * 20
+    for n in range(8):
+        with zipfile.ZipFile(folder / f"{n}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.ipynb", json.dumps(large))
+    reads, read = [], choice.read
+    monkeypatch.setattr(choice, "read", lambda data: (reads.append(len(data)), read(data))[1])
+    found = choose(folder, LSTM.name, plan)
+    assert len(reads) == BYTES // reads[0] == 6
+    assert any("not all notebooks were read" in doubt for doubt in found.doubts)
+    (folder / NOTEBOOK).write_text(texts["all"])  # the one of the right name comes first
+    assert choose(folder, LSTM.name, plan).cells[0].source
+    assert reads[6] == len(texts["all"].encode())
+
+
+def test_a_submission_has_so_many_notebooks(tmp_path, plan, texts):
+    for n in range(choice.NOTEBOOKS + 5):
+        (tmp_path / f"{n:03}.ipynb").write_text("{}")
+    (tmp_path / NOTEBOOK).write_text(texts["all"])
+    found = choose(tmp_path, LSTM.name, plan)
+    assert found.cells and any("not all notebooks were read" in doubt for doubt in found.doubts)

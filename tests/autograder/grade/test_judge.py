@@ -23,6 +23,7 @@ from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.report import WIDTH
 from course_pkg.checking.rules import LSTM as LSTM_RULE
 from course_pkg.checking.rules import NOTHING
+from course_pkg.checks import lstm as lstm_checks
 from course_pkg.lstm import init_forget_bias
 from tests.course import RIGHT_BIAS, STUBBORN, needs_sandbox
 
@@ -468,3 +469,57 @@ class TestSolutions:
                 solutions.get("leave")()
             assert solutions.get("stay")() == 5
         assert kernel.is_alive
+
+
+def test_what_is_compiled_is_what_was_written():
+    """To compile takes seconds, and a cell with a solution computes for 1.6 s at the most."""
+    compiled = f"import torch\n\n@torch.compile\n{RIGHT_BIAS}"
+    again = "\ninit_forget_bias = torch.compile(fullgraph=True)(torch.compile(init_forget_bias))\n"
+    again += "torch.nn.Linear(2, 2).compile()\n"
+    for is_warm in (True, False):
+        judging = Judging(LSTM, Plan.read(LSTM.solved))
+        judging.start = lambda *place, is_warm=is_warm: Kernel(*place, is_warm=is_warm)
+        verdict = judging.judge([Step("init_forget_bias", compiled + again), SOLUTION[1]])
+        assert verdict.points == {"check_init_forget_bias": 2.0} and verdict.notes == {}
+
+
+def test_a_check_in_a_cell_of_its_own_takes_nothing_and_ends_nothing():
+    cell = f"from course_pkg import check\n{RIGHT_BIAS}\ncheck(init_forget_bias)\nlater = 1"
+    verdict = judge(cell, "print('later', later)")
+    assert text(verdict.outputs[0]) == "While this notebook is graded, checks run outside of it.\n"
+    assert text(verdict.outputs[1]) == "later 1\n"
+    assert verdict.points == {"check_init_forget_bias": 2.0}
+
+
+NAMES = {
+    "import": "import course_pkg.checks.lstm as O",
+    "import_module": "from importlib import import_module as f\nO = f('course_pkg.checks.lstm')",
+    "variable": "import importlib as i\nname = 'course_pkg.checks.lstm'\nO = i.import_module(name)",
+    "resolve_name": "import pkgutil\nO = pkgutil.resolve_name('course_pkg.checks.lstm')",
+    "__import__": "O = __import__('course_pkg.checks.lstm', fromlist=['x'])",
+    "runpy": "import runpy\nO = type('N', (), runpy.run_module('course_pkg.checks.lstm'))",
+    "a file": "import course_pkg, pathlib, types\nO = types.SimpleNamespace()\n"
+    "path = pathlib.Path(course_pkg.__path__[0], 'checks', 'lstm.py')\n"
+    "exec(path.read_text(), vars(O))",
+}
+
+
+def test_no_spelling_leads_to_what_checks_compare_with():
+    looks = "\nfound.append([n for n in vars(O) if hasattr(vars(O)[n], '__code__')])\n"
+    cells = [f"found = globals().setdefault('found', [])\n{name}{looks}" for name in NAMES.values()]
+    verdict = judge(*cells, "print(found)")
+    told = text(verdict.outputs[len(cells)])
+    assert told.count("[") == len(cells) + 1, [text(cell) for cell in verdict.outputs]
+    ours = {
+        n
+        for n, v in vars(lstm_checks).items()
+        if getattr(v, "__module__", "") == lstm_checks.__name__
+    }
+    assert ours and not [name for name in ours if f"'{name}'" in told]
+
+
+def test_a_notebook_that_keeps_checks_out_is_told_to_a_person():
+    cell = "import course_pkg.remote.server as s\ns.serve = lambda *parts: None"
+    verdict = judge(cell)
+    assert verdict.points == {"check_init_forget_bias": 0.0}
+    assert "keeps the checks out" in verdict.notes["check_init_forget_bias"]

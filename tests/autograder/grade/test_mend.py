@@ -11,7 +11,8 @@ from nbgrader.utils import parse_utc
 
 from autograder.assignment import Assignment
 from autograder.author.notebook import notebook
-from autograder.grade.files import SET_ASIDE, clean
+from autograder.bounded import bounded_time
+from autograder.grade.files import SET_ASIDE, clean, walk
 from autograder.grade.mend import mend
 from autograder.grade.plan import Plan
 from autograder.grade.reading import Unreadable, read
@@ -192,6 +193,27 @@ def test_cleaning_a_folder(tmp_path, solved):
     assert clean(folder, "02_lstm", aside) == []
 
 
+def test_a_folder_too_deep_is_set_aside(tmp_path):
+    folder = tmp_path / "submission"
+    deepest = folder.joinpath(*["d"] * 300)
+    deepest.mkdir(parents=True)
+    (deepest / "a.txt").write_text("deep")
+    (folder / "near" / "by").mkdir(parents=True)
+    (folder / "near" / "by" / "b.txt").write_text("near")
+    done = clean(folder, "02_lstm", tmp_path / "aside")
+    assert "d was set aside: a folder too deep within others" in done
+    assert sorted(path.name for path in walk(folder)) == ["02_lstm.ipynb", "b.txt", SET_ASIDE]
+    assert clean(folder, "02_lstm", tmp_path / "aside") == []
+
+
+def test_a_million_empty_lines_above_the_imports_are_mended_soon():
+    cell = code("\n" * 1_000_000 + "%reset -f")
+    nb = {"cells": [cell] * 20}
+    with bounded_time(20):
+        found = mend(read(json.dumps(nb).encode()).cells, Plan.read(LSTM.solved)).cells
+    assert found[0].source.endswith("%reset -f")
+
+
 @pytest.mark.parametrize(
     ("stamp", "is_time"),
     [
@@ -201,6 +223,8 @@ def test_cleaning_a_folder(tmp_path, solved):
         (b"", True),
         (b"0001-01-01 00:00:00 +1400", False),
         (b"9999-12-31 23:59:59 -1400", False),
+        (b"0001-01-01 00:00:00 UTC", False),
+        (b"9999-12-31 23:59:59 UTC", False),
         (b"2026-10-01 12:00:00 \xe9t\xe9", False),
         (b"9" * 10_000, False),
         (b"2026-10-01 12:00:00 UTC" + b" " * 200 + b"x", False),

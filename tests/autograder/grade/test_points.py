@@ -3,7 +3,7 @@
 import pytest
 
 from autograder.assignment import assignments
-from autograder.author.hollow import hollow
+from autograder.author.hollow import ARGUMENTS, hollow
 from autograder.author.trials import examine, exercises
 from autograder.grade.points import earned, is_hollow
 from autograder.hidden import unearned
@@ -47,3 +47,12 @@ def test_what_is_right_earns_all_and_a_part_earns_its_share():
 
 def test_in_every_exercise_some_checks_demand_a_computation():
     assert not [e for e in EXERCISES if not unearned(e) < set(CHECKS[e])]
+
+
+@pytest.mark.parametrize("name", ["lstm_step", "gru_step", "chrono_bias", "delta_rule"])
+def test_an_argument_of_the_right_shape_earns_nothing(name):
+    exercise = next(exercise for exercise in EXERCISES if exercise.name == name)
+    given_back = {n: s for n, s in hollow(exercise).items() if n.startswith("argument")}
+    assert len(given_back) == ARGUMENTS
+    for solution in given_back.values():
+        assert earned(10, examine(exercise, solution)) == 0

@@ -1,5 +1,6 @@
 """The sandbox, its limits, and what happens where there is none."""
 
+import ast
 import contextlib
 import ctypes
 import errno
@@ -42,8 +43,13 @@ def test_the_sandbox_is_switched_off_only_in_words(monkeypatch):
         assert sandbox.is_off() is is_off
 
 
-def test_the_kit_is_what_students_have():
+def test_the_kit_is_what_students_have_but_oracles():
     folder = kit(LSTM)
+    checks = folder / "site/course_pkg/checks"
+    rules = ast.parse((checks / "lstm.py").read_text()).body
+    assert not [part for part in rules if isinstance(part, (ast.FunctionDef, ast.ClassDef))]
+    assert "forbid(gru_step" in (checks / "lstm.py").read_text()
+    assert not list((checks / "data").glob("*.npz"))
     assert "raise NotImplementedError" in (folder / "site/course_pkg/lstm.py").read_text()
     later = [other.topic for other in assignments() if other.name > LSTM.name]
     assert later and not any((folder / f"site/course_pkg/{name}.py").exists() for name in later)
@@ -224,11 +230,11 @@ def test_a_machine_whose_system_calls_are_not_known_has_no_sandbox(monkeypatch):
 
 @needs_sandbox
 @pytest.mark.parametrize("is_warm", [False, True])
-def test_the_keyrings_of_the_session_are_closed(is_warm):
-    """They are in no namespace: a key that one student leaves there, another one finds."""
-    join, numbers = (
-        (250, (248, 249, 250)) if os.uname().machine == "x86_64" else (219, (217, 218, 219))
-    )
+def test_keyrings_and_memory_of_no_process_are_closed(is_warm):
+    """A key that one student leaves, another one finds; and nobody counts such memory."""
+    is_x86 = os.uname().machine == "x86_64"
+    join = 250 if is_x86 else 219
+    numbers = (248, 249, 250, 29, 64, 68) if is_x86 else (217, 218, 219, 194, 190, 186)
     code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
     code += f"print([(libc.syscall(n, 0, -3, 0, 0, 0), ctypes.get_errno()) for n in {numbers}])"
     ctypes.CDLL(None).syscall(join, 1, None)  # as a login does
@@ -299,3 +305,34 @@ def test_what_killed_graders_leave_is_swept_but_not_what_is_not_ours():
     finally:
         for folder in (others, used):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("depth", [10, 1500])
+def test_what_a_student_has_left_at_any_depth_is_swept(depth):
+    root = tempfile.mkdtemp(prefix="kernel-99999999-")
+    place = os.open(root, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=place)
+        below = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.close(place)
+    try:
+        sweep()
+        assert not Path(root).exists()
+    finally:
+        subprocess.run(["rm", "-rf", root], check=True)
+
+
+@needs_sandbox
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_the_bound_on_open_files_stays(is_warm):
+    code = (
+        "import resource as r\nfor pair in ((3, 3), (0, 1024), (1024, 1024), (1 << 20, 1 << 20)):\n"
+    )
+    code += "    r.setrlimit(r.RLIMIT_NOFILE, pair)\n"
+    code += "    r.prlimit(0, r.RLIMIT_NOFILE, pair)\n"
+    code += "r.setrlimit(r.RLIMIT_CORE, (0, 0))\nprint(r.getrlimit(r.RLIMIT_NOFILE))"
+    with Kernel("02_lstm", is_warm=is_warm) as kernel:
+        outputs, why = kernel.run(code, 30)
+        assert outputs[0].text == "(1024, 1024)\n" and not why

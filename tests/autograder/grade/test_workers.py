@@ -81,3 +81,15 @@ def test_a_cluster_that_is_not_there(monkeypatch):
     monkeypatch.setattr("autograder.grade.cluster.CONNECT_SECONDS", 1)
     with pytest.raises(GradingError, match="no Dask scheduler answers"):
         next(here([task("ada")], Cluster(1, "tcp://127.0.0.1:9")))
+
+
+def test_a_cluster_without_workers_is_told_of_at_once(monkeypatch):
+    monkeypatch.setattr(workers, "SILENT", 0.5)
+    monkeypatch.setattr(workers, "WITHOUT_WORKERS", 3.0)
+    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": False}
+    said: list[str] = []
+    with LocalCluster(n_workers=0, protocol="tcp", **options) as cluster:
+        place = Cluster(1, cluster.scheduler_address)
+        [(_, verdict)] = on_dask([task("ada")], LSTM, place, said.append, work)
+    assert verdict.points == {"check": 2.0}
+    assert said == [f"The cluster has no workers. Start some; in 2 s, {workers.ALONE}."]

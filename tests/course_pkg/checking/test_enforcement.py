@@ -12,7 +12,12 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
+from torch._higher_order_ops.associative_scan import associative_scan, generic_associative_scan
+from torch._higher_order_ops.flex_attention import math_attention
+from torch.distributions import Normal
+from torch.distributions.kl import _kl_normal_normal
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import _create_empty_block_mask
 
 from autograder.assignment import assignments
 from course_pkg import check
@@ -22,11 +27,13 @@ from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.rules import (
     ATTENTION,
+    CONVOLUTION,
     GRU,
     LSTM,
     NOTHING,
     RMS_NORM,
     RNN,
+    SCAN,
     TRANSFORMER,
     rule_of,
 )
@@ -78,10 +85,47 @@ WAYS = {
     "a norm made before": (RMS_NORM, lambda: NORM(X)),
     "a norm by its function": (RMS_NORM, lambda: torch.rms_norm(X, [4])),
     "a norm by its kernel": (RMS_NORM, lambda: torch.ops.aten._fused_rms_norm(X, [4], None, 1e-5)),
+    "flex attention, computed": (ATTENTION, lambda: _flex()),
+    "a convolution": (CONVOLUTION, lambda: F.conv1d(X, TAPS, groups=2)),
+    "kept in a list": (CONVOLUTION, lambda: KEPT[0](X, TAPS, groups=2)),
+    "by a joined name": (CONVOLUTION, lambda: getattr(F, "con" + "v1d")(X, TAPS, groups=2)),
+    "a layer of it": (CONVOLUTION, lambda: CONV(X)),
+    "in two dimensions": (CONVOLUTION, lambda: F.conv2d(X[..., None], TAPS[..., None], groups=2)),
+    "transposed": (CONVOLUTION, lambda: F.conv_transpose1d(X, TAPS)),
+    "its own operator": (CONVOLUTION, lambda: torch.ops.aten.convolution(*_convolved())),
+    "torch.convolution": (CONVOLUTION, lambda: torch.convolution(*_convolved())),
+    "of a library": (CONVOLUTION, lambda: torch.ops.mkldnn._convolution_pointwise(*_pointwise())),
+    "in a vmap": (CONVOLUTION, lambda: torch.vmap(lambda x: F.conv1d(x, TAPS, groups=2))(X[None])),
+    "a scan": (SCAN, lambda: associative_scan(_combined, (X, X), 1, combine_mode="generic")),
+    "a scan, computed": (SCAN, lambda: generic_associative_scan(_flat, [X, X], 1)),
+    "a divergence": (rule_of(find("draw_kl")), lambda: _kl_normal_normal(NORMAL, NORMAL)),
     "sklearn": (rule_of(find("linear_probe")), LogisticRegression),
     "sklearn, made before": (rule_of(find("linear_probe")), lambda: MODEL.fit([[0], [1]], [0, 1])),
 }
 MODEL = LogisticRegression()
+TAPS, CONV, KEPT = torch.randn(2, 1, 3), nn.Conv1d(2, 2, 3), [torch.conv1d]
+NORMAL = Normal(torch.zeros(2), torch.ones(2))
+
+
+def _convolved():
+    return X, TAPS, None, [1], [0], [1], False, [0], 2
+
+
+def _pointwise():
+    return X[..., None], torch.randn(2, 2, 1, 1), None, [0, 0], [1, 1], [1, 1], 1, "none", [], ""
+
+
+def _combined(a, b):
+    return a[0] * b[0], b[0] * a[1] + b[1]
+
+
+def _flat(a, c, b, d):
+    return a * b, b * c + d
+
+
+def _flex():
+    block_mask = _create_empty_block_mask(Q, Q).as_tuple()
+    return math_attention(Q, Q, Q, lambda score, *_: score, block_mask, 0.5, {})
 
 
 def _rnn_weights():

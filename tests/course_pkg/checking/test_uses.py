@@ -46,11 +46,22 @@ def test_what_only_reading_finds(name):
         "import subprocess\n\ndef gru_step(*parts):\n    return subprocess.run(parts)",
         "from socket import socketpair\nhere, there = socketpair()\n"
         "def gru_step(x):\n    return here.recv(x)",
-        "step = torch.compile(torch.add)\ngru_step = lambda *parts: step(*parts)",
+        "step = torch._dynamo.optimize()\ngru_step = lambda *parts: step(*parts)",
     ],
 )
 def test_what_others_may_have_done_unseen(source):
     assert "a grader will look at it" in breach(GRU, [source], GIVEN)
+
+
+def test_to_compile_is_no_way_round():
+    """In grading it gives back what it is given."""
+    assert breach(GRU, ["@torch.compile\ndef gru_step(*parts):\n    return parts"], GIVEN) is None
+
+
+def test_code_that_is_nested_too_deeply_is_for_a_person():
+    for depth in (300, 900, 5000):
+        source = "gru_step = torch" + ".a" * depth + " + torch.gru_cell"
+        assert "a grader will look at it" in (breach(GRU, [source], GIVEN) or "")
 
 
 def test_what_enforces_rules_is_nobodys_business():

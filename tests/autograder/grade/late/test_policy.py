@@ -93,6 +93,9 @@ def test_the_example_can_be_used():
         ("[due]\n02_lstm = '2026-11-02T12:00'", "02_lstm is '2026-11-02T12:00'; .*quotation"),
         ("[due]\n02_lstm = 2026-11-02T12:00:00", r"in no time zone; add an offset, such as .*\+01"),
         ("[due]\n02_lstm = 2026-02-30T12:00:00Z", "is not TOML"),
+        ("[due]\n02_lstm = 0001-01-01T00:00:00+14:00", "a year must be 1900 to 2999"),
+        ("[due]\n02_lstm = 9999-12-31T23:59:59-12:00", "a year must be 1900 to 2999"),
+        ("slip_days = 999999", "slip_days is 999999; it must be 0 to 365"),
         ("[extensions.02_lstm]\nada = 2026-11-02T12:00:00Z", "has no due date: add 02_lstm to"),
         ("[extensions]\n02_lstn = 1", "'02_lstn' in .extensions., which is no assignment"),
         (

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from nbgrader.api import Gradebook
 
+from autograder.grade.late.lateness import sentence
 from autograder.grade.late.policy import Policy
 from autograder.grade.late.settle import decide, settle, untimed
 from tests.course import COURSE
@@ -92,3 +93,15 @@ def test_deciding_changes_nothing(book):
 def test_a_submission_without_a_time_counts_as_in_time(book):
     hand_in(book, "01_rnn", "ada", 10.0, None)
     assert settle(book, POLICY) == [] and untimed(book, POLICY) == [("ada", "01_rnn")]
+
+
+@pytest.mark.parametrize("year", [1, 9999])
+def test_an_impossible_time_counts_as_none_and_stops_nobody(book, year):
+    hand_in(book, "01_rnn", "ada", 10.0, None)
+    book.find_submission("01_rnn", "ada").timestamp = datetime(year, 12, 31, 23, 59)
+    book.db.commit()
+    hand_in(book, "01_rnn", "bob", 10.0)
+    zone = timezone(timedelta(hours=14 if year > 1 else -14))
+    here = Policy({name: due.astimezone(zone) for name, due in DUE.items()}, {})
+    assert [sentence(late)[:3] for late in settle(book, here)] == ["Due"]
+    assert untimed(book, here) == [("ada", "01_rnn")]

@@ -1,0 +1,148 @@
+"""Texts that make patterns and parsers slow: all that reads submissions is done with them soon."""
+
+import re
+import threading
+import time
+
+import pytest
+from nbformat import from_dict
+
+from autograder.assignment import Assignment
+from autograder.bounded import OutOfTime, bounded_time
+from autograder.classroom import similar
+from autograder.classroom.reports import diagnosis, feedback, filters
+from autograder.classroom.reports.left import Left
+from autograder.grade import files, reading
+from autograder.grade.mend import mend
+from autograder.grade.plan import Plan
+from autograder.grade.reading import Submitted
+from autograder.grade.requests import request
+from autograder.grade.verdict import Step
+from autograder.grade.waiting import can_wait
+from course_pkg.checking import syntax
+from course_pkg.checking.registry import find
+from course_pkg.checking.uses import breach
+
+PLAN = Plan.read(Assignment("02_lstm").solved)
+GIVEN = ["import torch\nfrom course_pkg import check\nfrom torch import nn"]
+BOUND = 6.0  # seconds of the processor's time; what grows with the square takes many times as long
+
+# One of each class of characters, and what patterns and parsers begin with.
+PARTS = [*"a0_ \t\n\r\v\f\0\x1b\x85\u2028é漢😀-+*=#%!?@$^&|~\\/'\"`.,;:([{<"]
+PARTS += ["\n ", "a ", "a.", "a(", "a=a\n", "%a\n", "#a\n", "# a\n", "magic( ", "def a():0\n"]
+PARTS += ["class a:0\n", "import a\n", "from a import *\n", "global a\n", "a.b.c = a\n", "a = b\n"]
+PARTS += ["a" + "['a']" * 150 + "\n", "a" + ".a" * 300 + "\n", "f'{", "'''", "not ", "lambda:"]
+PARTS += ["<div>", "<a b='", "<!--", "![a", "[a](b", "**a ", "> ", "- ", "|a", "$a", "\\text{"]
+PARTS += ["regrade request ", "✗ ", "took more than 1", 'See "a', "\x1b[1m", "&amp;", "check(a)\n"]
+NESTED = [("(", ")"), ("[", "]"), ("{", "}"), ("a[", "]"), ("(a,", ")"), ("a+", ""), ("<b>", "")]
+
+
+def texts(length: int) -> list[str]:
+    found = [part * (length // len(part)) for part in PARTS]
+    found += [f"a{text}b" for text in found[:40]]
+    deep = [min(length // 2, depth) for depth in (90, 900, 5000)]
+    return found + [a * depth + "a" + b * depth for a, b in NESTED for depth in deep]
+
+
+def code(text: str) -> list[Submitted]:
+    return [Submitted("code", text, name, None) for name in (None, "gru_step", None)]
+
+
+def nodes(text: str):
+    cell = {"cell_type": "markdown", "source": text, "metadata": {}}
+    return from_dict({"cells": [cell]})
+
+
+STEPS = ("gru_step", "check_gru_step", "chrono_bias", "check_chrono_bias")
+READERS = {
+    "reading": (100_000, lambda text: reading.read(text.encode("utf-8", "replace"))),
+    "names of files": (100_000, files.shown),
+    "mending": (100_000, lambda text: mend(code(text), PLAN)),
+    "requests": (100_000, lambda text: request([Submitted("markdown", text, None, None)])),
+    "reports": (100_000, lambda text: diagnosis.findings("gru_step", f"✗ {text}")),
+    "incidents": (100_000, diagnosis.incidents),
+    "headings": (100_000, lambda text: feedback._headings(nodes(text))),
+    "names": (50_000, lambda text: (syntax.names_in("a", [text]), syntax.bindings(text))),
+    "rules": (20_000, lambda text: breach(find("gru_step"), [text, "gru_step = a"], GIVEN)),
+    "waiting": (20_000, lambda text: can_wait([Step(s, text) for s in STEPS], PLAN)),
+    "similar": (4_000, lambda text: similar.pairs([similar.Work(s, {"a": text}) for s in "ab"])),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_text_takes_long(name):
+    length, read = READERS[name]
+    for text in texts(length):
+        try:
+            with bounded_time(BOUND):
+                read(text)
+        except reading.Unreadable:
+            pass
+        except OutOfTime:
+            pytest.fail(f"{name}: {text[:20]!r}, {len(text)} characters, took over {BOUND:g} s")
+
+
+PAGES = {
+    "spaces": ("markdown2html", "a" + " " * 16_000 + "b"),
+    "elements": ("markdown2html", "<div>" * 4_000),
+    "brackets": ("markdown2html", "[" * 20_000),
+    "emphasis": ("markdown2html", "*a **a " * 5_000),
+    "quotes": ("markdown2html", "> " * 5_000 + "a"),
+    "formula": ("markdown2html", "$" + "{" * 5_000 + "}" * 5_000 + "$"),
+    "output": ("clean_html", "<div>" * 4_900),
+    "empty lines": ("highlight_code", "a" + "\n" * 300_000 + "b"),
+    "stars": ("highlight_code", "*" * 100_000),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_show_as_it_is_what_takes_long(name, monkeypatch):
+    monkeypatch.setattr(filters, "SECONDS", 1.0)
+    which, text = PAGES[name]
+    begin = time.process_time()
+    shown = getattr(filters, which)({"resources": {}}, text)
+    assert isinstance(shown, str) and time.process_time() - begin < 5.0
+
+
+def test_a_page_has_a_bound_for_all_that_it_shows(monkeypatch):
+    monkeypatch.setattr(filters, "SECONDS", 1.0)
+    resources = {"course_left": Left(seconds=0.5)}
+    slow = "a" + "\n" * 100_000 + "b"
+    assert "<pre>" in filters.highlight_code({"resources": resources}, slow)
+    begin = time.process_time()
+    for _ in range(20):
+        assert filters.markdown2html({"resources": resources}, "*a*" * 100).startswith("<pre>")
+    assert time.process_time() - begin < 1.0
+    assert "<em>" in filters.markdown2html({"resources": {}}, "*a*")
+
+
+def test_a_bound_ends_patterns_and_what_catches_everything():
+    def stubborn():
+        while True:
+            try:
+                re.match("(a+)+$", "a" * 60 + "b")
+            except Exception:
+                pass
+
+    begin = time.process_time()
+    with pytest.raises(OutOfTime, match=r"more than 0\.3 s"), bounded_time(0.3):
+        stubborn()
+    assert time.process_time() - begin < 3.0
+    with bounded_time(0.1):
+        pass
+    end = time.process_time() + 0.3
+    while time.process_time() < end:  # no signal comes late
+        pass
+
+
+def test_other_threads_have_no_bound():
+    found = []
+
+    def work():
+        with bounded_time(0.001):
+            found.append(sum(range(10**6)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found
