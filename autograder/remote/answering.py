@@ -120,9 +120,7 @@ class _Call:
             states.append([encoder.value(vars(one)), same])
         changed = [
             (number, encoder.tensor(tensor.detach()))
-            for number, (tensor, old) in enumerate(
-                zip(message.tensors, self._before, strict=True)
-            )
+            for number, (tensor, old) in enumerate(zip(message.tensors, self._before, strict=True))
             if number not in message.header["inputs"] and not _is_equal(tensor, old)
         ]
         random = torch.get_rng_state()
