@@ -10,6 +10,7 @@ import importlib
 import inspect
 from dataclasses import dataclass
 
+from nbformat import NotebookNode
 from torch import nn
 
 from course_pkg.checking.failure import Failure
@@ -17,6 +18,8 @@ from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import Report
 from course_pkg.checking.uses import names_used
 from course_pkg.remote.messages import WireError
+
+KEY = "carried"  # in the metadata of a graded notebook, under "course"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,12 @@ class Carried:
         if self.report.passed:
             return f"{right} all checks of your {name} pass: its points are counted. {begin}"
         return f"{right} more checks of your {name} pass, and these are counted. {begin}"
+
+
+def carried_in(nb: NotebookNode) -> dict[str, str]:
+    """Say of a graded notebook, by exercise, with whose right solutions it has its points."""
+    found = nb.metadata.get("course", {}).get(KEY, {})
+    return {exercise: " and ".join(parts) for exercise, parts in found.items()}
 
 
 def wrong_parts(

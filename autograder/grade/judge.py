@@ -300,11 +300,12 @@ class Judging:
         carried = self._timed("carried", self._carry, planned, report, sources, given)
         if carried is not None:
             report = carried.report
+            report.carried = carried.sentence
             self._carried[exercise.name] = carried.parts
         if not report.passed:
             self._wrong.add(exercise.name)
         report.breach = found
-        text = told(report) + (f"\n! {carried.sentence}" if carried is not None else "")
+        text = told(report)
         if not report.passed and _is_solved_below(planned, steps, self.plan):
             again = f"{exercise.name} is defined again below its check: look at both."
             self._note(planned, again)

@@ -64,11 +64,13 @@ def steps(nb: NotebookNode) -> list[Step]:
     ]
 
 
-def key(found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, Path]) -> str:
-    """Hash what a verdict depends on: the submission, the assignment, the checks, the versions."""
+def key(
+    found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, Path], carries: bool
+) -> str:
+    """Hash what a verdict depends on: submission, assignment, checks, versions, the option."""
     own = [[step.name, step.source if is_students(step, plan) else ""] for step in found]
     digest = hashlib.sha256(json.dumps(own).encode())
-    digest.update(json.dumps([sys.version, versions(assignment)]).encode())
+    digest.update(json.dumps([sys.version, versions(assignment), carries]).encode())
     digest.update(json.dumps([[p.name, p.source, p.points] for p in plan.cells.values()]).encode())
     for name, path in sorted(files.items()):
         digest.update(os.fsencode(name) + b"\0" + hashlib.sha256(path.read_bytes()).digest())

@@ -78,8 +78,10 @@ def put_in_place(namespace: dict, offers: list[Offer], wire: Wire) -> None:
     """
     kinds: dict[str, type] = {}
     for offer in offers:
-        new = _function(offer, wire, kinds) if offer.kind == "function" else None
-        if new is None:
+        new: Any = None
+        if offer.kind == "function":
+            new = _function(offer, wire, kinds)
+        else:
             new = kinds[offer.name] = _class(offer, wire, kinds)
         old = namespace.get(offer.name)
         for name, value in list(namespace.items()):
@@ -158,8 +160,10 @@ class _Question:
         header: dict[str, Any] = {"question": name, "method": method, "module": None, "self": None}
         if isinstance(owner, nn.Module):
             found = _tensors(owner)
-            state = {name: found[name] for name in owner._names if name in found}
-            own = [*owner._made, owner.training, attributes(owner), state]
+            assert isinstance(owner, Part)  # it is both
+            part: Part = owner
+            state = {name: found[name] for name in part._names if name in found}
+            own = [*part._made, owner.training, attributes(owner), state]
             header["module"] = encoder.value(own)
         elif owner is not None:
             header["self"] = self._refer(owner)
@@ -196,8 +200,7 @@ class _Question:
         if header["random"] is not None:
             torch.set_rng_state(answer.tensor(header["random"]))
         for name in header["new"]:
-            kind = self._kinds[name]
-            self._parts.append(kind.__new__(kind))
+            self._parts.append(object.__new__(self._kinds[name]))
         if isinstance(self._owner, nn.Module):
             for name, value in answer.value(header["attributes"]).items():
                 setattr(self._owner, name, value)
