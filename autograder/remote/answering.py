@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from course_pkg.remote.messages import MESSAGE, Decoder, Encoder, WireError, read
-from course_pkg.remote.parts import Offer, attributes
+from course_pkg.remote.parts import Offer, attributes, set_attributes
 
 MEMORY = 1 << 30  # bytes
 
@@ -131,7 +131,7 @@ class _Call:
                 "states": states,
                 "new": [type(one).__name__ for one in self._objects[self._given :]],
                 "changed": changed,
-                "attributes": encoder.value(attributes(self._module) if self._module else {}),
+                "attributes": encoder.value(attributes(self._module) if self._module is not None else {}),
                 "generators": [encoder.tensor(g.get_state()) for g in message.generators],
                 "random": None if torch.equal(random, self._random) else encoder.tensor(random),
             }
@@ -161,14 +161,14 @@ class _Call:
         reference = self._references[self._name]
         if self._method == "":
             made = reference(*args, **kwargs)
-            return _describe(made) if isinstance(made, nn.Module) else dict(vars(made))
+            if isinstance(made, nn.Module):
+                return {**_describe(made), "attributes": attributes(made)}
+            return dict(vars(made))
         if header["module"] is not None:
-            made_args, made_kwargs, training, own, state = message.value(header["module"])
+            made_args, made_kwargs, own, state = message.value(header["module"])
             with torch.random.fork_rng(devices=[]):
                 module = self._module = reference(*made_args, **made_kwargs)
-            for name in attributes(module).keys() & own.keys():
-                setattr(module, name, own[name])
-            module.train(training is True)
+            set_attributes(module, own)
             call = _Method(module, self._method, self._is_property)
             tensors = {f"module.{name}": tensor for name, tensor in state.items()}
             return torch.func.functional_call(call, tensors, args, kwargs)
@@ -219,7 +219,6 @@ class _Method(nn.Module):
 def _describe(module: nn.Module) -> dict:
     """Describe what a module consists of, as a stand-in has it too."""
     return {
-        "attributes": attributes(module),
         "parameters": dict(module.named_parameters(recurse=False)),
         "buffers": dict(module.named_buffers(recurse=False)),
         "children": {name: _describe(child) for name, child in module.named_children()},

@@ -112,6 +112,7 @@ def _class(offer: Offer, wire: Wire, kinds: dict[str, type]) -> type:
         self._made = (args, kwargs)
         if is_module:
             _build(self, state)
+            set_attributes(self, state["attributes"])
             self._names = tuple(_tensors(self))
         else:
             _update(self, state, [])
@@ -163,7 +164,7 @@ class _Question:
             assert isinstance(owner, Part)  # it is both
             part: Part = owner
             state = {name: found[name] for name in part._names if name in found}
-            own = [*part._made, owner.training, attributes(owner), state]
+            own = [*part._made, attributes(owner), state]
             header["module"] = encoder.value(own)
         elif owner is not None:
             header["self"] = self._refer(owner)
@@ -202,8 +203,7 @@ class _Question:
         for name in header["new"]:
             self._parts.append(object.__new__(self._kinds[name]))
         if isinstance(self._owner, nn.Module):
-            for name, value in answer.value(header["attributes"]).items():
-                setattr(self._owner, name, value)
+            set_attributes(self._owner, answer.value(header["attributes"]))
         for part, (tree, same) in zip(self._parts, header["states"], strict=True):
             _update(part, answer.value(tree, self._resolve), same)
         return answer.value(header["value"], self._resolve)
@@ -257,10 +257,23 @@ class _Asked(torch.autograd.Function):
         return None, None, *ctx.question.back(grads)
 
 
-def attributes(module: nn.Module) -> dict[str, Any]:
-    """Give what a module holds besides tensors and modules: settings, counts."""
-    own = vars(module).items()
-    return {name: value for name, value in own if name[0] != "_" and _is_data(value)}
+def attributes(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """Give what a module and its parts hold besides tensors and modules: settings, modes, counts.
+
+    Returns:
+        The values by name, for each of them by its path.
+    """
+    return {
+        path: {k: v for k, v in vars(part).items() if k[0] != "_" and _is_data(v)}
+        for path, part in module.named_modules()
+    }
+
+
+def set_attributes(module: nn.Module, values: dict[str, dict[str, Any]]) -> None:
+    """Set what `attributes` gave, where a module has such a part."""
+    for path, part in module.named_modules():
+        for name, value in values.get(path, {}).items():
+            setattr(part, name, value)
 
 
 def _is_data(value: object) -> bool:
@@ -278,9 +291,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _build(module: nn.Module, tree: dict) -> None:
-    """Give a module the parameters, buffers, children and plain attributes of another one."""
-    for name, value in tree["attributes"].items():
-        setattr(module, name, value)
+    """Give a module the parameters, buffers and children of another one."""
     for name, parameter in tree["parameters"].items():
         module.register_parameter(name, parameter)
     for name, buffer in tree["buffers"].items():
