@@ -62,6 +62,8 @@ late = "autograder.grade.late.plugin"
 journal = "autograder.grade.journal.plugin"
 c.Mend.course = c.Judge.course = c.Mark.course = str(root)
 c.NoticeScores.course = c.NoteScores.course = str(root)
+# What builds on a wrong part is judged once more with a right one: one mistake costs once.
+c.Judge.carries_errors = True
 c.Autograde.exporter_class = f"{grade}.SubmissionExporter"
 c.SubmissionExporter.optimistic_validation = True  # once, after all steps, and not after each
 c.Autograde.pre_convert_hook = f"{grade}.clean_submission"

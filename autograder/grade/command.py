@@ -209,8 +209,15 @@ class Batch:
                 continue
             self.under_way += 1
             self._show()
+            course = self.course
             yield Task(
-                submission.student, self.name, self.plan, found.steps, files, self.course.inputs
+                submission.student,
+                self.name,
+                self.plan,
+                found.steps,
+                files,
+                course.inputs,
+                course.carries,
             )
 
     def _take(self, pending: _Pending, found: Verdict | Exception) -> None:

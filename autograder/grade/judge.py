@@ -15,6 +15,7 @@ from nbformat import from_dict
 from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
+from autograder.grade.carry import Carried, merged, needed_for, wrong_parts
 from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import GRACE, SHORTEST, Kernel, start
 from autograder.grade.plan import Plan, Planned
@@ -26,6 +27,7 @@ from autograder.grade.waiting import can_wait
 from autograder.hidden import load_hidden
 from autograder.remote.channel import Channel
 from autograder.remote.patience import Patience
+from autograder.remote.references import Right
 from course_pkg.checking import syntax
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import SECONDS, Guarded
@@ -60,6 +62,7 @@ class Bounds:
         all_own: for all of these together.
         call: for a call of a solution, of its processor's time (see guard.attempt).
         checks: for the checks of an exercise.
+        carried: for these once more, with right parts in place of wrong ones.
         submission: for everything.
         restarts: how often a kernel that has ended is started again, for each exercise.
     """
@@ -70,6 +73,7 @@ class Bounds:
     all_own: float = 10.0
     call: float = SECONDS
     checks: float = 60.0
+    carried: float = 30.0
     submission: float = 300.0
     restarts: int = 3
 
@@ -83,6 +87,7 @@ class Judging:
         plan: the cells of the assignment.
         files: a folder with the files that came with the notebook.
         inputs: which random inputs the checks draw for points; what students see at home is 0.
+        carries: whether errors are carried forward (see carry.py).
         bounds: of its time.
     """
 
@@ -90,6 +95,7 @@ class Judging:
     plan: Plan
     files: Path | None = None
     inputs: int = 0
+    carries: bool = True
     bounds: Bounds = Bounds()
     start: Callable[[str, Path | None], Kernel] = start
     notes: dict[str, str] = field(default_factory=dict)
@@ -102,12 +108,15 @@ class Judging:
     _end: float = 0.0  # of everything
     _ran: float = 0.0  # seconds that a student's own cells took
     _errors: list[tuple[str, str]] = field(default_factory=list)  # sources, and how they ended
+    _wrong: set[str] = field(default_factory=set)  # exercises that fail by themselves
+    _carried: dict[str, list[str]] = field(default_factory=dict)  # and which parts were replaced
 
     def __post_init__(self):
         self._cells = Patience(self.bounds.cell)
         self._solutions = Patience(self.bounds.solution)
         self._own_cells = Patience(self.bounds.own, left=math.inf)  # all_own bounds them
         self._calls = Patience(self.bounds.call)
+        self._calls_again = Patience(self.bounds.call)  # with right parts: others lose none by it
 
     def judge(self, steps: list[Step]) -> Verdict:
         """Run the cells and the checks.
@@ -158,6 +167,7 @@ class Judging:
             {name: round(seconds, 3) for name, seconds in self.seconds.items()},
             self._is_final,
             failed,
+            self._carried,
         )
 
     def kernel(self) -> Kernel:
@@ -272,12 +282,14 @@ class Judging:
             try:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
+                self._wrong.add(exercise.name)
                 self._note(planned, solutions.problem)
                 return None, f"✗ {failure.message}{self._why_undefined(exercise.name)}"
             report = run(exercise, proxy, hidden=True, inputs=self.inputs)
             if self.inputs and not (report.passed or report.is_stub):
                 solutions.bound(EXPLAINING)
-                self._explain(planned, report, run(exercise, proxy, hidden=True))
+                at_home = run(exercise, proxy, hidden=True)
+                self._suspect(planned, _explain(report, at_home, self.inputs))
             if not_run := [outcome.why_not for outcome in report.outcomes if outcome.why_not]:
                 problem = f"Checks could not run on this machine and are not counted: {not_run[0]}."
                 self._note(planned, f"{problem} Grade again on one where they can.")
@@ -288,9 +300,16 @@ class Judging:
                 self._note(planned, f"{exercise.name} had {limit}, as {why}.")
             if not report.passed and not report.is_stub:
                 report.broken_parts = self._broken(exercise, sources, solutions)
-            report.breach = found
             if report.passed:  # what fails may have left anything behind
                 self._fork = solutions.keep()
+        carried = self._timed("carried", self._carry, planned, report, sources, given)
+        if carried is not None:
+            report = carried.report
+            report.carried = carried.sentence
+            self._carried[exercise.name] = carried.parts
+        if not report.passed:
+            self._wrong.add(exercise.name)
+        report.breach = found
         text = told(report)
         if not report.passed and _is_solved_below(planned, steps, self.plan):
             again = f"{exercise.name} is defined again below its check: look at both."
@@ -298,29 +317,53 @@ class Judging:
             text += f"\n! {again}"
         return report, text
 
-    def _explain(self, planned: Planned, report: Report, at_home: Report) -> None:
-        """Take what failed checks say from a run with the inputs that students have at home.
+    def _carry(
+        self, planned: Planned, report: Report, sources: list[str], given: list[str]
+    ) -> Carried | None:
+        """Judge what fails once more with right parts; None if that gives nothing more.
 
-        There, known mistakes have names. What fails here and passes there is told to a person:
-        answers for those inputs may have been written down. A check that rejects the reference,
-        too, is at fault: what it says at home counts.
+        It is judged in a fork of its own, and nothing that happens there counts but a better
+        report of this exercise.
         """
-        known = {outcome.check: outcome for outcome in at_home.outcomes}
-        suspect = []
-        for number, outcome in enumerate(report.outcomes):
-            if outcome.failure is None:
-                continue
-            name, fails_at_home = outcome.check.name, known[outcome.check].failure is not None
-            if fails_at_home or name in at_fault(outcome.check.exercise, self.inputs):
-                report.outcomes[number] = known[outcome.check]
-            else:
-                outcome.failure = Failure(ONLY_AT_HOME)  # no values: they would become known
-                suspect.append(name)
-        if suspect:
+        exercise = report.exercise
+        seconds = min(self.bounds.carried, self._end - time.monotonic())
+        is_open = report.is_stub and not any(
+            syntax.bindings(source).get(exercise.name) for source in sources
+        )
+        if report.passed or is_open or not self.carries or seconds <= 0:
+            return None
+        parts = wrong_parts(exercise, sources, given, self._wrong)
+        if not parts:
+            return None
+        right = Right(exercise.module, needed_for(exercise.module, parts))
+        with Solutions(
+            self.kernel,
+            rule_of(exercise),
+            seconds=seconds,
+            patience=self._calls_again,
+            right=right,
+        ) as solutions:
+            try:
+                proxy = solutions.get(exercise.name)
+            except Failure:
+                return None
+            again, suspect = run(exercise, proxy, hidden=True, inputs=self.inputs), []
+            if self.inputs and not again.passed:
+                solutions.bound(EXPLAINING)
+                suspect = _explain(again, run(exercise, proxy, hidden=True), self.inputs)
+        again = merged(report, again)
+        if again is report:
+            return None
+        self._suspect(planned, suspect)
+        return Carried(again, parts)
+
+    def _suspect(self, planned: Planned, names: list[str]) -> None:
+        """Tell a person of checks that only pass with the inputs that students have."""
+        if names:
             self._note(
                 planned,
                 f"{planned.exercise} fails with the inputs of this course but passes with those "
-                f"that students have ({', '.join(suspect)}): read the solution.",
+                f"that students have ({', '.join(names)}): read the solution.",
             )
 
     def _why_undefined(self, name: str) -> str:
@@ -356,6 +399,30 @@ class Judging:
             return action(*args)
         finally:
             self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
+
+
+def _explain(report: Report, at_home: Report, inputs: int) -> list[str]:
+    """Take what failed checks say from a run with the inputs that students have at home.
+
+    There, known mistakes have names. A check that rejects the reference, too, is at fault: what it
+    says at home counts.
+
+    Returns:
+        The checks that fail here and pass there, which a person should be told: answers for those
+        inputs may have been written down.
+    """
+    known = {outcome.check: outcome for outcome in at_home.outcomes}
+    suspect = []
+    for number, outcome in enumerate(report.outcomes):
+        if outcome.failure is None:
+            continue
+        name, fails_at_home = outcome.check.name, known[outcome.check].failure is not None
+        if fails_at_home or name in at_fault(outcome.check.exercise, inputs):
+            report.outcomes[number] = known[outcome.check]
+        else:
+            outcome.failure = Failure(ONLY_AT_HOME)  # no values: they would become known
+            suspect.append(name)
+    return suspect
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from nbgrader.converters import BaseConverter
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets import Bool, Unicode
 
-from autograder.grade import sandbox
+from autograder.grade import carry, sandbox
 from autograder.grade.files import clean
 from autograder.grade.late.unchanged import keep_time
 from autograder.grade.repaired import KEY
@@ -30,6 +30,7 @@ from autograder.grade.verdict import insert
 # In nbconvert's resources:
 NOTES = "course_notes"  # why a person should look at a submission
 FAILED = "course_failed"  # the names of the checks that failed, by exercise
+CARRIED = "course_carried"  # the parts that were replaced where errors are carried forward
 
 
 class SubmissionExporter(NotebookExporter):
@@ -84,6 +85,9 @@ class Judge(Execute, _Step):
     provisional = Bool(
         False, help="Whether a verdict that only says why there is none yet will do."
     ).tag(config=True)
+    carries_errors = Bool(
+        True, help="Whether what builds on a wrong part is judged with a right one, too."
+    ).tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict, **kwargs):
         """Look up the verdict, or judge the submission now.
@@ -102,6 +106,7 @@ class Judge(Execute, _Step):
         whole = " ".join(filter(None, (resources[NOTES][""], verdict.notes.get(""))))
         resources[NOTES] |= verdict.notes | {"": whole}
         resources[FAILED] = verdict.failed
+        resources[CARRIED] = verdict.carried
         return nb, resources
 
 
@@ -112,10 +117,11 @@ class Mark(_Step):
         """Flag the scores and write the reason where graders and students read comments.
 
         What is noted about one cell is in its output already. The notebook says which checks
-        failed, for those who look for the submissions that a wrong check has cost points.
+        failed, for those who look for the submissions that a wrong check has cost points, and
+        where errors were carried forward.
         """
         if FAILED in resources:
-            nb.metadata["course"] = {KEY: resources[FAILED]}
+            nb.metadata["course"] = {KEY: resources[FAILED], carry.KEY: resources[CARRIED]}
         notes = {name: text for name, text in resources.get(NOTES, {}).items() if text}
         if notes:
             names = resources["nbgrader"]

@@ -11,6 +11,7 @@ from autograder.remote.channel import Channel
 from autograder.remote.connection import Connection
 from autograder.remote.patience import Patience
 from autograder.remote.proxy import Proxy
+from autograder.remote.references import Right
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import SECONDS
 from course_pkg.checking.rules import NOTHING, Rule
@@ -57,6 +58,7 @@ class Solutions:
         patience: gives the time that one call has.
         grace: how much longer it may take before it is ended from outside.
         fork: one that has served other checks, and may serve these as well (see `keep`).
+        right: right parts, which take the place of what the notebook has defined by their names.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class Solutions:
         patience: Patience | None = None,
         grace: float = 3.0,
         fork: Channel | None = None,
+        right: Right | None = None,
     ):
         self._kernel = kernel
         self._rule = rule
         self._patience = patience or Patience(SECONDS)
         self._grace = grace
+        self._right = right
         self._until = time.monotonic() + seconds
         self._starts = 0
         self._channel: Channel | None = None
@@ -144,12 +148,15 @@ class Solutions:
             self._patience.waste(time.monotonic() - started)
             self.problem = f"The notebook cannot be used: {error}."
             raise Failure(self.problem) from None
-        self._channel = Channel(connection, self._patience, self._grace, Proxy, self._until)
+        self._channel = Channel(
+            connection, self._patience, self._grace, Proxy, self._until, self._right
+        )
         self._begin(self._channel)
         return self._channel
 
     def _begin(self, channel: Channel) -> None:
-        channel.ask("start", "The notebook", rule=self._rule)
+        offers = [] if self._right is None else self._right.offers
+        channel.ask("start", "The notebook", rule=self._rule, right=offers)
 
 
 def _accept(listener: socket.socket, kernel: Kernel, request: str, seconds: float) -> socket.socket:

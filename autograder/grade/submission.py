@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbformat import NotebookNode
+from traitlets.config import PyFileConfigLoader
 
 from autograder.assignment import Assignment
 from autograder.bounded import OutOfTime, bounded_time
@@ -23,6 +24,7 @@ from autograder.grade.plan import Plan
 from autograder.grade.reading import Notebook
 from autograder.grade.verdict import Step, Store, Verdict, key, steps
 
+CONFIG = "nbgrader_config.py"
 INPUTS = "inputs"  # the file with the number of a course's random inputs
 READING = 60.0  # seconds of the processor's time; reading an honest submission takes .1
 
@@ -59,6 +61,12 @@ class Course:
         return int(path.read_text())
 
     @property
+    def carries(self) -> bool:
+        """Whether errors are carried forward, as nbgrader_config.py says."""
+        path = self.root / CONFIG
+        return _carries(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+    @property
     def store(self) -> Store:
         return Store(self.work / "verdicts")
 
@@ -66,6 +74,14 @@ class Course:
         """Read the plan of an assignment."""
         path = self.root / "solutions" / assignment / f"{assignment}.ipynb"
         return _plan(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@functools.lru_cache(maxsize=16)
+def _carries(path: Path, changed: int) -> bool:
+    if not changed:
+        return True
+    config = PyFileConfigLoader(path.name, path=str(path.parent)).load_config()
+    return bool(config.Judge.get("carries_errors", True))
 
 
 @functools.lru_cache(maxsize=16)
@@ -114,7 +130,8 @@ class Submission:
 
     def key(self, found: list[Step]) -> str:
         """The hash under which the verdict on those cells is kept."""
-        return key(found, self.plan, Assignment(self.assignment), self.files)
+        assignment = Assignment(self.assignment)
+        return key(found, self.plan, assignment, self.files, self.course.carries)
 
 
 def verdict_of(
@@ -143,13 +160,19 @@ def verdict_of(
             found,
             submission.files,
             submission.course.inputs,
+            submission.course.carries,
         )
         store.save(submission.assignment, place, verdict)
     return verdict
 
 
 def judge(
-    assignment: str, plan: Plan, found: list[Step], files: dict[str, Path], inputs: int
+    assignment: str,
+    plan: Plan,
+    found: list[Step],
+    files: dict[str, Path],
+    inputs: int,
+    carries: bool,
 ) -> Verdict:
     """Judge code cells; a kernel that does not start is tried once more.
 
@@ -159,6 +182,7 @@ def judge(
         found: the code cells of a mended notebook.
         files: what lies beside the notebook, by relative names.
         inputs: which random inputs the checks draw for points.
+        carries: whether errors are carried forward.
     Raises:
         KernelDied: no kernel starts.
     """
@@ -167,7 +191,9 @@ def judge(
             copy = Path(folder, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy, follow_symlinks=False)
-        judging = functools.partial(Judging, Assignment(assignment), plan, Path(folder), inputs)
+        judging = functools.partial(
+            Judging, Assignment(assignment), plan, Path(folder), inputs, carries
+        )
         with contextlib.suppress(KernelDied):
             return judging().judge(found)
         return judging().judge(found)

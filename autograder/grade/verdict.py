@@ -19,7 +19,7 @@ from autograder.assignment import ROOT, Assignment
 from autograder.grade.kit import sources_hash
 from autograder.grade.plan import Plan
 
-_FORMAT = 2
+_FORMAT = 3
 COURSE = "the course's files"
 _PACKAGES = ("torch", "numpy", "ipykernel", "matplotlib", "triton")
 
@@ -43,6 +43,7 @@ class Verdict:
         seconds: where the time went.
         is_final: whether judging again would find the same.
         failed: the names of the checks that failed, by exercise.
+        carried: by exercise, the parts with whose right solutions it has earned its points.
     """
 
     outputs: list[list[dict]]
@@ -51,6 +52,7 @@ class Verdict:
     seconds: dict[str, float] = field(default_factory=dict)
     is_final: bool = True
     failed: dict[str, list[str]] = field(default_factory=dict)
+    carried: dict[str, list[str]] = field(default_factory=dict)
 
 
 def steps(nb: NotebookNode) -> list[Step]:
@@ -62,11 +64,13 @@ def steps(nb: NotebookNode) -> list[Step]:
     ]
 
 
-def key(found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, Path]) -> str:
-    """Hash what a verdict depends on: the submission, the assignment, the checks, the versions."""
+def key(
+    found: list[Step], plan: Plan, assignment: Assignment, files: dict[str, Path], carries: bool
+) -> str:
+    """Hash what a verdict depends on: submission, assignment, checks, versions, the option."""
     own = [[step.name, step.source if is_students(step, plan) else ""] for step in found]
     digest = hashlib.sha256(json.dumps(own).encode())
-    digest.update(json.dumps([sys.version, versions(assignment)]).encode())
+    digest.update(json.dumps([sys.version, versions(assignment), carries]).encode())
     digest.update(json.dumps([[p.name, p.source, p.points] for p in plan.cells.values()]).encode())
     for name, path in sorted(files.items()):
         digest.update(os.fsencode(name) + b"\0" + hashlib.sha256(path.read_bytes()).digest())

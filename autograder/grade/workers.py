@@ -51,6 +51,7 @@ class Task:
     steps: list[Step]
     files: dict[str, bytes]
     inputs: int
+    carries: bool = True
 
 
 Result = tuple[Task, Verdict | Exception]
@@ -63,7 +64,7 @@ def run(task: Task) -> Verdict:
         for path, data in zip(files.values(), task.files.values(), strict=True):
             path.write_bytes(data)
         try:
-            return judge(task.assignment, task.plan, task.steps, files, task.inputs)
+            return judge(task.assignment, task.plan, task.steps, files, task.inputs, task.carries)
         finally:
             freeze()
 

@@ -20,6 +20,7 @@ from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireErr
 
 if TYPE_CHECKING:
     from autograder.remote.proxy import Proxy
+    from autograder.remote.references import Right
 
 _MALFORMED = (
     WireError,
@@ -45,6 +46,7 @@ class Channel:
         proxy: makes the stand-in for an object, from this channel and the object's number, name,
             kind and type.
         until: when all calls must be over, by time.monotonic.
+        right: answers what the child asks while it is called; by default it must not ask.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Channel:
         grace: float,
         proxy: "type[Proxy]",
         until: float = math.inf,
+        right: "Right | None" = None,
     ):
         self.ended: str | None = None  # why
         self.was_given_up = False  # another child would be as slow
@@ -63,6 +66,7 @@ class Channel:
         self._grace = grace
         self._proxy = proxy
         self.until = until
+        self._right = right
         self.methods: dict[tuple[str, str], str] = {}  # types of those met, by object and name
         self._leaves = Leaves()
         self._released: list[tuple[str, int]] = []
@@ -196,6 +200,11 @@ class Channel:
             self._process.deadline = time.monotonic() + PATIENCE * seconds + self._grace
             self._process.write(message)
             answer = read(self._process)
+            while answer is not None and "question" in answer.header:
+                if self._right is None:
+                    raise WireError("a question in place of an answer")
+                self._process.write(self._right.answer(answer))
+                answer = read(self._process)
             if answer is None:
                 raise EOFError
             self._leaves.update(answer, answer.header["leaves"], new=True)

@@ -31,9 +31,10 @@ _NUMBERS_AND_TEXTS = {*_SCALARS, type(None)}  # a list of a million of these is 
 _PLAIN = (*_SCALARS, Tensor, np.ndarray, np.generic, torch.dtype)
 _PACKAGE = str(Path(__file__).parents[1])
 _LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
+_REMOTE = str(Path(__file__).parents[1] / "remote")  # where right parts are asked for
 _NOT_STUDENT = (
     *(sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")),
-    *(__file__, enforcement.__file__, _LAUNCH),
+    *(__file__, enforcement.__file__, _LAUNCH, _REMOTE),
 )
 
 

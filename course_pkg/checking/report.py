@@ -45,6 +45,7 @@ class Report:
         self.outcomes = outcomes
         self.broken_parts: list[str] = []  # exercises below it that fail, though their parts pass
         self.breach: str | None = None  # what the solution uses although a rule forbids it
+        self.carried: str | None = None  # how it has earned points in spite of a wrong part
         self.hint: str | None = None  # where a student who is stuck finds one
 
     @property
@@ -84,7 +85,8 @@ class Report:
 
     @property
     def _notes(self) -> list[str]:
-        return [*([f"! {self.breach}"] if self.breach else []), *([self.hint] if self.hint else [])]
+        marked = [f"! {note}" for note in (self.carried, self.breach) if note]
+        return [*marked, *([self.hint] if self.hint else [])]
 
     @property
     def _found(self) -> str:

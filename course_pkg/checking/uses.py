@@ -61,6 +61,20 @@ def _breach(exercise: Exercise, code: "_Code") -> str | None:
     return None if code.interference is None else _sentence("The notebook", *code.interference)
 
 
+def names_used(name: str, sources: Sequence[str], given: Sequence[str] = ()) -> set[str]:
+    """List the names that a definition in a notebook uses, by itself or through others.
+
+    Args:
+        name: what is defined.
+        sources: the cells that the student wrote, in order.
+        given: the assignment's own cells.
+    """
+    if not is_readable(sources):
+        return set()
+    code = _code(tuple(sources), tuple(given))
+    return {used for statement, _ in code.reached_from(name) for used in code.read_by(statement)}
+
+
 def _is_in(path: str, modules: Sequence[str]) -> bool:
     return any(f"{path}.".startswith(f"{module}.") for module in modules)
 
@@ -123,6 +137,10 @@ class _Code:
                     is_definition = isinstance(statement, _SCOPES)
                     todo += [(used, not is_definition) for used in self._reads[id(statement)]]
         return list(found.values())
+
+    def read_by(self, statement: ast.stmt) -> set[str]:
+        """List the notebook's names that a statement reads."""
+        return self._reads[id(statement)]
 
     def paths(self, statement: ast.stmt) -> list[tuple[int, str]]:
         """List the full names that a statement uses, with their lines."""

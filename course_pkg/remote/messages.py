@@ -10,7 +10,7 @@ import json
 import math
 import operator
 import struct
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, deque, namedtuple
 from collections.abc import Callable
 from typing import Protocol
 
@@ -40,7 +40,7 @@ _LONG = 64  # bits from which an integer is sent as text
 _CHUNK = 1 << 20
 _LENGTHS = struct.Struct("!IQ")  # of the header and of the body
 _PLAIN = {bool, float, int, str, type(None)}  # what JSON holds as it is
-_CONTAINERS = {"list": list, "tuple": tuple, "dict": dict, "set": set}
+_CONTAINERS = {"list": list, "tuple": tuple, "dict": dict, "set": set, "deque": deque}
 _SUBCLASSES = {
     "OrderedDict": OrderedDict,
     "Size": torch.Size,
@@ -116,7 +116,7 @@ class Encoder:
         """
         if depth > DEPTH:
             raise WireError(f"containers nested more than {DEPTH} deep cannot be sent")
-        if isinstance(value, (list, tuple, dict, set)):
+        if isinstance(value, (list, tuple, dict, set, deque)):
             return self._container(value, depth)
         tree = self._refer(value)
         return self._scalar(value) if tree is None else tree
@@ -130,7 +130,7 @@ class Encoder:
         text = json.dumps({**header, "tensors": self._specs}).encode()
         if len(text) > HEADER_BYTES:
             raise WireError(f"more than {HEADER_BYTES >> 20} MB of text and lists cannot be sent")
-        return b"".join([_LENGTHS.pack(len(text), self._size), text, *self._parts])
+        return packed(text, *self._parts)
 
     def _container(self, value, depth: int) -> list:
         name = type(value).__name__
@@ -174,6 +174,8 @@ class Encoder:
                 return ["range", *map(_int_tree, (value.start, value.stop, value.step))]
             case torch.dtype():
                 return ["dtype", str(value).removeprefix("torch.")]
+            case torch.device(type="cpu"):
+                return ["device"]
             case torch.Generator():
                 self.generators.append(value)
                 return ["generator", self.tensor(value.get_state())]
@@ -192,7 +194,8 @@ class Decoder:
         WireError: the message is malformed.
     """
 
-    def __init__(self, header: bytes | bytearray, body: bytearray):
+    def __init__(self, header: bytearray, body: bytearray):
+        self.parts = header, body  # as they came, to be passed on
         try:
             self.header = json.loads(header.decode())
         except (ValueError, RecursionError):
@@ -283,13 +286,24 @@ def read(stream: Source) -> Decoder | None:
     Raises:
         WireError: what comes is not a message.
     """
+    found = read_bytes(stream)
+    return None if found is None else Decoder(*found)
+
+
+def read_bytes(stream: Source) -> tuple[bytearray, bytearray] | None:
+    """Read the header and the body of one message, and do not look into them; else as `read`."""
     lengths = _exactly(stream, _LENGTHS.size, or_nothing=True)
     if not lengths:
         return None
     header, body = _LENGTHS.unpack(lengths)
     if header > HEADER_BYTES or body > BODY_BYTES:
         raise WireError(f"a message of {header} + {body} bytes is too large")
-    return Decoder(_exactly(stream, header), _exactly(stream, body))
+    return _exactly(stream, header), _exactly(stream, body)
+
+
+def packed(header: bytes | bytearray, *body: bytes | bytearray) -> bytes:
+    """Put the header and the parts of the body of a message together, as they are sent."""
+    return b"".join([_LENGTHS.pack(len(header), sum(map(len, body))), header, *body])
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -463,5 +477,6 @@ _SCALARS: dict[str, Callable] = {
     "bytes": lambda decoder, number: decoder.tensor(number).numpy(force=True).tobytes(),
     "range": lambda decoder, *ends: _range(*map(_int, ends)),
     "dtype": lambda decoder, name: _dtype(name),
+    "device": lambda decoder: torch.device("cpu"),
     "generator": lambda decoder, number: decoder._generator(number),
 }

@@ -33,6 +33,7 @@ from course_pkg.checking.guard import Guarded, attempt, limits
 from course_pkg.checking.rules import Rule
 from course_pkg.remote.leaves import Leaves, equal
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
+from course_pkg.remote.parts import Offer, Wire, put_in_place
 
 
 def serve(address: str, namespace: dict) -> None:
@@ -64,10 +65,10 @@ def _answer(address: str, namespace: dict) -> None:
         os.dup2(nothing, descriptor)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
     torch.set_num_threads(1)
-    server = Server(namespace)
     with limits(), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         stream = connection.makefile("rb")
+        server = Server(namespace, Wire(stream, connection.sendall))
         while (request := read(stream)) is not None:
             connection.sendall(server.answer(request))
 
@@ -86,10 +87,12 @@ class Server:
 
     Args:
         namespace: the names that requests may ask for.
+        wire: where right parts are asked for.
     """
 
-    def __init__(self, namespace: dict):
+    def __init__(self, namespace: dict, wire: Wire):
         self.namespace = namespace
+        self.wire = wire
         self.count = 0
         self.objects: dict[int, Guarded] = {}
         self.graphs: dict[int, Graph] = {}
@@ -160,6 +163,8 @@ class Server:
         names, operators = request.header["rule"]
         self._rule.close()
         self._rule.enter_context(enforced(Rule(tuple(names), operators)))
+        offers = [Offer(*offer) for offer in request.header["right"]]
+        put_in_place(self.namespace, offers, self.wire)
         return {}
 
     def _get(self, request: Decoder, encoder: Encoder) -> dict:

@@ -1,4 +1,8 @@
-"""A submission of linear_attention with four mistakes, one of which other exercises suffer from."""
+"""A submission of linear_attention with four mistakes, from one of which others would suffer.
+
+TokenMixer, which uses delta_rule, and HybridDecoder, which uses TokenMixer, are right with a right
+one, and get their points.
+"""
 
 # What the right solution says, and what this one says instead.
 CHANGES = {
@@ -14,6 +18,4 @@ SCORES = {
     "discretise": round(2 * 3 / 11, 2),
     "rwkv_time_mixing": round(3 * 2 / 13, 2),
     "state_bytes": 1.25,
-    "TokenMixer": 4.24,  # all rules but "delta"
-    "HybridDecoder": 2.77,
 }

@@ -1,4 +1,7 @@
-"""A submission of llama with five mistakes, one of which another exercise suffers from."""
+"""A submission of llama with five mistakes, one of which another exercise would suffer from.
+
+MixtureOfExperts, which uses route_top_k, is right with a right one, and gets its points.
+"""
 
 # What the right solution says, and what this one says instead.
 CHANGES = {
@@ -15,6 +18,5 @@ SCORES = {
     "llama_parameters": 1.91,
     "route_top_k": 0,
     "load_balancing_loss": 0,
-    "MixtureOfExperts": 1.12,  # it routes by route_top_k
     "LoRA": 1.87,
 }

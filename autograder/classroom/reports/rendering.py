@@ -34,6 +34,7 @@ def page(classroom: Classroom, names: dict[str, dict[str, str]], server: str) ->
         classroom=classroom,
         described=described,
         mistakes=_mistakes(classroom, names),
+        carried=_carried(classroom),
         stuck=lost,
         empty=[g for g, names in lost if len(names) == len(classroom.exercises)],
         incidents=[g for g in classroom.graded if g.incidents],
@@ -64,6 +65,15 @@ def _mistakes(
     return sorted(((*mistake, who) for mistake, who in found.items()), key=lambda m: -len(m[3]))
 
 
+def _carried(classroom: Classroom) -> list[tuple[str, str, list[Graded]]]:
+    """List parts, what has earned its points with a right one of them, and whose."""
+    found: dict[tuple[str, str], list[Graded]] = {}
+    for graded in classroom.graded:
+        for exercise, parts in graded.carried.items():
+            found.setdefault((parts, exercise), []).append(graded)
+    return sorted(((*pair, who) for pair, who in found.items()), key=lambda c: -len(c[2]))
+
+
 def table(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -> str:
     """Make the table, as CSV: a row for each student of the class."""
     rows = []
@@ -83,6 +93,7 @@ def table(classroom: Classroom, names: dict[str, dict[str, str]], server: str) -
                 **graded.scores,
                 "stuck": "yes" if graded.student in stopped else "no",
                 "mistakes": "; ".join(mistakes),
+                "carried": "; ".join(f"{e} with {part}" for e, part in graded.carried.items()),
                 "incidents": "; ".join(sorted(graded.incidents)),
                 "seconds": graded.seconds,
                 "submitted_utc": graded.submitted,

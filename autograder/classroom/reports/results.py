@@ -20,6 +20,7 @@ from autograder.classroom.reports.errors import (
     NothingGraded,
     UnknownAssignment,
 )
+from autograder.grade.carry import carried_in
 from autograder.grade.submission import Course, Submission
 
 
@@ -43,6 +44,7 @@ class Graded:
         submitted: when, in UTC, if that is known.
         scores: by item; None while it has no score, like answers that wait for a grader.
         mistakes: the sentences of the known mistakes, by exercise.
+        carried: by exercise, with a right what it has earned its points.
         incidents: what went wrong beyond wrong results, in the words of diagnosis.py.
         reason: what the grader was told about it.
         seconds: what judging took, if the verdict is still there.
@@ -53,6 +55,7 @@ class Graded:
     submitted: datetime | None
     scores: dict[str, float | None]
     mistakes: dict[str, set[str]] = field(default_factory=dict)
+    carried: dict[str, str] = field(default_factory=dict)
     incidents: set[str] = field(default_factory=set)
     reason: str = ""
     seconds: float | None = None
@@ -240,6 +243,7 @@ def _read_notebook(
         nb = reads((folder / f"{assignment}.ipynb").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
+    graded.carried = carried_in(nb)
     names = {item.cell: item.name for item in items if item.is_exercise}
     for cell in nb.cells:
         name = names.get(cell.metadata.get("nbgrader", {}).get("grade_id"))

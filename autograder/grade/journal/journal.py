@@ -8,7 +8,7 @@ import contextlib
 import fcntl
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,6 +104,7 @@ class Journal:
         why: str,
         student: str | None = None,
         graded: str | None = None,
+        carried: Mapping[str, str] | None = None,
     ) -> None:
         """Write down what has just been changed here; what others change meanwhile is theirs.
 
@@ -112,6 +113,7 @@ class Journal:
             why: the reason.
             student: whose; None for everybody's.
             graded: the assignment that was graded, if one was; penalties may change in all.
+            carried: by exercise of it, with a right what it has earned its points.
         Raises:
             OSError: the file cannot be written.
             sqlalchemy.exc.SQLAlchemyError: the gradebook cannot be read.
@@ -119,7 +121,9 @@ class Journal:
         with self._alone() as file:
             for place, before, after in self._changes(gradebook, student):
                 if place.kind == LATE or (place.kind == BY_CHECKS and place.assignment == graded):
-                    self._write(file, place, before, after, get_username(), why)
+                    part = (carried or {}).get(place.exercise)
+                    also = f"; with a right {part} in place of the student's" if part else ""
+                    self._write(file, place, before, after, get_username(), why + also)
 
     def change(self, place: Place, after: float | None, why: str) -> None:
         """Write down what this account has made of one score; nothing if it is known.

@@ -10,6 +10,7 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
+from autograder.grade.carry import carried_in
 from autograder.grade.journal.journal import journal_of
 from autograder.grade.submission import Course
 
@@ -40,5 +41,11 @@ class NoteScores(NbGraderPreprocessor):
         names = resources["nbgrader"]
         with Gradebook(names["db_url"]) as gradebook:
             journal = journal_of(Course(Path(self.course)).work)
-            journal.note(gradebook, self.why, names["student"], graded=names["assignment"])
+            journal.note(
+                gradebook,
+                self.why,
+                names["student"],
+                graded=names["assignment"],
+                carried=carried_in(nb),
+            )
         return nb, resources
