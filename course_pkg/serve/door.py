@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -55,8 +56,8 @@ class Listener:
 class Door:
     """Let clients submit to an engine, and hand out the tokens of every step.
 
-    Whoever touches the engine holds `lock`: steps are made in another thread, so that clients can
-    come and go meanwhile.
+    Whoever touches the engine holds `lock`. Steps are made in a thread of their own: clients can
+    come and go meanwhile, and no step waits while requests are read.
 
     Args:
         engine: an `Engine` of serving.
@@ -70,6 +71,7 @@ class Door:
         self.metrics = Metrics(engine)
         self.listeners: dict[int, Listener] = {}
         self.lock, self.has_work = asyncio.Lock(), asyncio.Event()
+        self.stepping = ThreadPoolExecutor(1)
         self.answers = itertools.count()
         self.asking: set[Any] = set()  # those who serve a client's request
 
@@ -130,7 +132,7 @@ class Door:
             await self.has_work.wait()
             async with self.lock:
                 try:
-                    await loop.run_in_executor(None, self.engine.step)
+                    await loop.run_in_executor(self.stepping, self.engine.step)
                     self._hand_out(loop.time())
                 except Exception as error:
                     self._fail(error)
@@ -364,6 +366,7 @@ async def serve(
         await server.close_all_connections()
         await door.leave(list(door.listeners))
         steps.cancel()
+        door.stepping.shutdown()
 
 
 @contextmanager

@@ -138,9 +138,12 @@ class Limits(NamedTuple):
         """Turn a text into tokens, if it can be short enough."""
         given, longest = _bytes(text, name), max(map(len, tokenizer.tokens))
         if len(given) > longest * self.context:
-            exceeds = f"{len(given)} bytes exceed the context, {self.context} tokens"
-            raise Refused(f"{name}: {exceeds}", name)
-        return tokenizer.encode(given)
+            exceed = f"{len(given)} bytes exceed the context, {self.context} tokens"
+            raise Refused(f"{name}: {exceed}", name)
+        tokens = tokenizer.encode(given)
+        if len(tokens) >= self.context:
+            raise Refused(f"{name}: {len(tokens)} tokens exceed the context, {self.context}", name)
+        return tokens
 
     def demand_places(self, prompts: int, samples: int) -> None:
         """Demand that all samples may wait at once."""

@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import random
 import re
 import signal
+import string
 import subprocess
 import sys
 import time
@@ -21,12 +23,12 @@ from course_pkg.gpt import BPETokenizer
 from course_pkg.inference.models import shipped
 from course_pkg.inference.requests import Sampling
 from course_pkg.serve import background
-from course_pkg.serve.__main__ import engine_of, try_out
+from course_pkg.serve.__main__ import engine_of, main, try_out
 from course_pkg.serve.text import Writer
 from course_pkg.serving import Engine
 
 TEXT, CHAT, MODELS = "/v1/completions", "/v1/chat/completions", "/v1/models"
-BLOCKS, QUEUE = 96, 70
+BLOCKS, QUEUE, LENGTH = 96, 70, 12
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def said(model, tokenizer) -> dict[str, str]:
     """Give what an engine says to one who is alone."""
     prompts = ["## numpy.", "## torch."]
     tokens = [tokenizer.encode(prompt.encode()) for prompt in prompts]
-    outputs = Engine(model, BLOCKS, 4).generate(tokens, Sampling(24))
+    outputs = Engine(model, BLOCKS, 4).generate(tokens, Sampling(LENGTH))
     texts = [tokenizer.decode(output.tokens[0]).decode(errors="replace") for output in outputs]
     return dict(zip(prompts, texts, strict=True))
 
@@ -88,7 +90,7 @@ def others_are_served(address: str, engine: Engine, said: dict[str, str]) -> Ite
     """Somebody's stream goes on meanwhile, and somebody else's request is answered afterwards."""
     client = openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0, timeout=60)
     (beside, expected), (after, afterwards) = said.items()
-    settings = {"model": "draft", "max_tokens": 24, "temperature": 0}
+    settings = {"model": "draft", "max_tokens": LENGTH, "temperature": 0}
     stream = client.completions.create(prompt=beside, stream=True, **settings)
     text = next(stream).choices[0].text
     yield
@@ -102,6 +104,7 @@ def others_are_served(address: str, engine: Engine, said: dict[str, str]) -> Ite
     assert engine.scheduler.manager.allocator.available == BLOCKS
 
 
+LETTERS = "".join(random.Random(0).choices(string.ascii_lowercase, k=4000))
 DEEP = b"[" * 100_000
 SURROGATE = b'{"model": "draft", "max_tokens": 2, %s}'
 REFUSED = {
@@ -132,6 +135,7 @@ REFUSED = {
     "n 36 of 2": (TEXT, completion(n=36, prompt=["a", "b"]), "more than may ever wait"),
     "10^5 prompts": (TEXT, completion(prompt=["word " * 9] * 10**5), "more than may ever wait"),
     "10^6 words": (TEXT, completion(prompt="word " * 10**6), "bytes exceed the context"),
+    "70 words of 4000": (TEXT, completion(prompt=[LETTERS] * QUEUE), "tokens exceed the context"),
     "3000 letters": (TEXT, completion(prompt="qx" * 1500), "exceed the context"),
     "a long chat": (CHAT, chat(*[user("word " * 10)] * 999), "exceed the context"),
     # texts and tokens
@@ -245,7 +249,7 @@ SMALL = [1e-6, 1e-38, 1e-40, 1e-45, 1e-300, 5e-324]
 def test_a_small_temperature_takes_the_best_token(address, engine, said, temperature):
     prompt, best = next(iter(said.items()))
     with others_are_served(address, engine, said):
-        body = completion(prompt=prompt, max_tokens=24, temperature=temperature)
+        body = completion(prompt=prompt, max_tokens=LENGTH, temperature=temperature)
         _, _, given = ask(address, TEXT, body)
         assert json.loads(given)["choices"][0]["text"] == best
 
@@ -255,14 +259,14 @@ SAME = [
 ]  # fmt: skip
 HARMLESS = [
     {"top_k": -1}, {"top_k": 0}, {"top_k": 10**30}, {"min_p": 0}, {"repetition_penalty": 1.0},
-    {"ignore_eos": True}, {"ignore_eos": False}, {"min_tokens": 24}, {"logprobs": None},
+    {"ignore_eos": True}, {"ignore_eos": False}, {"min_tokens": LENGTH}, {"logprobs": None},
     {"logprobs": False}, {"user": "a"}, {"tool_choice": None, "echo": False, "best_of": 1},
     {"nonsense": None}, {"seed": 5, "store": True, "metadata": {"a": "b"}},
 ]  # fmt: skip
 
 
 def texts_of(address: str, **fields: object) -> list[str]:
-    status, _, body = ask(address, TEXT, completion(max_tokens=24, **fields))
+    status, _, body = ask(address, TEXT, completion(max_tokens=LENGTH, **fields))
     assert status == 200, body
     return [choice["text"] for choice in json.loads(body)["choices"]]
 
@@ -282,7 +286,7 @@ def test_what_changes_nothing_is_accepted(address, fields):
 
 def test_min_p_leaves_out_what_is_improbable(address, model, tokenizer):
     tokens, settings = tokenizer.encode(b"## numpy."), {"temperature": 1.5, "seed": 5}
-    drawn = Sampling(24, min_p=0.2, **settings)
+    drawn = Sampling(LENGTH, min_p=0.2, **settings)
     (output,) = Engine(model, BLOCKS, 4).generate([tokens], drawn)
     expected = tokenizer.decode(output.tokens[0]).decode(errors="replace")
     given = [texts_of(address, prompt=tokens, min_p=p, **settings) for p in (0.2, 0)]
@@ -291,9 +295,9 @@ def test_min_p_leaves_out_what_is_improbable(address, model, tokenizer):
 
 def test_a_stop_text_counts_after_min_tokens(address, model, tokenizer):
     prompt = tokenizer.encode(b"## numpy.")
-    (output,) = Engine(model, BLOCKS, 4).generate([prompt], Sampling(24))
+    (output,) = Engine(model, BLOCKS, 4).generate([prompt], Sampling(LENGTH))
     stop = tokenizer.decode(output.tokens[0])[:1].decode()
-    for least in (0, 1, 9, 24):
+    for least in (0, 1, 9, LENGTH):
         parts = output.tokens[0][:least], output.tokens[0][least:]
         early, late = (tokenizer.decode(part).decode() for part in parts)
         fields = {"prompt": prompt, "temperature": 0, "stop": stop, "min_tokens": least}
@@ -424,10 +428,10 @@ def test_what_is_no_notebook_is_told_in_one_sentence(tmp_path):
         engine_of(tmp_path / "other.ipynb")
 
 
-def test_the_unsolved_notebook_of_serving_is_told_what_is_missing():
+def test_the_unsolved_notebook_of_serving_is_told_what_is_missing(monkeypatch):
     notebook = ROOT / "notebooks" / "13_serving" / "13_serving.ipynb"
-    command = [sys.executable, "-m", "course_pkg.serve", "--notebook", str(notebook)]
-    given = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    monkeypatch.setattr(sys, "argv", ["serve", "--notebook", str(notebook)])
+    with pytest.raises(SystemExit) as caught:
+        main()
     told = f"{notebook}: its Engine cannot serve yet: ChunkedScheduler.__init__ is not written; "
-    assert given.returncode == 1 and not given.stdout
-    assert given.stderr == told + "write what it needs, then try again\n"
+    assert str(caught.value) == told + "write what it needs, then try again"
