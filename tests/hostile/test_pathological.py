@@ -6,8 +6,9 @@ import time
 
 import pytest
 from nbformat import from_dict
+from traitlets.config import PyFileConfigLoader
 
-from autograder.assignment import Assignment
+from autograder.assignment import ROOT, Assignment
 from autograder.bounded import OutOfTime, bounded_time
 from autograder.classroom import similar
 from autograder.classroom.reports import diagnosis, feedback, filters
@@ -91,6 +92,8 @@ PAGES = {
     "quotes": ("markdown2html", "> " * 5_000 + "a"),
     "formula": ("markdown2html", "$" + "{" * 5_000 + "}" * 5_000 + "$"),
     "output": ("clean_html", "<div>" * 4_900),
+    "colours": ("ansi2html", "\x1b[1ma" * 100_000),
+    "links": ("markdown2html", "[a](" * 20_000),
     "empty lines": ("highlight_code", "a" + "\n" * 300_000 + "b"),
     "stars": ("highlight_code", "*" * 100_000),
 }
@@ -103,6 +106,17 @@ def test_pages_show_as_it_is_what_takes_long(name, monkeypatch):
     begin = time.process_time()
     shown = getattr(filters, which)({"resources": {}}, text)
     assert isinstance(shown, str) and time.process_time() - begin < 5.0
+
+
+def test_the_pages_filters_are_ours():
+    """nbconvert's are not bounded; what else its templates call is linear in a text's length."""
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT)).load_config()
+    bounded = {which for which, _ in PAGES.values()} | {"strip_files_prefix"}
+    assert config.HTMLExporter.filters == {
+        name: f"{filters.__name__}.{name}" for name in sorted(bounded)
+    }
+    brackets = "[a](" * 100_000
+    assert filters.strip_files_prefix(brackets) == brackets
 
 
 def test_a_page_has_a_bound_for_all_that_it_shows(monkeypatch):
