@@ -97,7 +97,11 @@ c.Export.course = c.Table.course = str(root)
 # notebook are part of the page. Nothing in it that a student has written can run a script.
 reports = "autograder.classroom.reports"
 c.HTMLExporter.filters = {
-    name: f"{reports}.filters.{name}" for name in ("markdown2html", "clean_html", "highlight_code")
+    name: f"{reports}.filters.{name}"
+    for name in (
+        *("markdown2html", "clean_html", "highlight_code"),
+        *("ansi2html", "strip_files_prefix"),
+    )
 }
 c.HTMLExporter.sanitize_html = True
 c.HTMLExporter.preprocessors = [f"{reports}.shown.OnlyWhatIsShown"]

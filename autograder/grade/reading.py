@@ -63,9 +63,9 @@ def read(data: bytes) -> Notebook:
     try:
         with _uncollected():
             found, end = json.JSONDecoder(object_hook=_without_outputs).raw_decode(text)
+        cells = _cells(found)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"the notebook is not JSON: {error!s:.100}") from None
-    cells = _cells(found)
     if cells is None:
         raise Unreadable("the file is not a notebook")
     doubts = ["there is text below the notebook's end"] if text[end:].strip(_SPACE) else []

@@ -11,7 +11,7 @@ import torch
 
 def do_not_compile() -> None:
     """Let torch.compile do nothing in this process."""
-    torch.compile = _compile  # type: ignore[assignment]
+    torch.compile = _compile
 
 
 def _compile(model: Callable | None = None, **options: Any) -> Callable:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from jinja2 import pass_context
 from jinja2.runtime import Context
 from markupsafe import escape
-from nbconvert.filters import Highlight2HTML
+from nbconvert import filters
 
 from autograder.bounded import bounded_time
 from autograder.classroom.reports import formulas, safety
@@ -35,7 +35,18 @@ def highlight_code(
     context: Context, source: str, language: str | None = None, metadata: dict | None = None
 ) -> str:
     """Colour code."""
-    return _bounded(context, Highlight2HTML(pygments_lexer="ipython3"), source)
+    return _bounded(context, filters.Highlight2HTML(pygments_lexer="ipython3"), source)
+
+
+@pass_context
+def ansi2html(context: Context, text: str) -> str:
+    """Colour what a cell has printed."""
+    return _bounded(context, filters.ansi2html, text)
+
+
+def strip_files_prefix(text: str) -> str:
+    """Leave a text as it is, in place of nbconvert's filter: no link leads to files here."""
+    return text
 
 
 def _bounded(context: Context, render: Callable[[str], str], text: str | bytes) -> str:

@@ -68,6 +68,7 @@ def test_too_many_parts(monkeypatch):
         (b'{"cells": null}', "not a notebook"),
         (b'{"cells": {"a": 1}}', "not a notebook"),
         (b'{"worksheets": [', "not JSON"),
+        (b'{"worksheets": [' * 5000 + b"]}" * 5000, "not JSON"),
         (b"\x00\x01\x02", "not JSON"),
     ],
 )
