@@ -159,6 +159,16 @@ def test_no_other_exercise_gives_the_answer_in_its_place():
 
 
 @needs_sandbox
+def test_a_class_that_only_derives_from_a_right_one_earns_nothing(monkeypatch):
+    derived = "class PrefixCache(BlockAllocator):\n    more = 1\n"
+    changes = {"BlockAllocator": UNSOLVED, "PrefixCache": ("", derived)}
+    verdict = judged("12_paged_attention", [*changes], changes)
+    assert set(verdict.points.values()) == {0.0} and verdict.carried == {}
+    monkeypatch.setattr(judge, "is_borrowed", lambda *about: False)  # the reason is no other one
+    assert judged("12_paged_attention", [*changes], changes).points["check_PrefixCache"] > 0
+
+
+@needs_sandbox
 def test_a_right_answer_that_code_gets_is_no_answer_of_its_own():
     """LSTM keeps the right lstm_step that it is given, where it hopes to find it again."""
     thief = """
@@ -188,13 +198,12 @@ class LSTM(nn.Module):
     [
         "lstm_step(*[torch.zeros(2)] * 5)",
         "lstm_step(object(), print, [[]], range(3), None)",
-        "[lstm_step(torch.zeros(9, 9), *[torch.zeros(9)] * 4) for _ in range(10**9)]",
-        "while True: lstm_step(*[torch.zeros(1, 1)] * 2, *[torch.zeros(1, 1)] * 3)",
+        "while True: lstm_step(*[torch.zeros(1, 1)] * 3, torch.zeros(4, 2), torch.zeros(4))",
         "lstm_step(*[torch.zeros(4000, 4000)] * 5)",
         "(lambda f: f(f))(lambda f: [lstm_step, f(f)])",
         "import os; os._exit(1)",
     ],
-    ids=["shapes", "objects", "a flood", "without end", "large", "recursion", "the process ends"],
+    ids=["shapes", "objects", "a flood", "large", "recursion", "the process ends"],
 )
 def test_hostile_calls_of_a_right_part_cost_their_own_points(act):
     step = ("super().__init__()", f"super().__init__()\n        {act}")
