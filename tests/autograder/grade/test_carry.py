@@ -7,14 +7,16 @@ import pytest
 
 from autograder.assignment import Assignment, assignments
 from autograder.grade import judge
-from autograder.grade.carry import below, needed_for, wrong_parts
+from autograder.grade.carry import below, is_borrowed, needed_for, wrong_parts
 from autograder.grade.judge import Bounds, Judging
 from autograder.grade.plan import Plan
 from autograder.grade.submission import Course
 from autograder.grade.verdict import Step, Verdict
+from autograder.hidden import load_hidden
 from autograder.remote.references import Right
+from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, find
-from course_pkg.checking.report import WIDTH
+from course_pkg.checking.report import WIDTH, Outcome, Report
 from tests import course as toolbox
 from tests.course import needs_sandbox
 
@@ -158,14 +160,20 @@ def test_no_other_exercise_gives_the_answer_in_its_place():
     assert set(verdict.points.values()) == {0.0} and verdict.carried == {}
 
 
-@needs_sandbox
-def test_a_class_that_only_derives_from_a_right_one_earns_nothing(monkeypatch):
-    derived = "class PrefixCache(BlockAllocator):\n    more = 1\n"
-    changes = {"BlockAllocator": UNSOLVED, "PrefixCache": ("", derived)}
-    verdict = judged("12_paged_attention", [*changes], changes)
-    assert set(verdict.points.values()) == {0.0} and verdict.carried == {}
-    monkeypatch.setattr(judge, "is_borrowed", lambda *about: False)  # the reason is no other one
-    assert judged("12_paged_attention", [*changes], changes).points["check_PrefixCache"] > 0
+def test_what_a_right_part_passes_in_its_place_is_not_the_students():
+    """A class that only derives from a right one passes that much."""
+    exercise = find("PreemptingScheduler")
+    load_hidden(exercise)
+
+    def report(names: set[str]) -> Report:
+        checks = CHECKS[exercise].items()
+        found = {name: None if name in names else Failure("It is wrong.") for name, _ in checks}
+        return Report(exercise, [Outcome(check, found[name], None) for name, check in checks])
+
+    assert is_borrowed(report({"copies_stay", "enters_as_a_group"}), ["Scheduler"])
+    assert not is_borrowed(report({"copies_stay"}), [])
+    others = set(CHECKS[exercise]) - {"copies_stay", "enters_as_a_group", "places_for_forks"}
+    assert not is_borrowed(report({"copies_stay", *others}), ["Scheduler"])
 
 
 @needs_sandbox
