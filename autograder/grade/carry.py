@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from nbformat import NotebookNode
 from torch import nn
 
+from autograder.hidden import load_hidden, passed, unearned
 from course_pkg.checking.failure import Failure
+from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import Report
+from course_pkg.checking.runner import run
 from course_pkg.checking.uses import names_used
 from course_pkg.remote.messages import WireError
 
@@ -102,6 +105,26 @@ def merged(first: Report, again: Report) -> Report:
     ]
     better = Report(first.exercise, found)
     return better if better.share > first.share else first
+
+
+def is_borrowed(report: Report, parts: list[str]) -> bool:
+    """Tell whether a solution passes no more than right parts do in its place.
+
+    A class that only derives from one does so, and so does what only calls one, or nothing at all:
+    that is not the student's.
+    """
+    exercise = report.exercise
+    free = unearned(exercise).union(*(_alone(exercise, part) for part in parts))
+    return passed(report) <= free
+
+
+@functools.cache
+def _alone(exercise: Exercise, part: str) -> frozenset[str]:
+    """Name the checks of an exercise that the reference of another one passes in its place."""
+    reference = getattr(importlib.import_module(f"course_pkg.{exercise.module}"), part)
+    load_hidden(exercise)
+    report = run(exercise, Guarded(reference, exercise.name), hidden=True)
+    return frozenset(passed(report))
 
 
 def _is_of_the_wire(failure: Failure | None) -> bool:

@@ -15,7 +15,7 @@ from nbformat import from_dict
 from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
-from autograder.grade.carry import Carried, merged, needed_for, wrong_parts
+from autograder.grade.carry import Carried, is_borrowed, merged, needed_for, wrong_parts
 from autograder.grade.errors import KernelDied
 from autograder.grade.kernel import GRACE, SHORTEST, Kernel, start
 from autograder.grade.plan import Plan, Planned
@@ -352,7 +352,7 @@ class Judging:
                 solutions.bound(EXPLAINING)
                 suspect = _explain(again, run(exercise, proxy, hidden=True), self.inputs)
         again = merged(report, again)
-        if again is report:
+        if again is report or is_borrowed(again, parts):
             return None
         self._suspect(planned, suspect)
         return Carried(again, parts)

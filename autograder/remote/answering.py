@@ -124,6 +124,7 @@ class _Call:
             if number not in message.header["inputs"] and not _is_equal(tensor, old)
         ]
         random = torch.get_rng_state()
+        own = {} if self._module is None else attributes(self._module)
         return encoder.message(
             {
                 "value": value,
@@ -131,9 +132,7 @@ class _Call:
                 "states": states,
                 "new": [type(one).__name__ for one in self._objects[self._given :]],
                 "changed": changed,
-                "attributes": encoder.value(
-                    attributes(self._module) if self._module is not None else {}
-                ),
+                "attributes": encoder.value(own),
                 "generators": [encoder.tensor(g.get_state()) for g in message.generators],
                 "random": None if torch.equal(random, self._random) else encoder.tensor(random),
             }
