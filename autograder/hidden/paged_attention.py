@@ -67,7 +67,7 @@ def errors_leave_no_trace(allocators, case):
     allocator.free(second)
     case.raises(ValueError, lambda: allocator.share(second), "an unused block is shared")
     case.raises(ValueError, lambda: allocator.free(second), "an unused block is freed")
-    counts = references(case, allocator)
+    counts = references(allocator)
     found = [counts[first], counts[second], sum(counts), allocator.available]
     same(case, found, [1, 0, 1, 2], "users of two blocks, of all, and free blocks")
     for _ in range(2):
@@ -330,7 +330,7 @@ def one_name_one_block(caches, case):
     cache.register(owned[1], "x")
     seen = [look_up(cache, name) for name in "abx"]
     cache.free(other)
-    users = references(case, cache)
+    users = references(cache)
     seen += [cache.available, *(users[block] for block in (*owned, other))]
     what = "a, b and x when another block is named a and b is also named x; "
     what += "available when the second a is freed; users of three blocks"
@@ -391,7 +391,7 @@ def end_of_the_chain_first(managers, case):
     manager.close(2)
     manager.open(3, [9] * 6)
     grown(manager, 3, 6)
-    users = references(case, manager.allocator)
+    users = references(manager.allocator)
     seen += [number(manager.open(4, text), "open"), *sorted(users)]
     what = "tokens found after the end was evicted, after more was, and users of all blocks before"
     same(case, seen, [4, 2, 0, 1, 1, 1], what)
@@ -430,7 +430,7 @@ def gap(managers, case):
     manager.open(2, [9] * 9)
     grown(manager, 2, 8)  # evicts the first two blocks; the third is in use
     seen = [number(manager.open(3, text), "open"), len(lists(manager, 3)[0])]
-    seen += sorted(references(case, manager.allocator))
+    seen += sorted(references(manager.allocator))
     what = "tokens found behind a gap, blocks of the sequence, users of all blocks"
     same(case, seen, [0, 0, 1, 1, 1, 1, 1, 1, 1], what)
     case.raises(OutOfBlocks, lambda: manager.grow(3, 1), "no block is left")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from course_pkg.checking.failure import Failure
+from course_pkg.checking.failure import Failure, odd
 
 Program = tuple[tuple, list[tuple]]  # settings, and calls: (method, *arguments)
 LONGEST = 60  # characters of a value in a message
@@ -69,6 +69,7 @@ def drawn(draw: Callable[[], tuple], driver: Any, count: int) -> list[tuple]:
         with contextlib.suppress(Nonsense):
             _tried(functools.partial(getattr(driver, method), *copy.deepcopy(arguments)))
             calls.append((method, *arguments))
+            driver.look()
     return calls
 
 
@@ -113,8 +114,11 @@ def _tried(action: Callable[[], object]) -> object:
         if not failure.kinds:  # too slow, not implemented, or not of the right kind
             raise
         return {"raised": [*failure.kinds], "message": failure.message}
-    except (LookupError, ValueError, RuntimeError) as error:  # of an oracle
-        return {"raised": [kind.__name__ for kind in type(error).__mro__], "message": str(error)}
+    except Nonsense:
+        raise
+    except Exception as error:  # an oracle's, or a student's result is odd
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        return {"raised": kinds, "message": odd(error).message}
 
 
 def _raised(shown: Any) -> bool:
