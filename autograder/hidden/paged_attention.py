@@ -7,16 +7,29 @@ import torch
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import check
 from course_pkg.checks.paged_attention import (
+    Lending,
+    Managing,
+    Mapping,
+    PlainCache,
+    PlainManager,
+    PlainMemory,
+    PlainTable,
+    Remembering,
+    Storing,
     attended,
     cache_of,
+    compare,
     compare_copies,
     compare_names,
     compare_scenes,
     filled,
     found_among,
     grown,
+    lending,
     lists,
     look_up,
+    managing,
+    mapping,
     merge_inputs,
     merged,
     named,
@@ -24,9 +37,12 @@ from course_pkg.checks.paged_attention import (
     numbers,
     paged_inputs,
     part,
+    random_programs,
     references,
+    remembering,
     same,
     scene,
+    storing,
     table_of,
 )
 from course_pkg.inference.requests import OutOfBlocks
@@ -92,6 +108,14 @@ def again_and_again(allocators, case):
     same(case, seen, expected, "available blocks after each step")
 
 
+@check(BlockAllocator, weight=2, see="Who uses a block")
+def long_programs(allocators, case):
+    """counts users and blocks in eight long programs as a plain model does"""
+    settings = [(2 + n % 6,) for n in range(8)]
+    drawn = random_programs(case, PlainCache, Lending, lending, settings, 40)
+    compare(allocators, PlainCache, Lending, drawn)
+
+
 @check(BlockTable, weight=2, see="A sequence that ends on a border")
 def refuses(tables, case):
     """refuses too many or too few blocks and positions that it does not have"""
@@ -125,6 +149,14 @@ def parent_grows_on(tables, case):
     second.append(4, [46])
     same(case, numbers(child.blocks, "blocks"), order, "blocks of the first fork")
     same(case, numbers(second.blocks, "blocks")[-1:], [46], "last block of the second fork")
+
+
+@check(BlockTable, weight=2, see="The page table of a sequence")
+def long_programs(tables, case):
+    """maps positions to slots in six long programs as a plain model does"""
+    settings = [(1 + n % 5,) for n in range(6)]
+    drawn = random_programs(case, PlainTable, Mapping, mapping, settings, 25)
+    compare(tables, PlainTable, Mapping, drawn)
 
 
 @check(PagedKVCache, weight=2, see="Keys and values in blocks")
@@ -164,6 +196,14 @@ def copies_in_order(caches, case):
         keys, values = case.unpack(cache.gather(1, [block], 3), "K", "V")
         case.equal(keys, K[:3], "K of a copy")
         case.equal(values, V[:3], "V of a copy")
+
+
+@check(PagedKVCache, weight=2, see="Keys and values in blocks")
+def long_programs(caches, case):
+    """holds what was written last in six long programs; what was gathered is a copy"""
+    settings = [(1 + n % 3, 3 + n % 3, 1 + n % 4) for n in range(6)]
+    drawn = random_programs(case, PlainMemory, Storing, storing, settings, 25)
+    compare(caches, PlainMemory, Storing, drawn)
 
 
 @check(online_softmax_merge, weight=2, see="A set without keys")
@@ -354,6 +394,14 @@ def one_name_one_block(caches, case):
     same(case, [look_up(cache, "y")], [another], "y, the name of a block with two users")
 
 
+@check(PrefixCache, weight=2, see="Found or idle, never both")
+def long_programs(caches, case):
+    """finds, forgets and hands out in twelve long programs as a plain model does"""
+    settings = [(2 + n % 5,) for n in range(12)]
+    drawn = random_programs(case, PlainCache, Remembering, remembering, settings, 50)
+    compare(caches, PlainCache, Remembering, drawn)
+
+
 @check(BlockManager, weight=2, see="Fork, and copy only what is written")
 def fork_of_a_fork(managers, case):
     """copies for two of three that share a block, and for none at a border"""
@@ -435,3 +483,11 @@ def gap(managers, case):
     same(case, seen, [0, 0, 1, 1, 1, 1, 1, 1, 1], what)
     case.raises(OutOfBlocks, lambda: manager.grow(3, 1), "no block is left")
     same(case, [len(lists(manager, 3)[0])], [0], "blocks after the error")
+
+
+@check(BlockManager, weight=2, see="Blocks for every sequence")
+def long_programs(managers, case):
+    """shares, copies and gives back blocks in sixteen long programs as a plain model does"""
+    settings = [(3 + n % 8, 1 + n % 4) for n in range(16)]
+    drawn = random_programs(case, PlainManager, Managing, managing, settings, 40)
+    compare(managers, PlainManager, Managing, drawn)

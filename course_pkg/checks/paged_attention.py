@@ -348,8 +348,8 @@ def counts_users(allocators, case):
 
 @check(BlockAllocator, weight=2, see="Who uses a block")
 def programs(allocators, case):
-    """counts users and blocks in twelve random programs as a plain model does"""
-    settings = [(1 + n % 4,) for n in range(12)]
+    """counts users and blocks in eight random programs as a plain model does"""
+    settings = [(1 + n % 4,) for n in range(8)]
     drawn = random_programs(case, PlainCache, Lending, lending, settings, 10)
     compare(allocators, PlainCache, Lending, drawn)
 
@@ -503,8 +503,8 @@ def mapping(case: Case, oracle_driver: Mapping) -> tuple:
 
 @check(BlockTable, weight=2, see="The page table of a sequence")
 def programs(tables, case):
-    """maps positions to slots in ten random programs, forks included, as a plain model does"""
-    settings = [(1 + n % 4,) for n in range(10)]
+    """maps positions to slots in six random programs, forks included, as a plain model does"""
+    settings = [(1 + n % 4,) for n in range(6)]
     drawn = random_programs(case, PlainTable, Mapping, mapping, settings, 8)
     compare(tables, PlainTable, Mapping, drawn)
 
@@ -664,8 +664,8 @@ def storing(case: Case, oracle_driver: Storing) -> tuple:
 
 @check(PagedKVCache, weight=2, see="Keys and values in blocks")
 def programs(caches, case):
-    """holds what was written last in eight random programs; what was gathered is a copy"""
-    settings = [(2, 3, 1 + n % 4) for n in range(8)]
+    """holds what was written last in six random programs; what was gathered is a copy"""
+    settings = [(2, 3, 1 + n % 4) for n in range(6)]
     drawn = random_programs(case, PlainMemory, Storing, storing, settings, 8)
     compare(caches, PlainMemory, Storing, drawn)
 
@@ -951,8 +951,8 @@ def lists_idle(caches, case):
 
 @check(PrefixCache, weight=2, see="Found or idle, never both")
 def programs(caches, case):
-    """finds, forgets and hands out in sixteen random programs as a plain model does"""
-    settings = [(1 + n % 4,) for n in range(16)]
+    """finds, forgets and hands out in ten random programs as a plain model does"""
+    settings = [(1 + n % 4,) for n in range(10)]
     drawn = random_programs(case, PlainCache, Remembering, remembering, settings, 14)
     compare(caches, PlainCache, Remembering, drawn)
 
@@ -1288,7 +1288,7 @@ def comes_back(managers, case):
 
 @check(BlockManager, weight=2, see="Blocks for every sequence")
 def programs(managers, case):
-    """shares, copies and gives back blocks in sixteen random programs as a plain model does"""
-    settings = [(3 + n % 4, 1 + n % 3) for n in range(16)]
+    """shares, copies and gives back blocks in ten random programs as a plain model does"""
+    settings = [(3 + n % 4, 1 + n % 3) for n in range(10)]
     drawn = random_programs(case, PlainManager, Managing, managing, settings, 12)
     compare(managers, PlainManager, Managing, drawn)
