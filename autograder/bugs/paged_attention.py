@@ -497,6 +497,25 @@ def sum_itself(Y_a, s_a, Y_b, s_b):
     return Y, s.exp()
 
 
+@bug(online_softmax_merge, "the gradient of a set without keys is NaN", told_by="yours is nan")
+def empty_sends_nan(Y_a, s_a, Y_b, s_b):
+    top = torch.maximum(s_a, s_b).clamp(min=torch.finfo(s_a.dtype).min)
+    w_a, w_b = torch.exp(s_a - top), torch.exp(s_b - top)
+    total = w_a + w_b
+    Y = (w_a[..., None] * Y_a + w_b[..., None] * Y_b) / total.clamp(min=1)[..., None]
+    return Y, top + torch.log(total)
+
+
+@bug(online_softmax_merge, "no gradient goes back to s: the weights are detached")
+def weights_detached(Y_a, s_a, Y_b, s_b):
+    with torch.no_grad():
+        top = torch.maximum(s_a, s_b).clamp(min=torch.finfo(s_a.dtype).min)
+        w_a, w_b = (torch.exp(s - top) for s in (s_a, s_b))
+        some = (w_a + w_b).clamp(min=1)
+    Y = ((w_a / some)[..., None] * Y_a) + ((w_b / some)[..., None] * Y_b)
+    return Y, online_softmax_merge(Y_a, s_a, Y_b, s_b)[1]
+
+
 def attention_with(Q, K, V, tables, lengths, **changed):
     """Attention over gathered blocks, with one thing done in another way."""
     B, T, H, D_h = Q.shape

@@ -487,7 +487,7 @@ def gap(managers, case):
 
 @check(BlockManager, weight=2, see="Blocks for every sequence")
 def long_programs(managers, case):
-    """shares, copies and gives back blocks in sixteen long programs as a plain model does"""
-    settings = [(3 + n % 8, 1 + n % 4) for n in range(16)]
-    drawn = random_programs(case, PlainManager, Managing, managing, settings, 40)
+    """shares, copies and gives back blocks in ten long programs as a plain model does"""
+    settings = [(3 + n % 8, 1 + n % 4) for n in range(10)]
+    drawn = random_programs(case, PlainManager, Managing, managing, settings, 30)
     compare(managers, PlainManager, Managing, drawn)

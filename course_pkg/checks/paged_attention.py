@@ -719,6 +719,26 @@ def empty_part(merge, case):
         case.equal(given[1], s, "s")
 
 
+@check(online_softmax_merge, see="A set without keys")
+def gradients(merge, case):
+    """sends back the gradients of one softmax over both sets, and 0 to the s of empty ones"""
+    s_a, s_b = torch.tensor([[-math.inf, -math.inf, 1, 0.5], [-math.inf, 2, -math.inf, 3]]).double()
+    Y_a, Y_b = (case.randn(4, 3) * (s > -math.inf)[:, None] for s in (s_a, s_b))
+    leaves = [X.requires_grad_() for X in (Y_a, s_a, Y_b, s_b)]
+    Y, s = case.unpack(merge(*leaves), "Y", "s")
+    G, g = case.randn(4, 3), case.randn(4)
+    case.trains(Y, "Y")
+    case.trains(s, "s")
+    ((Y * G).sum() + (s * g)[1:].sum()).backward()
+    weights = torch.softmax(torch.stack([s_a, s_b]).detach(), dim=0)
+    weights[:, 0] = 0
+    Y = weights[0][:, None] * Y_a.detach() + weights[1][:, None] * Y_b.detach()
+    for name, own, w, X in (("s_a", s_a, weights[0], Y_a), ("s_b", s_b, weights[1], Y_b)):
+        case.gradient(own, w * (g + ((X.detach() - Y) * G).sum(-1)), name)
+    for name, X, w in (("Y_a", Y_a, weights[0]), ("Y_b", Y_b, weights[1])):
+        case.equal(X.grad[1:], w[1:, None] * G[1:], f"gradient of {name}, where a set has keys")
+
+
 def paged_inputs(case: Case, B: int, T: int, H: int, G: int, lengths: list[int]) -> tuple:
     """Draw queries, and keys and values whose blocks of 3 slots lie in no order."""
     S, D_h = 3, 5
