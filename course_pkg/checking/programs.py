@@ -60,7 +60,7 @@ def played(driver: Any, calls: list[tuple]) -> list[Step]:
     return steps
 
 
-def drawn(draw: Callable[[], tuple], driver: Any, count: int) -> list[tuple]:
+def draw_calls(draw: Callable[[], tuple], driver: Any, count: int) -> list[tuple]:
     """Draw calls until there are `count` that make sense to the driver of an oracle."""
     calls: list[tuple] = []
     while len(calls) < count:
@@ -97,7 +97,7 @@ def follow(student: object, oracle: type, play: Callable, driver: type, programs
         return
     marks = json.dumps([each and each[::2] for each in found], default=str)
     mark = hashlib.sha256(marks.encode()).digest()
-    first = next(n for n, each in enumerate(found) if each)
+    _, first = min((each[0], n) for n, each in enumerate(found) if each)
     (settings, calls), text = _shortest(programs[first], found[first], differences)
     told = [_words(getattr(driver, method), arguments) for method, *arguments in calls]
     text = f"{_words(driver, settings)}: {'; '.join(told) or 'nothing is called'}.\n{text}"

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import describe
-from course_pkg.checking.programs import Nonsense, Program, drawn, follow, played
+from course_pkg.checking.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import made, together
 from course_pkg.checks.gpt import continued, forbidden, gpt_pair
@@ -161,7 +161,7 @@ def compare_programs(case: Case, caches, capacities: list[int], count: int) -> N
                 return ("truncate", int(case.integers(-1, driver.cache.length + 2, 1)))
             return ("append", case.integers(10, 100, int(case.integers(1, 5, 1))).tolist())
 
-        programs.append(((capacity,), drawn(draw, driver, count)))
+        programs.append(((capacity,), draw_calls(draw, driver, count)))
     follow(caches, PlainPieces, play, Keeping, programs)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from course_pkg.checking.failure import Failure, NotImplementedYet
 from course_pkg.checking.guard import Guarded
-from course_pkg.checking.programs import Nonsense, drawn, follow, played
+from course_pkg.checking.programs import Nonsense, draw_calls, follow, played
 
 
 class Shelf:
@@ -66,7 +66,7 @@ def told(shelf, programs=PROGRAMS):
 def test_only_calls_that_make_sense_are_drawn():
     drawing = iter([("take",), ("put", [1]), ("put", [2, 3]), ("take",), ("take",), ("put", [4])])
     calls = [("put", [1]), ("put", [2, 3]), ("take",), ("put", [4])]  # the second one raises
-    assert drawn(lambda: next(drawing), Driver(Oracle, 2), 4) == calls
+    assert draw_calls(lambda: next(drawing), Driver(Oracle, 2), 4) == calls
 
 
 def test_right_ones_pass():
