@@ -80,6 +80,9 @@ def truncates(cache, case):
     demand_kept(case, ours, [first, kept, third], "after truncate and append")
 
 
+OFFSETS = torch.arange(12, dtype=torch.float64).reshape(2, 3, 1, 2) / 16
+
+
 class PlainPieces:
     """What KVCache does, with a tensor for each position."""
 
@@ -118,8 +121,7 @@ class Keeping:
         """append {0}"""
         if not values:
             raise Nonsense
-        offsets = torch.arange(12, dtype=torch.float64).reshape(2, 3, 1, 2) / 16
-        K = torch.tensor(values)[:, None] + offsets
+        K = torch.tensor(values)[:, None] + OFFSETS
         self.cache.append(K, -K)
         K.zero_()
 
@@ -137,11 +139,11 @@ def first_numbers(K: object) -> object:
     """Give what was appended at each position, or all numbers of one where they do not fit."""
     if not isinstance(K, Tensor) or K.dim() != 4 or (*K.shape[:2], K.shape[3]) != (2, 3, 2):
         return describe(K)
-    values = []
-    for piece in K.unbind(2):
-        is_plain = torch.equal(piece - piece[0, 0, 0], torch.arange(12).reshape(2, 3, 2) / 16)
-        values.append(int(piece[0, 0, 0]) if is_plain else piece.flatten().tolist())
-    return values
+    first = K[0, 0, :, 0]
+    is_plain = (K - first[:, None] == OFFSETS).all(3).all(1).all(0)
+    whole = K.permute(2, 0, 1, 3).flatten(1).tolist() if not is_plain.all() else first.tolist()
+    rows = zip(first.tolist(), is_plain.tolist(), whole, strict=True)
+    return [int(number) if plain else row for number, plain, row in rows]
 
 
 @together
