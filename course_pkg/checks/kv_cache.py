@@ -123,7 +123,6 @@ class Keeping:
             raise Nonsense
         K = torch.tensor(values)[:, None] + OFFSETS
         self.cache.append(K, -K)
-        K.zero_()
 
     def truncate(self, length: int) -> None:
         """truncate to {0}"""
@@ -136,14 +135,13 @@ class Keeping:
 
 
 def first_numbers(K: object) -> object:
-    """Give what was appended at each position, or all numbers of one where they do not fit."""
+    """Give what was appended at each position, and "?" where its numbers do not fit together."""
     if not isinstance(K, Tensor) or K.dim() != 4 or (*K.shape[:2], K.shape[3]) != (2, 3, 2):
         return describe(K)
     first = K[0, 0, :, 0]
     is_plain = (K - first[:, None] == OFFSETS).all(3).all(1).all(0)
-    whole = K.permute(2, 0, 1, 3).flatten(1).tolist() if not is_plain.all() else first.tolist()
-    rows = zip(first.tolist(), is_plain.tolist(), whole, strict=True)
-    return [int(number) if plain else row for number, plain, row in rows]
+    rows = zip(first.tolist(), is_plain.tolist(), strict=True)
+    return [int(number) if plain else "?" for number, plain in rows]
 
 
 @together

@@ -638,14 +638,12 @@ class Storing:
 
 
 def first_numbers(rows: Tensor) -> list:
-    """Give the first number of each row that counts up from it or holds zeros, and others whole."""
+    """Give the first number of each row that counts up from it or holds zeros, "?" for others."""
     first = rows[:, 0, 0]
     counting = torch.arange(6).reshape(2, 3) * (rows != 0).any(-1).any(-1)[:, None, None]
     is_plain = (rows == first[:, None, None] + counting).flatten(1).all(1)
-    if is_plain.all():
-        return first.tolist()
-    pairs = zip(rows.tolist(), is_plain.tolist(), strict=True)
-    return [row[0][0] if plain else row for row, plain in pairs]
+    pairs = zip(first.tolist(), is_plain.tolist(), strict=True)
+    return [int(number) if plain else "?" for number, plain in pairs]
 
 
 def storing(case: Case, oracle_driver: Storing) -> tuple:
