@@ -330,6 +330,22 @@ class MaskWithoutPast(Varied):
         return torch.ones(T, N, dtype=torch.bool).tril()
 
 
+@bug(
+    CachedAttention,
+    "a mask is kept for each number of new positions, whatever the past is",
+)
+class MaskByT(Varied):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.masks = {}
+
+    def mask(self, T, N):
+        if T == 1:
+            return super().mask(T, N)
+        kept = self.masks.setdefault(T, super().mask(T, N))
+        return F.pad(kept, (0, max(N - kept.shape[1], 0)))[:, :N]
+
+
 @bug(CachedAttention, "only the first text is masked, and not what comes when there is a past")
 class MaskOnlyAtFirst(Varied):
     def mask(self, T, N):

@@ -317,6 +317,22 @@ def several_at_once(attention, case):
     demand_pieces(case, given, full_attention(state, H, X), lengths, "Y")
 
 
+@check(CachedAttention, see="The mask of what comes next")
+def take_turns(attention, case):
+    """keeps two texts apart whose pieces, of the same lengths at other places, take turns"""
+    ours, state, B, _, D, H = attention_pair(case, attention)
+    texts, lengths = [case.randn(B, 8, D) for _ in range(2)], ([2, 3, 2, 1], [3, 2, 1, 2])
+    caches, starts = [ours.new_cache(B, 8) for _ in texts], [0, 0]
+    expected = [full_attention(state, H, X) for X in texts]
+    for step in range(4):
+        for text in (0, 1):
+            start, stop = starts[text], starts[text] + lengths[text][step]
+            Y = ours(texts[text][:, start:stop], caches[text])
+            where = f"Y of positions {start} to {stop - 1} of text {'AB'[text]}"
+            case.equal(Y, expected[text][:, start:stop], where)
+            starts[text] = stop
+
+
 @check(CachedAttention, see="Forget, and go on")
 def goes_back(attention, case):
     """continues correctly after the cache was truncated"""

@@ -906,18 +906,6 @@ def look_up(cache, name: str) -> int:
 
 
 @together
-def found_among(cache, names: str) -> list[int]:
-    """Look names up and free what was found at once: 1 for each that is there."""
-    found = []
-    for name in names:
-        block = look_up(cache, name)
-        if block >= 0:
-            cache.free(block)
-        found.append(int(block >= 0))
-    return found
-
-
-@together
 def filled(caches, names: str, blocks: int) -> tuple:
     """Make a cache whose first blocks have names; all are still in use."""
     cache = caches(blocks)
