@@ -1157,13 +1157,14 @@ class Managing:
 
 
 def managing(case: Case, oracle_driver: Managing) -> tuple:
-    """Draw a call of a manager: texts of two tokens, so that many begin alike."""
+    """Draw a call of a manager: many texts begin as another does."""
     names = [*oracle_driver.texts]
     method = pick(case, ["open", "open", *["grow", "commit"] * 3, "fork", "close", "reopen"])
     new = LETTERS[len(names)].upper()
     if method == "open":
-        length = int(case.integers(1, 8, 1))
-        return (method, new, [8 + bit for bit in (case.rand(length) < 0.25).tolist()])
+        text = pick(case, [[], *oracle_driver.texts.values()])
+        text = text[: int(case.integers(0, len(text) + 1, 1))]
+        return (method, new, text + case.integers(8, 10, int(case.integers(1, 5, 1))).tolist())
     name = pick(case, names or "A")
     if method == "grow":
         return (method, name, int(case.integers(1, 6, 1)), int(case.integers(8, 10, 1)))
@@ -1248,7 +1249,7 @@ def goes_on_from_a_prefix(managers, case):
     """names the blocks behind a found prefix by the whole text, for all who look for them"""
     text = [5, 5, 6, 6, 7, 7, 8, 8]
     longer = [("open", "B", text), ("grow", "B", 4, 8), ("commit", "B"), ("close", "B")]
-    ends = [("open", name, [*t, 1]) for name, t in zip("CDE", (text, text[4:], text), strict=True)]
+    ends = [("open", name, [*t, 1]) for name, t in zip("CDE", (text[4:], text, text), strict=True)]
     managed(managers, (9, 2, [*computed("A", text[:4]), *longer, *ends]))
 
 
