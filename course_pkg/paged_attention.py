@@ -249,13 +249,14 @@ def online_softmax_merge(
         s_a, s_b: the logarithms of the sums; of any size, and -∞ for a set without keys, whose
             output is 0.
     Returns:
-        Y and s of both sets; 0 and -∞ when both are empty.
+        Y and s of both sets; 0 and -∞ when both are empty. The gradient of an empty set's s is 0.
     """
     highest = torch.maximum(s_a, s_b).clamp(min=torch.finfo(s_a.dtype).min)  # -∞ - -∞ is NaN
     w_a, w_b = torch.exp(s_a - highest), torch.exp(s_b - highest)
     total = w_a + w_b  # 0 when both are empty, else between 1 and 2
-    Y = (w_a[..., None] * Y_a + w_b[..., None] * Y_b) / total.clamp(min=1)[..., None]
-    return Y, highest + torch.log(total)
+    some = total.clamp(min=1)  # log 0 is -∞, but its gradient is NaN
+    Y = (w_a[..., None] * Y_a + w_b[..., None] * Y_b) / some[..., None]
+    return Y, (highest + torch.log(some)).masked_fill(total == 0, -math.inf)
 
 
 def paged_attention(

@@ -34,6 +34,47 @@ class FromTheStart(KVCache):
         self.length = min(length + K.shape[2], self.K.shape[2])
 
 
+@bug(
+    KVCache,
+    "the first append keeps the caller's own tensors",
+    told_by="yours keeps the caller's own tensors",
+)
+class KeepsTheCallers(KVCache):
+    def append(self, K, V):
+        if self.length + K.shape[2] > self.K.shape[2] or K.shape[:2] != self.K.shape[:2]:
+            raise ValueError("refused")
+        if self.length == 0 and K.dtype == self.K.dtype and K.shape == V.shape:
+            self.first, self.length = (K.detach(), V.detach()), K.shape[2]
+            return
+        first, self.length = self.read(), 0
+        super().append(torch.cat([first[0], K], dim=2), torch.cat([first[1], V], dim=2))
+        self.first = None
+
+    def read(self):
+        if self.length and getattr(self, "first", None):
+            return self.first[0][:, :, : self.length], self.first[1][:, :, : self.length]
+        return super().read()
+
+
+@bug(KVCache, "an append that is refused has changed the length already")
+class HalfAppended(KVCache):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.K.zero_()
+        self.V.zero_()
+
+    def append(self, K, V):
+        B, G, capacity, D_h = self.K.shape
+        self.length += K.shape[-2]
+        if self.length > capacity:
+            raise ValueError("full")
+        if K.shape != V.shape or K.shape != (B, G, K.shape[-2], D_h):
+            raise ValueError("wrong shape")
+        start = self.length - K.shape[-2]
+        self.K[:, :, start : self.length] = K.detach()
+        self.V[:, :, start : self.length] = V.detach()
+
+
 @bug(KVCache, "only what was appended last is kept")
 class OnlyTheLast(KVCache):
     def append(self, K, V):
@@ -287,6 +328,22 @@ class NoMask(Varied):
 class MaskWithoutPast(Varied):
     def mask(self, T, N):
         return torch.ones(T, N, dtype=torch.bool).tril()
+
+
+@bug(
+    CachedAttention,
+    "a mask is kept for each number of new positions, whatever the past is",
+)
+class MaskByT(Varied):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.masks = {}
+
+    def mask(self, T, N):
+        if T == 1:
+            return super().mask(T, N)
+        kept = self.masks.setdefault(T, super().mask(T, N))
+        return F.pad(kept, (0, max(N - kept.shape[1], 0)))[:, :N]
 
 
 @bug(CachedAttention, "only the first text is masked, and not what comes when there is a past")

@@ -106,7 +106,6 @@ class Leaks(BlockAllocator):
 @bug(
     BlockAllocator,
     "a block that was handed out has no user yet",
-    told_by="yours is [0, 0, 0",
 )
 class BeginsAtZero(BlockAllocator):
     def allocate(self):
@@ -178,7 +177,6 @@ class FromOne(BlockAllocator):
 @bug(
     BlockAllocator,
     "a block without users can be shared",
-    told_by="should raise ValueError when an unused block is shared",
 )
 class SharesUnused(BlockAllocator):
     def share(self, block):
@@ -191,6 +189,22 @@ class FreesEarly(BlockAllocator):
         super().free(block)
         if self.references[block] == 1:
             super().free(block)
+
+
+@bug(BlockAllocator, "a block with users left is handed out, as every free puts it on the list")
+class FreeEachTime(BlockAllocator):
+    def free(self, block):
+        if self.references[block] == 0:
+            raise ValueError("refused")
+        self.references[block] -= 1
+        self.unused.append(block)
+
+
+@bug(BlockAllocator, "share makes it two users, however many there are")
+class AlwaysTwo(BlockAllocator):
+    def share(self, block):
+        super().share(block)
+        self.references[block] = 2
 
 
 @bug(BlockTable, "missing counts whole blocks of new positions, and forgets the rest", classic=True)
@@ -284,7 +298,6 @@ class SharedList(BlockTable):
 @bug(
     BlockTable,
     "a fork forgets its parent's length",
-    told_by="the length of the new table at [0] should be 7, yours is 0",
 )
 class ForkOfNothing(BlockTable):
     def fork(self):
@@ -339,6 +352,42 @@ class ToTheEnd(BlockTable):
             return super().slots(start, stop)
         finally:
             self.length = used
+
+
+@bug(
+    BlockTable,
+    "the table keeps the caller's list of blocks, which then grows",
+    told_by="A list that the caller keeps has changed",
+)
+class KeepsTheList(BlockTable):
+    def append(self, count, blocks):
+        if len(blocks) != self.missing(count):
+            raise ValueError("refused")
+        if self.blocks:
+            self.blocks += blocks
+        else:
+            self.blocks = blocks
+        self.length += count
+        return self.slots(self.length - count, self.length)
+
+
+@bug(BlockTable, "an append that is refused has added its blocks already")
+class AddsFirst(BlockTable):
+    def append(self, count, blocks):
+        missing = self.missing(count)
+        self.blocks = self.blocks + list(blocks)
+        if len(blocks) != missing:
+            raise ValueError("refused")
+        self.length += count
+        return self.slots(self.length - count, self.length)
+
+
+@bug(BlockTable, "append does not count the new positions")
+class Uncounted(BlockTable):
+    def append(self, count, blocks):
+        slots = super().append(count, blocks)
+        self.length -= count
+        return slots
 
 
 @bug(PagedKVCache, "block and offset are mixed up: slot n is taken for block n % S")
@@ -419,6 +468,34 @@ class Backwards(PagedKVCache):
         super().copy([(target, source) for source, target in copies])
 
 
+@bug(PagedKVCache, "copies are made all at once, not one after the other")
+class CopiesAtOnce(PagedKVCache):
+    def copy(self, copies):
+        if copies:
+            sources, targets = map(list, zip(*copies, strict=True))
+            self.K[:, :, targets] = self.K[:, :, sources]
+            self.V[:, :, targets] = self.V[:, :, sources]
+
+
+@bug(PagedKVCache, "what is gathered from one block is a view, which later writes change")
+class GathersViews(PagedKVCache):
+    def gather(self, layer, blocks, length):
+        if len(blocks) == 1:
+            K, V = self.K[layer, :, blocks[0]], self.V[layer, :, blocks[0]]
+            return K[:, :length].transpose(0, 1), V[:, :length].transpose(0, 1)
+        return super().gather(layer, blocks, length)
+
+
+@bug(PagedKVCache, "what is gathered from neighbouring blocks is a view, which later writes change")
+class GathersSlices(PagedKVCache):
+    def gather(self, layer, blocks, length):
+        first, last = blocks[0], blocks[-1] + 1
+        if blocks != list(range(first, last)):
+            return super().gather(layer, blocks, length)
+        parts = (X[layer, :, first:last].flatten(1, 2)[:, :length] for X in (self.K, self.V))
+        return tuple(X.transpose(0, 1) for X in parts)
+
+
 @bug(online_softmax_merge, "the outputs are averaged, whatever their weights")
 def averaged(Y_a, s_a, Y_b, s_b):
     return (Y_a + Y_b) / 2, torch.logaddexp(s_a, s_b)
@@ -495,6 +572,25 @@ def empty_is_nan(Y_a, s_a, Y_b, s_b):
 def sum_itself(Y_a, s_a, Y_b, s_b):
     Y, s = online_softmax_merge(Y_a, s_a, Y_b, s_b)
     return Y, s.exp()
+
+
+@bug(online_softmax_merge, "the gradient of a set without keys is NaN", told_by="yours is nan")
+def empty_sends_nan(Y_a, s_a, Y_b, s_b):
+    top = torch.maximum(s_a, s_b).clamp(min=torch.finfo(s_a.dtype).min)
+    w_a, w_b = torch.exp(s_a - top), torch.exp(s_b - top)
+    total = w_a + w_b
+    Y = (w_a[..., None] * Y_a + w_b[..., None] * Y_b) / total.clamp(min=1)[..., None]
+    return Y, top + torch.log(total)
+
+
+@bug(online_softmax_merge, "no gradient goes back to s: the weights are detached")
+def weights_detached(Y_a, s_a, Y_b, s_b):
+    with torch.no_grad():
+        top = torch.maximum(s_a, s_b).clamp(min=torch.finfo(s_a.dtype).min)
+        w_a, w_b = (torch.exp(s - top) for s in (s_a, s_b))
+        some = (w_a + w_b).clamp(min=1)
+    Y = ((w_a / some)[..., None] * Y_a) + ((w_b / some)[..., None] * Y_b)
+    return Y, online_softmax_merge(Y_a, s_a, Y_b, s_b)[1]
 
 
 def attention_with(Q, K, V, tables, lengths, **changed):
@@ -872,7 +968,6 @@ class TakesOver(PrefixCache):
 @bug(
     PrefixCache,
     "a second block of the same content also has the name, and takes it away when it is reused",
-    told_by="when the second block named a is handed out anew",
 )
 class NamedTwice(PrefixCache):
     def register(self, block, name):
@@ -889,6 +984,67 @@ class IdleInUse(PrefixCache):
             if self.references[block] == 0:
                 self.unused.remove(block)
             self.idle[block] = None
+
+
+@bug(PrefixCache, "an evicted block keeps its old name, and gets no new one")
+class NoNewName(PrefixCache):
+    def allocate(self):
+        if not self.unused and self.idle:
+            block, _ = self.idle.popitem(last=False)
+            self.places.pop(self.names[block], None)
+            self.unused.append(block)
+        return BlockAllocator.allocate(self)
+
+
+@bug(PrefixCache, "a block that has a name gets another, and is found by both")
+class Renames(PrefixCache):
+    def register(self, block, name):
+        if name not in self.places:
+            self.names[block], self.places[name] = name, block
+
+
+@bug(PrefixCache, "blocks that are in use count as available if they have a name")
+class NamedAvailable(PrefixCache):
+    @property
+    def available(self):
+        return len(self.unused) + len(self.names)
+
+
+@bug(
+    PrefixCache,
+    "find shares the block, which share refuses when nobody uses it",
+    told_by="PrefixCache.find raised ValueError",
+)
+class SharesFound(PrefixCache):
+    def find(self, name):
+        block = self.places.get(name)
+        if block is not None:
+            self.share(block)
+            self.idle.pop(block, None)
+        return block
+
+
+@bug(PrefixCache, "a block that becomes idle can be handed out as one without a name, too")
+class IdleAndUnused(PrefixCache):
+    @property
+    def available(self):
+        return self.references.count(0)
+
+    def allocate(self):
+        block = super().allocate()
+        self.idle.pop(block, None)
+        return block
+
+    def free(self, block):
+        BlockAllocator.free(self, block)
+        if self.references[block] == 0 and block in self.names:
+            self.idle[block] = None
+
+    def find(self, name):
+        block = super().find(name)
+        if block in self.unused:
+            self.unused.remove(block)
+        return block
 
 
 @bug(
@@ -1012,7 +1168,6 @@ class SearchesOn(BlockManager):
 @bug(
     BlockManager,
     "the blocks of a prefix are found but not put into the table",
-    told_by="the blocks that are shared should be",
 )
 class EmptyTable(BlockManager):
     def open(self, number, tokens):
@@ -1042,6 +1197,132 @@ class BeginsAnew(BlockManager):
     def open(self, number, tokens):
         self.sequences.pop(number, None)
         return super().open(number, tokens)
+
+
+@bug(BlockManager, "a last block that is found and left to compute keeps a user: nobody frees it")
+class KeepsTheLastFound(BlockManager):
+    def open(self, number, tokens):
+        found = super().open(number, tokens)
+        names = prefix_hash(tokens, self.block_size)
+        if found + self.block_size == len(tokens):
+            self.allocator.find(names[-1])
+        return found
+
+
+@bug(BlockManager, "a block that is found gets two new users: from find, and from share")
+class SharesFoundToo(BlockManager):
+    def open(self, number, tokens):
+        found = super().open(number, tokens)
+        for block in self.blocks(number):
+            self.allocator.share(block)
+        return found
+
+
+@bug(BlockManager, "open gives the number of blocks found, not of tokens")
+class CountsBlocks(BlockManager):
+    def open(self, number, tokens):
+        return super().open(number, tokens) // self.block_size
+
+
+@bug(BlockManager, "blocks behind named ones are named as if the text began there")
+class BeginsThere(BlockManager):
+    def commit(self, number, tokens):
+        sequence, S = self.sequences[number], self.block_size
+        table, known = sequence.block_table, sequence.block_hashes
+        new = prefix_hash(tokens[len(known) * S : table.length], S)
+        for place, name in enumerate(new, start=len(known)):
+            self.allocator.register(table.blocks[place], name)
+        sequence.block_hashes = known + new
+
+
+@bug(BlockManager, "new names are given to the first blocks of the table, not to those behind")
+class NamesFirstBlocks(BlockManager):
+    def commit(self, number, tokens):
+        sequence, S = self.sequences[number], self.block_size
+        table, known = sequence.block_table, sequence.block_hashes
+        new = prefix_hash(tokens[len(known) * S : table.length], S, known[-1] if known else "")
+        for block, name in zip(table.blocks, new, strict=False):
+            self.allocator.register(block, name)
+        sequence.block_hashes = known + new
+
+
+class NamesInPlace(BlockManager):
+    def commit(self, number, tokens):
+        sequence, S = self.sequences[number], self.block_size
+        table, known = sequence.block_table, sequence.block_hashes
+        start, parent = len(known), known[-1] if known else ""
+        known += prefix_hash(tokens[start * S : table.length], S, parent)
+        for block, name in zip(table.blocks[start:], known[start:], strict=False):
+            self.allocator.register(block, name)
+
+
+@bug(BlockManager, "a fork and its parent share one list of names")
+class SharedNames(NamesInPlace):
+    def fork(self, number, child):
+        super().fork(number, child)
+        self.sequences[child].block_hashes = self.sequences[number].block_hashes
+
+
+@bug(BlockManager, "a sequence that opens again keeps the names of the blocks that it had")
+class KeepsNames(BlockManager):
+    def open(self, number, tokens):
+        known = self.sequences[number].block_hashes if number in self.sequences else []
+        found = super().open(number, tokens)
+        self.sequences[number].block_hashes = known or self.sequences[number].block_hashes
+        return found
+
+    def close(self, number):
+        known = self.sequences[number].block_hashes
+        super().close(number)
+        self.sequences[number].block_hashes = known
+
+
+@bug(BlockManager, "the block for a copy is not counted when it looks whether there are enough")
+class CopyUncounted(BlockManager):
+    def grow(self, number, count):
+        table, allocator, S = self.sequences[number].block_table, self.allocator, self.block_size
+        if table.missing(count) > allocator.available:
+            raise OutOfBlocks("too few")
+        new = [allocator.allocate() for _ in range(table.missing(count))]
+        shared = copy_on_write(
+            table.blocks, table.length, table.length + count, S, allocator.references
+        )
+        copies = []
+        for n in shared:
+            copies.append((table.blocks[n], allocator.allocate()))
+            allocator.free(table.blocks[n])
+            table.blocks[n] = copies[-1][1]
+        table.append(count, new)
+        return copies
+
+
+@bug(BlockManager, "the last block is copied although nobody shares it")
+class CopiesAlways(BlockManager):
+    def grow(self, number, count):
+        table, allocator, S = self.sequences[number].block_table, self.allocator, self.block_size
+        partial = table.length % S > 0
+        if partial + table.missing(count) > allocator.available:
+            raise OutOfBlocks("too few")
+        copies = [(table.blocks[-1], allocator.allocate())] if partial else []
+        for source, target in copies:
+            allocator.free(source)
+            table.blocks[-1] = target
+        table.append(count, [allocator.allocate() for _ in range(table.missing(count))])
+        return copies
+
+
+@bug(BlockManager, "a fork and its parent have one table")
+class OneTable(BlockManager):
+    def fork(self, number, child):
+        super().fork(number, child)
+        self.sequences[child].block_table = self.sequences[number].block_table
+
+
+@bug(BlockManager, "a closed sequence gives nothing back")
+class GivesNothingBack(BlockManager):
+    def close(self, number):
+        sequence = self.sequences[number]
+        sequence.block_table, sequence.block_hashes = None, []
 
 
 equivalent(

@@ -9,6 +9,7 @@ from course_pkg.checks.gpt import continued, demand_gradients
 from course_pkg.checks.kv_cache import (
     attention_pair,
     attention_state,
+    compare_programs,
     demand_counts,
     demand_kept,
     demand_length,
@@ -90,6 +91,12 @@ def limits(cache, case):
     again = pair(case, B, G, 2 * T, D_h)
     ours.append(*again)
     demand_kept(case, ours, [again], "of a second text")
+
+
+@check(KVCache, weight=2, see="Forget, and go on")
+def long_programs(cache, case):
+    """reads what was appended and not truncated, in six long programs"""
+    compare_programs(case, cache, [6 + 2 * n for n in range(6)], 20)
 
 
 @check(KVCache, see="A cache for one layer")

@@ -7,29 +7,43 @@ import torch
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import check
 from course_pkg.checks.paged_attention import (
+    ABC,
+    Lending,
+    Managing,
+    Mapping,
+    PlainCache,
+    PlainManager,
+    PlainMemory,
+    PlainTable,
+    Remembering,
+    Storing,
+    appending,
     attended,
     cache_of,
+    compare,
     compare_copies,
     compare_names,
     compare_scenes,
-    filled,
-    found_among,
-    grown,
-    lists,
-    look_up,
+    computed,
+    lending,
+    managed,
+    managing,
+    mapping,
     merge_inputs,
     merged,
     named,
     number,
-    numbers,
     paged_inputs,
     part,
-    references,
+    random_programs,
+    remembered,
+    remembering,
     same,
     scene,
+    storing,
     table_of,
+    written,
 )
-from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -62,18 +76,8 @@ def side_by_side(fragments, case):
 @check(BlockAllocator, weight=2, see="Who uses a block")
 def errors_leave_no_trace(allocators, case):
     """counts as before after a call that it refused"""
-    allocator = allocators(3)
-    first, second = allocator.allocate(), allocator.allocate()
-    allocator.free(second)
-    case.raises(ValueError, lambda: allocator.share(second), "an unused block is shared")
-    case.raises(ValueError, lambda: allocator.free(second), "an unused block is freed")
-    counts = references(case, allocator)
-    found = [counts[first], counts[second], sum(counts), allocator.available]
-    same(case, found, [1, 0, 1, 2], "users of two blocks, of all, and free blocks")
-    for _ in range(2):
-        allocator.allocate()
-    case.raises(OutOfBlocks, allocator.allocate, "all blocks are in use")
-    same(case, [allocator.available], [0], "free blocks after there was none to allocate")
+    calls = "allocate a, allocate b, free b, share b, free b, allocate c, allocate d, allocate e"
+    compare(allocators, PlainCache, Lending, [((3,), written(f"{calls}, free a"))])
 
 
 @check(BlockAllocator, see="Hand out blocks")
@@ -92,6 +96,14 @@ def again_and_again(allocators, case):
     same(case, seen, expected, "available blocks after each step")
 
 
+@check(BlockAllocator, weight=2, see="Who uses a block")
+def long_programs(allocators, case):
+    """counts users and blocks in eight long programs as a plain model does"""
+    settings = [(2 + n % 6,) for n in range(8)]
+    drawn = random_programs(case, PlainCache, Lending, lending, settings, 40)
+    compare(allocators, PlainCache, Lending, drawn)
+
+
 @check(BlockTable, weight=2, see="A sequence that ends on a border")
 def refuses(tables, case):
     """refuses too many or too few blocks and positions that it does not have"""
@@ -107,24 +119,25 @@ def refuses(tables, case):
 @check(BlockTable, see="The page table of a sequence")
 def any_range(tables, case):
     """looks up the slots of any range of positions"""
-    table, _, expected, _ = table_of(case, tables, 3, [10])
-    for start, stop in ((0, 10), (2, 4), (3, 6), (9, 10), (5, 5), (10, 10)):
-        found = numbers(table.slots(start, stop), "slots")
-        same(case, found, expected[start:stop], f"slots({start}, {stop})")
+    ranges = ((0, 10), (2, 4), (3, 6), (9, 10), (5, 5), (10, 10))
+    calls = [*appending(3, [10]), *(("slots", "A", *each) for each in ranges)]
+    compare(tables, PlainTable, Mapping, [((3,), calls)])
 
 
 @check(BlockTable, see="The page table of a sequence")
 def parent_grows_on(tables, case):
     """keeps a fork as it is when the old table grows"""
-    table, _, _, order = table_of(case, tables, 4, [4])
-    child = table.fork()
-    table.append(5, [40, 43])
-    found = [*numbers(child.blocks, "blocks"), child.length, child.waste, child.missing(1)]
-    same(case, found, [*order, 4, 0, 1], "blocks, length, waste and missing(1) of the fork")
-    second = table.fork()
-    second.append(4, [46])
-    same(case, numbers(child.blocks, "blocks"), order, "blocks of the first fork")
-    same(case, numbers(second.blocks, "blocks")[-1:], [46], "last block of the second fork")
+    grown = [("fork", "A", "B"), ("append", "A", 5, [40, 43]), ("missing", "B", 1)]
+    again = [("fork", "A", "C"), ("append", "C", 4, [46])]
+    compare(tables, PlainTable, Mapping, [((4,), [*appending(4, [4]), *grown, *again])])
+
+
+@check(BlockTable, weight=2, see="The page table of a sequence")
+def long_programs(tables, case):
+    """maps positions to slots in six long programs as a plain model does"""
+    settings = [(1 + n % 5,) for n in range(6)]
+    drawn = random_programs(case, PlainTable, Mapping, mapping, settings, 25)
+    compare(tables, PlainTable, Mapping, drawn)
 
 
 @check(PagedKVCache, weight=2, see="Keys and values in blocks")
@@ -164,6 +177,14 @@ def copies_in_order(caches, case):
         keys, values = case.unpack(cache.gather(1, [block], 3), "K", "V")
         case.equal(keys, K[:3], "K of a copy")
         case.equal(values, V[:3], "V of a copy")
+
+
+@check(PagedKVCache, weight=2, see="Keys and values in blocks")
+def long_programs(caches, case):
+    """holds what was written last in six long programs; what was gathered is a copy"""
+    settings = [(1 + n % 3, 3 + n % 3, 1 + n % 4) for n in range(6)]
+    drawn = random_programs(case, PlainMemory, Storing, storing, settings, 25)
+    compare(caches, PlainMemory, Storing, drawn)
 
 
 @check(online_softmax_merge, weight=2, see="A set without keys")
@@ -281,157 +302,92 @@ def many_texts(hashes, case):
 @check(PrefixCache, weight=2, see="Blocks that are remembered")
 def revived(caches, case):
     """does not hand out a block that was found again after it was freed"""
-    cache, owned = filled(caches, "abc", 3)
-    for block in owned:
-        cache.free(block)
-    found = look_up(cache, "a")
-    taken = [number(cache.allocate(), "block") for _ in range(2)]
-    same(case, sorted([found, *taken]), sorted(owned), "the three blocks in use, sorted")
-    case.raises(OutOfBlocks, cache.allocate, "all blocks are in use")
-    same(case, found_among(cache, "abc"), [1, 0, 0], "which of a, b, c are still found")
+    calls = "free a, free b, free c, find x, allocate d, allocate e, allocate f"
+    remembered(caches, (3, f"{ABC}, {calls}, find x, find y, find z"))
 
 
 @check(PrefixCache, weight=2, see="Found or idle, never both")
 def new_content(caches, case):
     """does not find a block by the name of what it held before it was handed out anew"""
-    cache, owned = filled(caches, "ab", 2)
-    for block in owned:
-        cache.free(block)
-    again = number(cache.allocate(), "block")
-    cache.register(again, "c")
-    seen = found_among(cache, "abc")
-    cache.free(again)
-    seen += found_among(cache, "abc")
-    what = "which of a, b, c are found while c is in use, and when it is idle"
-    same(case, seen, [0, 1, 1, 0, 1, 1], what)
-    same(case, [look_up(cache, "c")], [owned[0]], 'find("c")')
+    named = "allocate a, allocate b, register b y, register a x, free a, free b"
+    calls = "allocate c, register c w, find x, find y, find w, free c, free c, find w"
+    remembered(caches, (2, f"{named}, {calls}"))
 
 
 @check(PrefixCache, see="Who is forgotten first")
 def used_lately(caches, case):
     """counts a block as idle from the last time it was freed"""
-    cache, owned = filled(caches, "abcdef", 6)
-    for place in (4, 2, 0, 5, 1, 3):
-        cache.free(owned[place])
-    if (block := look_up(cache, "e")) >= 0:
-        cache.free(block)
-    taken = {look_up(cache, "x"), cache.allocate(), cache.allocate()}
-    case.that(len(taken) == 3, "Two different blocks should be handed out, yours are the same.")
-    what = "which of a to f are found: freed in the order e, c, a, f, b, d, and e again"
-    same(case, found_among(cache, "abcdef"), [0, 1, 0, 1, 1, 1], what)
+    named = ", ".join(f"allocate {a}, register {a} {a.upper()}" for a in "abcdef")
+    freed = ", ".join(f"free {a}" for a in "ecafbd")
+    found = ", ".join(f"find {a.upper()}" for a in "abcdef")
+    calls = "find E, free e, find X, allocate g, allocate h"
+    remembered(caches, (6, f"{named}, {freed}, {calls}, {found}"))
 
 
 @check(PrefixCache, see="Blocks that are remembered")
 def one_name_one_block(caches, case):
     """keeps the first block of a name and the first name of a block, and refuses a second free"""
-    cache, owned = filled(caches, "ab", 4)
-    other = number(cache.allocate(), "block")
-    cache.register(other, "a")
-    cache.register(owned[1], "x")
-    seen = [look_up(cache, name) for name in "abx"]
-    cache.free(other)
-    users = references(case, cache)
-    seen += [cache.available, *(users[block] for block in (*owned, other))]
-    what = "a, b and x when another block is named a and b is also named x; "
-    what += "available when the second a is freed; users of three blocks"
-    same(case, seen, [*owned, -1, 2, 2, 2, 0], what)
-    taken = [number(cache.allocate(), "block") for _ in range(2)]
-    seen = found_among(cache, "abx")
-    for block in taken:
-        cache.free(block)
-    what = "which of a, b and x are found when the second block named a is handed out anew"
-    same(case, seen, [1, 1, 0], what)
-    case.raises(ValueError, lambda: cache.free(other), "a block is freed that nobody uses")
-    for _ in range(2):
-        cache.free(owned[0])  # now idle
-    case.raises(ValueError, lambda: cache.free(owned[0]), "an idle block is freed")
-    case.raises(ValueError, lambda: cache.share(owned[0]), "an idle block is shared")
-    same(case, [cache.available], [3], "available after the errors")
-    cache.share(owned[1])
-    another = number(cache.allocate(), "block")
-    cache.share(another)
-    cache.register(another, "y")
-    same(case, [look_up(cache, "y")], [another], "y, the name of a block with two users")
+    named = "allocate a, allocate b, register b y, register a x, allocate c"
+    twice = f"{named}, register c x, register b w, find x, find y, find w, free c"
+    anew = f"{twice}, allocate d, allocate e, find x, find y, find w"
+    idle = f"{named}, free c, free c, free a, free a, share a, share b"
+    another = f"{named}, share c, register c v, find v"
+    remembered(caches, *((4, calls) for calls in (anew, idle, another)))
+
+
+@check(PrefixCache, weight=2, see="Found or idle, never both")
+def long_programs(caches, case):
+    """finds, forgets and hands out in twelve long programs as a plain model does"""
+    settings = [(2 + n % 5,) for n in range(12)]
+    drawn = random_programs(case, PlainCache, Remembering, remembering, settings, 50)
+    compare(caches, PlainCache, Remembering, drawn)
 
 
 @check(BlockManager, weight=2, see="Fork, and copy only what is written")
 def fork_of_a_fork(managers, case):
     """copies for two of three that share a block, and for none at a border"""
-    manager = managers(12, 3)
-    manager.open(0, [5] * 4)
-    grown(manager, 0, 4)
-    manager.fork(0, 1)
-    manager.fork(1, 2)
-    seen = [len(grown(manager, each, 1)) for each in (2, 0, 1)]
-    blocks = lists(manager, 0, 1, 2)
-    seen += [len({row[1] for row in blocks}), len({row[0] for row in blocks})]
-    manager.fork(0, 3)
-    seen.append(len(grown(manager, 3, 1)))  # the sixth position of two blocks of three: a copy
-    manager.fork(3, 4)
-    seen.append(len(grown(manager, 4, 2)))  # a new block: nothing to copy
-    for each in range(5):
-        manager.close(each)
-    what = "copies for the third, the first, the second; different second and first blocks; "
-    what += "copies for a fork within a block and at a border; free blocks when all are closed"
-    same(case, [*seen, manager.allocator.available], [1, 1, 0, 3, 1, 1, 0, 12], what)
+    begins = [*computed("A", [5] * 4)[:2], ("fork", "A", "B"), ("fork", "B", "C")]
+    grown = [("grow", name, 1, 7) for name in "CAB"]
+    border = [("fork", "A", "D"), ("grow", "D", 1, 7), ("fork", "D", "E"), ("grow", "E", 2, 7)]
+    managed(managers, (12, 3, [*begins, *grown, *border, *(("close", each) for each in "ABCDE")]))
 
 
 @check(BlockManager, weight=2, see="Found or idle, never both")
 def end_of_the_chain_first(managers, case):
     """forgets the end of a text before its beginning, and stops at the first gap"""
-    manager, text = managers(4, 2), list(range(8))
-    manager.open(0, text)
-    grown(manager, 0, 8)
-    manager.commit(0, text)
-    manager.close(0)
-    manager.open(1, [9] * 3)
-    grown(manager, 1, 3)
-    manager.close(1)
-    seen = [number(manager.open(2, text), "open")]
-    manager.close(2)
-    manager.open(3, [9] * 6)
-    grown(manager, 3, 6)
-    users = references(case, manager.allocator)
-    seen += [number(manager.open(4, text), "open"), *sorted(users)]
-    what = "tokens found after the end was evicted, after more was, and users of all blocks before"
-    same(case, seen, [4, 2, 0, 1, 1, 1], what)
+    text = list(range(8))
+    begins = [*computed("A", text), ("close", "A"), *computed("B", [9] * 3)[:2], ("close", "B")]
+    again = [("open", "C", text), ("close", "C"), *computed("D", [9] * 6)[:2], ("open", "E", text)]
+    managed(managers, (4, 2, [*begins, *again]))
 
 
 @check(BlockManager, see="Blocks for every sequence")
 def names_what_is_written(managers, case):
     """names a block only when it is full and its tokens are computed"""
-    manager, text = managers(12, 2), list(range(9))
-    manager.open(0, text)
-    found = []
-    for each, count in enumerate((3, 2, 4), start=1):
-        grown(manager, 0, count)
-        manager.commit(0, text)
-        found.append(number(manager.open(each, text), "open"))
-    fork = [0, 1, 2, 3, 4, 5, 6, 7, 8]
-    manager.fork(0, 4)
-    grown(manager, 4, 1)
-    manager.commit(4, [*fork, 50])
-    found += [number(manager.open(5, text), "open"), number(manager.open(6, [7, *text]), "open")]
-    found.append(number(manager.open(7, [*fork, 50, 1]), "open"))
-    what = "tokens found after 3, 5 and 9 are computed, again, of another text, and of a fork's"
-    same(case, found, [2, 4, 8, 8, 0, 10], what)
+    text = list(range(9))
+    calls = [("open", "A", text)]
+    for name, count in (("B", 3), ("C", 2), ("D", 4)):
+        calls += [("grow", "A", count, 8), ("commit", "A"), ("open", name, text)]
+    forked = [("fork", "A", "E"), ("grow", "E", 1, 50), ("commit", "E")]
+    texts = {"F": text, "G": [7, *text], "H": [*text, 50, 1]}
+    opened = [("open", name, other) for name, other in texts.items()]
+    managed(managers, (12, 2, [*calls, *forked, *opened]))
 
 
 @check(BlockManager, see="All or nothing")
 def gap(managers, case):
     """shares nothing beyond a gap, and leaves all blocks as they were"""
-    manager, text = managers(7, 2), list(range(9))
-    for owner in (0, 1):  # side by side: what both compute is named in the first one's blocks
-        manager.open(owner, text)
-    for each, count in ((0, 4), (1, 6)):
-        grown(manager, each, count)
-        manager.commit(each, text)
-    manager.close(0)
-    manager.open(2, [9] * 9)
-    grown(manager, 2, 8)  # evicts the first two blocks; the third is in use
-    seen = [number(manager.open(3, text), "open"), len(lists(manager, 3)[0])]
-    seen += sorted(references(case, manager.allocator))
-    what = "tokens found behind a gap, blocks of the sequence, users of all blocks"
-    same(case, seen, [0, 0, 1, 1, 1, 1, 1, 1, 1], what)
-    case.raises(OutOfBlocks, lambda: manager.grow(3, 1), "no block is left")
-    same(case, [len(lists(manager, 3)[0])], [0], "blocks after the error")
+    text = list(range(9))
+    calls = [("open", "A", text), ("open", "B", text)]  # what both compute is named in A's blocks
+    for name, count in (("A", 4), ("B", 6)):
+        calls += [("grow", name, count, 8), ("commit", name)]
+    evicted = [("close", "A"), ("open", "C", [9] * 9), ("grow", "C", 8, 9)]
+    managed(managers, (7, 2, [*calls, *evicted, ("open", "D", text), ("grow", "D", 1, 8)]))
+
+
+@check(BlockManager, weight=2, see="Blocks for every sequence")
+def long_programs(managers, case):
+    """shares, copies and gives back blocks in ten long programs as a plain model does"""
+    settings = [(3 + n % 8, 1 + n % 4) for n in range(10)]
+    drawn = random_programs(case, PlainManager, Managing, managing, settings, 30)
+    compare(managers, PlainManager, Managing, drawn)

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
+from course_pkg.checking.failure import describe
+from course_pkg.checking.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import made, together
 from course_pkg.checks.gpt import continued, forbidden, gpt_pair
@@ -50,9 +52,12 @@ def appends(cache, case):
         pieces.append(pair(case, B, G, length, D_h))
         given = [part.clone() for part in pieces[-1]]
         ours.append(*given)
-        for part in given:
-            part.zero_()  # the cache has copied it
         demand_kept(case, ours, pieces, f"after append number {len(pieces)}")
+        for part in given:
+            part.fill_(9)
+        is_copy = all(bool((part != 9).all()) for part in case.unpack(ours.read(), "K", "V"))
+        text = "append should copy K and V; yours keeps the caller's own tensors: what the caller "
+        case.that(is_copy, f"{text}writes into them later is read from the cache.")
         demand_length(
             case, ours, sum(K.shape[2] for K, _ in pieces), f"after append number {len(pieces)}"
         )
@@ -73,6 +78,97 @@ def truncates(cache, case):
     third = pair(case, B, G, T, D_h)
     ours.append(*third)
     demand_kept(case, ours, [first, kept, third], "after truncate and append")
+
+
+OFFSETS = torch.arange(12, dtype=torch.float64).reshape(2, 3, 1, 2) / 16
+
+
+class PlainPieces:
+    """What KVCache does, with a tensor for each position."""
+
+    def __init__(self, B: int, G: int, capacity: int, D_h: int, dtype: torch.dtype):
+        self.empty, self.capacity = torch.zeros(B, G, 0, D_h, dtype=dtype), capacity
+        self.pieces: list[tuple] = []
+
+    @property
+    def length(self) -> int:
+        return len(self.pieces)
+
+    def append(self, K: Tensor, V: Tensor) -> None:
+        if self.length + K.shape[2] > self.capacity:
+            raise ValueError("full")
+        self.pieces += [*zip(K.clone().split(1, dim=2), V.clone().split(1, dim=2), strict=True)]
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        if not self.pieces:
+            return self.empty, self.empty
+        K, V = (torch.cat(parts, dim=2) for parts in zip(*self.pieces, strict=True))
+        return K, V
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise ValueError("so many are not kept")
+        self.pieces = self.pieces[:length]
+
+
+class Keeping:
+    """With room for {0} positions"""
+
+    def __init__(self, caches, capacity: int):
+        self.cache = caches(2, 3, capacity, 2, torch.float64)
+
+    def append(self, values: list[int]) -> None:
+        """append {0}"""
+        if not values:
+            raise Nonsense
+        K = torch.tensor(values)[:, None] + OFFSETS
+        self.cache.append(K, -K)
+
+    def truncate(self, length: int) -> None:
+        """truncate to {0}"""
+        self.cache.truncate(length)
+
+    def look(self) -> dict[str, object]:
+        K, V = Case.unpack(self.cache.read(), "K", "V")
+        seen = {"the length": self.cache.length, "K": first_numbers(K)}
+        return {**seen, "V, with the sign changed,": first_numbers(-V)}
+
+
+def first_numbers(K: object) -> object:
+    """Give what was appended at each position, and "?" where its numbers do not fit together."""
+    if not isinstance(K, Tensor) or K.dim() != 4 or (*K.shape[:2], K.shape[3]) != (2, 3, 2):
+        return describe(K)
+    first = K[0, 0, :, 0]
+    is_plain = (K - first[:, None] == OFFSETS).all(3).all(1).all(0)
+    rows = zip(first.tolist(), is_plain.tolist(), strict=True)
+    return [int(number) if plain else "?" for number, plain in rows]
+
+
+@together
+def play(caches, programs: list[Program]) -> list:
+    """Play programs beside a student's class."""
+    return [played(Keeping(caches, *settings), calls) for settings, calls in programs]
+
+
+def compare_programs(case: Case, caches, capacities: list[int], count: int) -> None:
+    """Compare random programs of `count` calls with a plain model."""
+    programs = []
+    for capacity in capacities:
+        driver = Keeping(PlainPieces, capacity)
+
+        def draw(driver=driver) -> tuple:
+            if float(case.rand(1)) < 0.35:
+                return ("truncate", int(case.integers(-1, driver.cache.length + 2, 1)))
+            return ("append", case.integers(10, 100, int(case.integers(1, 5, 1))).tolist())
+
+        programs.append(((capacity,), draw_calls(draw, driver, count)))
+    follow(caches, PlainPieces, play, Keeping, programs)
+
+
+@check(KVCache, weight=2, see="Forget, and go on")
+def programs(cache, case):
+    """reads what was appended and not truncated, in eight random programs"""
+    compare_programs(case, cache, [4 + n for n in range(8)], 7)
 
 
 @check(KVCache, see="A cache for one layer")
@@ -219,6 +315,22 @@ def several_at_once(attention, case):
     lengths = [2, 3, T - 5]
     given = in_pieces(ours, X, cache, lengths)
     demand_pieces(case, given, full_attention(state, H, X), lengths, "Y")
+
+
+@check(CachedAttention, see="The mask of what comes next")
+def take_turns(attention, case):
+    """keeps two texts apart whose pieces, of the same lengths at other places, take turns"""
+    ours, state, B, _, D, H = attention_pair(case, attention)
+    texts, lengths = [case.randn(B, 8, D) for _ in range(2)], ([2, 3, 2, 1], [3, 2, 1, 2])
+    caches, starts = [ours.new_cache(B, 8) for _ in texts], [0, 0]
+    expected = [full_attention(state, H, X) for X in texts]
+    for step in range(4):
+        for text in (0, 1):
+            start, stop = starts[text], starts[text] + lengths[text][step]
+            Y = ours(texts[text][:, start:stop], caches[text])
+            where = f"Y of positions {start} to {stop - 1} of text {'AB'[text]}"
+            case.equal(Y, expected[text][:, start:stop], where)
+            starts[text] = stop
 
 
 @check(CachedAttention, see="Forget, and go on")

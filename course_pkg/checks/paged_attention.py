@@ -1,6 +1,8 @@
-"""Checks of paged_attention. Oracles: torch's attention, counting by slots."""
+"""Checks of paged_attention. Oracles: torch's attention, counting by slots, plain models."""
 
+import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -8,9 +10,11 @@ from torch.nn import functional
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import of_each, together
 from course_pkg.inference.requests import OutOfBlocks
+from course_pkg.inference.sequence import Sequence
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -25,6 +29,8 @@ from course_pkg.paged_attention import (
 )
 
 KINDS = ["tokens", "reserved", "internal", "external", "free"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+MOST_BLOCKS = 64  # more than any check has
 
 
 def number(value: object, what: str) -> int:
@@ -143,9 +149,185 @@ def full_and_empty(fragments, case):
     compare_scenes(case, fragments, [(full, 16, 4), ([], 16, 4), ([], 3, 4)])
 
 
-def references(case: Case, allocator) -> list[int]:
-    """Read an allocator's reference counts."""
-    return numbers(allocator.references, "references")
+def references(allocator) -> list[int]:
+    """Read an allocator's reference counts: a list, a tensor or array, or a dict by block."""
+    found = allocator.references
+    if isinstance(found, Tensor):
+        found = found.tolist()
+    if isinstance(found, dict):  # it may lack blocks without users
+        found = [found.get(block, 0) for block in range(MOST_BLOCKS)]
+    return numbers(found, "references")
+
+
+class PlainCache:
+    """What BlockAllocator and PrefixCache do, by looking at all blocks each time."""
+
+    def __init__(self, blocks: int):
+        self.references = [0] * blocks
+        self.names: dict[int, object] = {}
+        self.idle: list[int] = []  # the oldest first
+
+    @property
+    def available(self) -> int:
+        return self.references.count(0)
+
+    def allocate(self) -> int:
+        blocks = [block for block, users in enumerate(self.references) if not users]
+        free = [block for block in blocks if block not in self.names]
+        if not blocks:
+            raise OutOfBlocks("all are in use")
+        block = free[0] if free else self.idle.pop(0)
+        self.names.pop(block, None)
+        self.references[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        if not self.references[block]:
+            raise ValueError("nobody uses it")
+        self.references[block] += 1
+
+    def free(self, block: int) -> None:
+        if not self.references[block]:
+            raise ValueError("nobody uses it")
+        self.references[block] -= 1
+        if not self.references[block] and block in self.names:
+            self.idle.append(block)
+
+    def register(self, block: int, name: object) -> None:
+        if name not in self.names.values():
+            self.names.setdefault(block, name)
+
+    def find(self, name: object) -> int | None:
+        found = [block for block, known in self.names.items() if known == name]
+        for block in found:
+            self.references[block] += 1
+            self.idle = [each for each in self.idle if each != block]
+        return found[0] if found else None
+
+
+class Lending:
+    """With {0} blocks"""
+
+    def __init__(self, allocators, blocks: int):
+        self.allocator = allocators(blocks)
+        self.blocks: dict[str, int] = {}  # by the name that a program gives to what it allocates
+        self.users: dict[str, int] = {}
+        self.kept: set[str] = set()  # without users, and not handed out since
+
+    def allocate(self, name: str) -> str:
+        """allocate {0}"""
+        if name in self.blocks:
+            raise Nonsense
+        block = number(self.allocator.allocate(), "block")
+        owners = [each for each in self.blocks if self.blocks[each] == block and self.users[each]]
+        self.blocks[name], self.users[name], self.kept = block, 1, set()
+        return f"the block of {owners[-1]}, which is in use" if owners else "a block"
+
+    def share(self, name: str) -> None:
+        """share {0}"""
+        self.allocator.share(self.block(name))
+        self.users[name] += 1
+
+    def free(self, name: str) -> None:
+        """free {0}"""
+        self.allocator.free(self.block(name))
+        self.users[name] -= 1
+        if not self.users[name]:
+            self.kept.add(name)
+
+    def block(self, name: str) -> int:
+        """Look up a block that is in use, or was, and is not handed out again."""
+        if not self.users.get(name) and name not in self.kept:
+            raise Nonsense
+        return self.blocks[name]
+
+    def look(self) -> dict[str, object]:
+        counts = references(self.allocator)
+        seen = {f"users of {n}": counts[self.blocks[n]] for n in self.users if self.users[n]}
+        total, available = sum(counts), number(self.allocator.available, "available")
+        return {**seen, "the users of all blocks": total, "available": available}
+
+
+class Remembering(Lending):
+    """With {0} blocks"""
+
+    def register(self, name: str, content: str) -> None:
+        """name {0} {1!r}"""
+        if not self.users.get(name):
+            raise Nonsense
+        self.allocator.register(self.blocks[name], content)
+
+    def find(self, content: str) -> str:
+        """find {0!r}"""
+        block = self.allocator.find(content)
+        if block is None:
+            return "None"
+        owners = [name for name in self.blocks if self.blocks[name] == number(block, "find")]
+        for name in owners[-1:]:
+            self.users[name] += 1
+            self.kept.discard(name)
+        return owners[-1] if owners else "a block that was never handed out"
+
+    def look(self) -> dict[str, object]:
+        idle = self.allocator.idle
+        idle = numbers([*idle] if isinstance(idle, (dict, set)) else idle, "idle")
+        names = {block: name for name, block in self.blocks.items()}  # the latest
+        return {**super().look(), "idle": sorted(str(names.get(block)) for block in idle)}
+
+
+@together
+def play(student, driver: str, programs: list[Program]) -> list:
+    """Play programs beside a student's class."""
+    drive = globals()[driver]
+    return [played(drive(student, *settings), calls) for settings, calls in programs]
+
+
+def compare(student, oracle: type, driver: type, programs: list[Program]) -> None:
+    """Demand that a student's class shows in some programs what the oracle shows."""
+
+    def both(either, programs: list[Program]) -> list:
+        return play(either, driver.__name__, programs)
+
+    follow(student, oracle, both, driver, programs)
+
+
+def written(calls: str) -> list[tuple]:
+    """Read calls as "allocate a, share a": a method and its arguments, numbers among them."""
+    rows = [call.split() for call in calls.split(",")]
+    return [(m, *(int(a) if a.isdigit() else a for a in arguments)) for m, *arguments in rows]
+
+
+def pick(case: Case, options):
+    """Draw one of several."""
+    return options[int(case.integers(0, len(options), 1))]
+
+
+def lending(case: Case, oracle_driver: Lending) -> tuple:
+    """Draw a call of an allocator."""
+    used = [*oracle_driver.blocks]
+    method = pick(case, ["allocate", "allocate", "share", "free", "free"])
+    return (method, LETTERS[len(used)] if method == "allocate" else pick(case, used or "a"))
+
+
+def remembering(case: Case, oracle_driver: Remembering) -> tuple:
+    """Draw a call of an allocator that remembers."""
+    method = pick(case, ["register", "register", "find", "", "", "", ""])
+    if method == "find":
+        return (method, pick(case, "wxyz"))
+    if method == "register":
+        return (method, pick(case, [*oracle_driver.blocks] or "a"), pick(case, "wxyz"))
+    return lending(case, oracle_driver)
+
+
+def random_programs(
+    case: Case, oracle: type, driver: type, draw: Callable, settings: list[tuple], count: int
+) -> list[Program]:
+    """Draw a program of `count` calls for each of the settings."""
+    programs = []
+    for each in settings:
+        ours = driver(oracle, *each)
+        programs.append((each, draw_calls(lambda ours=ours: draw(case, ours), ours, count)))
+    return programs
 
 
 @check(BlockAllocator, weight=2, see="Hand out blocks")
@@ -154,29 +336,23 @@ def hands_out(allocators, case):
     allocator = allocators(5)
     given = [number(allocator.allocate(), "block") for _ in range(5)]
     same(case, sorted(given), [0, 1, 2, 3, 4], "the blocks, sorted")
-    same(
-        case, [*references(case, allocator), allocator.available], [1] * 5 + [0], "users, and free"
-    )
+    calls = ", ".join(f"allocate {name}" for name in "abcde")
+    compare(allocators, PlainCache, Lending, [((5,), written(calls))])
 
 
 @check(BlockAllocator, weight=2, see="Who uses a block")
 def counts_users(allocators, case):
     """keeps a block until its last user has freed it"""
-    allocator = allocators(4)
-    first, second = allocator.allocate(), allocator.allocate()
-    seen, expected = (
-        [],
-        [[1, 1, 2], [2, 1, 2], [3, 1, 2], [2, 1, 2], [2, 0, 3], [1, 0, 3], [0, 0, 4]],
-    )
-    program = [("share", first), ("share", first), ("free", first), ("free", second)]
-    for name, block in [("", 0), *program, ("free", first), ("free", first)]:
-        if name:
-            getattr(allocator, name)(block)
-        counts = references(case, allocator)
-        seen.append([counts[first], counts[second], number(allocator.available, "available")])
-        what = "(users of a, of b, available): allocate a, b; share a, a; free a, b, a, a"
-        if len(seen) > 1:
-            same(case, seen, expected[: len(seen)], what)
+    calls = "allocate a, allocate b, share a, share a, free a, free b, free a, free a"
+    compare(allocators, PlainCache, Lending, [((4,), written(calls))])
+
+
+@check(BlockAllocator, weight=2, see="Who uses a block")
+def programs(allocators, case):
+    """counts users and blocks in eight random programs as a plain model does"""
+    settings = [(2 + n % 4,) for n in range(8)]
+    drawn = random_programs(case, PlainCache, Lending, lending, settings, 10)
+    compare(allocators, PlainCache, Lending, drawn)
 
 
 @check(BlockAllocator, see="Hand out blocks")
@@ -199,6 +375,75 @@ def refuses(allocators, case):
     case.raises(ValueError, lambda: allocator.share(block), "a block without users is shared")
 
 
+class PlainTable:
+    """What BlockTable does, with a slot for every position."""
+
+    def __init__(self, block_size: int):
+        self.block_size, self.blocks, self.length = block_size, [], 0
+
+    @property
+    def waste(self) -> int:
+        return len(self.blocks) * self.block_size - self.length
+
+    def missing(self, count: int) -> int:
+        return math.ceil((self.length + count) / self.block_size) - len(self.blocks)
+
+    def append(self, count: int, blocks: list[int]) -> list[int]:
+        if len(blocks) != self.missing(count):
+            raise ValueError("too many or too few blocks")
+        self.blocks, self.length = [*self.blocks, *blocks], self.length + count
+        return self.slots(self.length - count, self.length)
+
+    def slots(self, start: int, stop: int) -> list[int]:
+        if not 0 <= start <= stop <= self.length:
+            raise IndexError("not in use")
+        S = self.block_size
+        return [block * S + n for block in self.blocks for n in range(S)][start:stop]
+
+    def fork(self) -> "PlainTable":
+        other = PlainTable(self.block_size)
+        other.blocks, other.length = [*self.blocks], self.length
+        return other
+
+
+class Mapping:
+    """With blocks of {0}"""
+
+    def __init__(self, tables, block_size: int):
+        self.tables = {"A": tables(block_size)}
+
+    def append(self, table: str, count: int, blocks: list[int]) -> list[int]:
+        """append {1} to {0} with blocks {2}"""
+        return numbers(self.table(table).append(count, blocks), "the slots")
+
+    def slots(self, table: str, start: int, stop: int) -> list[int]:
+        """slots({1}, {2}) of {0}"""
+        return numbers(self.table(table).slots(start, stop), "the slots")
+
+    def missing(self, table: str, count: int) -> int:
+        """missing({1}) of {0}"""
+        return number(self.table(table).missing(count), "missing")
+
+    def fork(self, table: str, child: str) -> None:
+        """{0} is forked as {1}"""
+        if child in self.tables:
+            raise Nonsense
+        self.tables[child] = self.table(table).fork()
+
+    def table(self, name: str):
+        if name not in self.tables:
+            raise Nonsense
+        return self.tables[name]
+
+    def look(self) -> dict[str, object]:
+        seen = {}
+        for name, table in self.tables.items():
+            seen[f"the blocks of {name}"] = numbers(table.blocks, "blocks")
+            seen[f"the length of {name}"] = number(table.length, "length")
+            seen[f"the waste of {name}"] = number(table.waste, "waste")
+        return seen
+
+
 def table_of(case: Case, tables, S: int, counts: list[int]) -> tuple:
     """Fill a table bit by bit with blocks in no order; also give what its slots should be."""
     total = math.ceil(sum(counts) / S)
@@ -212,32 +457,57 @@ def table_of(case: Case, tables, S: int, counts: list[int]) -> tuple:
     return table, given, expected[: sum(counts)], order
 
 
+def appending(S: int, counts: list[int], table: str = "A") -> list[tuple]:
+    """Append positions bit by bit, with blocks in no order."""
+    ends = [0, *(math.ceil(n / S) for n in itertools.accumulate(counts))]
+    blocks = [7 * n % 11 for n in range(ends[-1])]
+    parts = [blocks[start:stop] for start, stop in itertools.pairwise(ends)]
+    return [("append", table, *each) for each in zip(counts, parts, strict=True)]
+
+
 @check(BlockTable, weight=2, see="The page table of a sequence")
 def appends(tables, case):
     """gives new positions the slots that follow, within a block and across a border"""
-    table, given, expected, order = table_of(case, tables, 4, [3, 2, 1, 6, 4, 1])
-    same(case, given, expected, "the slots")
-    same(case, numbers(table.blocks, "blocks"), order, "the blocks of the table")
-    same(case, [number(table.length, "length")], [17], "length")
+    compare(tables, PlainTable, Mapping, [((4,), appending(4, [3, 2, 1, 6, 4, 1]))])
 
 
 @check(BlockTable, weight=2, see="A sequence that ends on a border")
 def missing(tables, case):
     """asks for a block only when the last one is full"""
-    found, expected = [], []
-    for length in (0, 3, 5, 8, 10):
-        table, *_ = table_of(case, tables, 5, [length])
-        for count in (1, 2, 5, 6, 11):
-            found.append(number(table.missing(count), "missing"))
-            expected.append(math.ceil((length + count) / 5) - math.ceil(length / 5))
-    same(case, found, expected, "missing(1, 2, 5, 6, 11) of lengths 0, 3, 5, 8, 10")
+    asked = [("missing", "A", count) for count in (1, 2, 5, 6, 11)]
+    lengths = [[], [3], [5], [8], [10]]
+    programs = [((5,), [*appending(5, length), *asked]) for length in lengths]
+    compare(tables, PlainTable, Mapping, programs)
 
 
 @check(BlockTable, see="A sequence that ends on a border")
 def waste(tables, case):
     """wastes only what is free in the last block"""
-    given = [number(table_of(case, tables, 4, [n])[0].waste, "waste") for n in range(10)]
-    same(case, given, [0, 3, 2, 1, 0, 3, 2, 1, 0, 3], "waste of lengths 0 to 9")
+    compare(tables, PlainTable, Mapping, [((4,), appending(4, [n])) for n in range(1, 10)])
+
+
+def mapping(case: Case, oracle_driver: Mapping) -> tuple:
+    """Draw a call of a table."""
+    names = [*oracle_driver.tables]
+    name = pick(case, names)
+    table = oracle_driver.tables[name]
+    method = pick(case, ["append", "append", "append", "slots", "missing", "fork"])
+    count = int(case.integers(1, 7, 1))
+    if method == "append":
+        wrong = pick(case, [0] * 8 + [1, -1])
+        needed = max(table.missing(count) + wrong, 0)
+        return (method, name, count, case.integers(0, 20, needed).tolist())
+    if method == "slots":
+        return (method, name, *case.integers(0, table.length + 2, 2).tolist())
+    return (method, name, LETTERS[len(names)].upper() if method == "fork" else count)
+
+
+@check(BlockTable, weight=2, see="The page table of a sequence")
+def programs(tables, case):
+    """maps positions to slots in six random programs, forks included, as a plain model does"""
+    settings = [(1 + n % 4,) for n in range(6)]
+    drawn = random_programs(case, PlainTable, Mapping, mapping, settings, 8)
+    compare(tables, PlainTable, Mapping, drawn)
 
 
 @check(BlockTable, see="A sequence that ends on a border")
@@ -250,24 +520,8 @@ def in_use(tables, case):
 @check(BlockTable, see="The page table of a sequence")
 def fork(tables, case):
     """makes an independent table when it is forked"""
-    table, *_ = table_of(case, tables, 3, [7])
-    child = table.fork()
-    before = [*numbers(table.blocks, "blocks"), 7]
-    same(case, [number(child.length, "length")], [7], "the length of the new table")
-    child.append(4, [20])
-    same(
-        case,
-        [*numbers(table.blocks, "blocks"), table.length],
-        before,
-        "the old table and its length",
-    )
-    expected = [*before[:3], 20, 11]
-    same(
-        case,
-        [*numbers(child.blocks, "blocks"), child.length],
-        expected,
-        "the new table and its length",
-    )
+    calls = [*appending(3, [7]), ("fork", "A", "B"), ("append", "B", 4, [20])]
+    compare(tables, PlainTable, Mapping, [((3,), [*calls, ("append", "A", 3, [30])])])
 
 
 def cache_of(case: Case, caches) -> tuple:
@@ -319,6 +573,102 @@ def copies(caches, case):
         case.equal(found, wanted, f"{name} of both layers, positions of the block and of its copy")
 
 
+class PlainMemory:
+    """What PagedKVCache does, slot by slot."""
+
+    def __init__(self, L: int, blocks: int, S: int, G: int, D_h: int, dtype: torch.dtype):
+        self.K, self.V = (torch.zeros(L, G, blocks, S, D_h, dtype=dtype) for _ in "KV")
+
+    def write(self, layer: int, slots: Tensor, K: Tensor, V: Tensor) -> None:
+        for place, slot in enumerate(slots.tolist()):
+            block, offset = divmod(slot, self.K.shape[3])
+            self.K[layer, :, block, offset] = K[place]
+            self.V[layer, :, block, offset] = V[place]
+
+    def gather(self, layer: int, blocks: list[int], length: int) -> list[Tensor]:
+        slots = [divmod(t, self.K.shape[3]) for t in range(length)]
+        places = [(blocks[block], offset) for block, offset in slots]
+        rows = [[X[layer, :, block, n] for block, n in places] for X in (self.K, self.V)]
+        return [torch.stack(row) for row in rows]
+
+    def copy(self, copies: list[tuple[int, int]]) -> None:
+        for source, target in copies:
+            for X in (self.K, self.V):
+                X[:, :, target] = X[:, :, source].clone()
+
+
+class Storing:
+    """With {0} layers and {1} blocks of {2}"""
+
+    def __init__(self, caches, L: int, blocks: int, S: int):
+        self.cache = caches(L, blocks, S, 2, 3, dtype=torch.float64)
+        self.shape, self.gathered = (L, blocks, S), []
+
+    def write(self, layer: int, slots: list[int], value: int) -> None:
+        """write {2} and so on to slots {1} of layer {0}"""
+        K = value + torch.arange(6 * len(slots), dtype=torch.float64).reshape(-1, 2, 3)
+        self.cache.write(layer, torch.tensor(slots), K, -K)
+
+    def gather(self, layer: int, blocks: list[int], length: int) -> list:
+        """gather {2} positions of blocks {1} from layer {0}"""
+        found = Case.unpack(self.cache.gather(layer, blocks, length), "K", "V")
+        for name, given in zip("KV", found, strict=True):
+            Case("").shape(given, (length, 2, 3), f"{name} of gather")
+        self.gathered.append([(X, X.clone()) for X in found])
+        return [first_numbers(found[0]), first_numbers(-found[1])]
+
+    def copy(self, copies: list[tuple[int, int]]) -> None:
+        """copy {0}"""
+        self.cache.copy(copies)
+
+    def look(self) -> dict[str, object]:
+        L, N, S = self.shape
+        seen = {}
+        for name, given, sign in (("K", self.cache.K, 1), ("V", self.cache.V, -1)):
+            Case("").shape(given, (L, 2, N, S, 3), name)
+            rows = first_numbers(sign * given.permute(0, 2, 3, 1, 4).flatten(0, 2))
+            for layer, block in itertools.product(range(L), range(N)):
+                start = (layer * N + block) * S
+                seen[f"{name} of block {block} in layer {layer}"] = rows[start : start + S]
+        changed = [any(not X.equal(old) for X, old in pair) for pair in self.gathered]
+        seen["which earlier results of gather have changed"] = [
+            n for n, is_ in enumerate(changed) if is_
+        ]
+        return seen
+
+
+def first_numbers(rows: Tensor) -> list:
+    """Give the first number of each row that counts up from it or holds zeros, "?" for others."""
+    first = rows[:, 0, 0]
+    counting = torch.arange(6).reshape(2, 3) * (rows != 0).any(-1).any(-1)[:, None, None]
+    is_plain = (rows == first[:, None, None] + counting).flatten(1).all(1)
+    pairs = zip(first.tolist(), is_plain.tolist(), strict=True)
+    return [int(number) if plain else "?" for number, plain in pairs]
+
+
+def storing(case: Case, oracle_driver: Storing) -> tuple:
+    """Draw a call of a cache in blocks."""
+    L, N, S = oracle_driver.shape
+    method = pick(case, ["write", "write", "gather", "copy"])
+    order = torch.randperm(N * S, generator=case.generator).tolist()
+    if method == "write":
+        slots = order[: int(case.integers(1, 5, 1))]
+        return (method, pick(case, range(L)), slots, int(case.integers(1, 100, 1)))
+    blocks = torch.randperm(N, generator=case.generator).tolist()
+    if method == "copy":
+        return (method, [(blocks[0], blocks[1]), (blocks[1], blocks[2])][: pick(case, [1, 2])])
+    count = int(case.integers(1, N + 1, 1))
+    return (method, pick(case, range(L)), blocks[:count], count * S - pick(case, range(S)))
+
+
+@check(PagedKVCache, weight=2, see="Keys and values in blocks")
+def programs(caches, case):
+    """holds what was written last in six random programs; what was gathered is a copy"""
+    settings = [(2, 3, 1 + n % 4) for n in range(6)]
+    drawn = random_programs(case, PlainMemory, Storing, storing, settings, 8)
+    compare(caches, PlainMemory, Storing, drawn)
+
+
 def part(E: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     """Attend to one set of keys: the output, and the logarithm of the sum of exponentials."""
     return torch.softmax(E, dim=-1) @ V, torch.logsumexp(E, dim=-1)
@@ -366,6 +716,26 @@ def empty_part(merge, case):
         given = case.unpack(merge(*first, *second), "Y", "s")
         case.equal(given[0], Y, "Y")
         case.equal(given[1], s, "s")
+
+
+@check(online_softmax_merge, see="A set without keys")
+def gradients(merge, case):
+    """sends back the gradients of one softmax over both sets, and 0 to the s of empty ones"""
+    s_a, s_b = torch.tensor([[-math.inf, -math.inf, 1, 0.5], [-math.inf, 2, -math.inf, 3]]).double()
+    Y_a, Y_b = (case.randn(4, 3) * (s > -math.inf)[:, None] for s in (s_a, s_b))
+    leaves = [X.requires_grad_() for X in (Y_a, s_a, Y_b, s_b)]
+    Y, s = case.unpack(merge(*leaves), "Y", "s")
+    G, g = case.randn(4, 3), case.randn(4)
+    case.trains(Y, "Y")
+    case.trains(s, "s")
+    ((Y * G).sum() + (s * g)[1:].sum()).backward()
+    weights = torch.softmax(torch.stack([s_a, s_b]).detach(), dim=0)
+    weights[:, 0] = 0
+    Y = weights[0][:, None] * Y_a.detach() + weights[1][:, None] * Y_b.detach()
+    for name, own, w, X in (("s_a", s_a, weights[0], Y_a), ("s_b", s_b, weights[1], Y_b)):
+        case.gradient(own, w * (g + ((X.detach() - Y) * G).sum(-1)), name)
+    for name, X, w in (("Y_a", Y_a, weights[0]), ("Y_b", Y_b, weights[1])):
+        case.equal(X.grad[1:], w[1:, None] * G[1:], f"gradient of {name}, where a set has keys")
 
 
 def paged_inputs(case: Case, B: int, T: int, H: int, G: int, lengths: list[int]) -> tuple:
@@ -536,18 +906,6 @@ def look_up(cache, name: str) -> int:
 
 
 @together
-def found_among(cache, names: str) -> list[int]:
-    """Look names up and free what was found at once: 1 for each that is there."""
-    found = []
-    for name in names:
-        block = look_up(cache, name)
-        if block >= 0:
-            cache.free(block)
-        found.append(int(block >= 0))
-    return found
-
-
-@together
 def filled(caches, names: str, blocks: int) -> tuple:
     """Make a cache whose first blocks have names; all are still in use."""
     cache = caches(blocks)
@@ -557,75 +915,53 @@ def filled(caches, names: str, blocks: int) -> tuple:
     return cache, owned
 
 
+def remembered(caches, *programs: tuple[int, str]) -> None:
+    """Compare programs of blocks and calls with a plain model."""
+    read = [((blocks,), written(calls)) for blocks, calls in programs]
+    compare(caches, PlainCache, Remembering, read)
+
+
+ABC = "allocate a, allocate b, allocate c, register c z, register b y, register a x"
+
+
 @check(PrefixCache, weight=2, see="Blocks that are remembered")
 def remembers(caches, case):
     """finds a named block while it is in use and after it was freed"""
-    cache, owned = filled(caches, "abc", 5)
-    seen = []
-    program = [("find", "b"), ("free", 1), ("free", 0), ("free", 1), ("find", "a"), ("find", "b")]
-    for name, value in [*program, ("find", "x")]:
-        found = look_up(cache, value) if name == "find" else cache.free(owned[value])
-        users = references(case, cache)
-        seen += [
-            -1 if found is None else found,
-            *(users[block] for block in owned),
-            cache.available,
-        ]
-    a, b, _ = owned
-    expected = [b, 1, 2, 1, 2, -1, 1, 1, 1, 2, -1, 0, 1, 1, 3, -1, 0, 0, 1, 4]
-    expected += [a, 1, 0, 1, 3, b, 1, 1, 1, 2, -1, 1, 1, 1, 2]
-    what = "(found, users of a, b, c, available): find b; free b, a, b; find a, b, x"
-    for step in range(1, 7):
-        same(case, seen[: 5 * step + 5], expected[: 5 * step + 5], what)
+    remembered(caches, (5, f"{ABC}, find y, free b, free a, free b, find x, find y, find w"))
 
 
 @check(PrefixCache, see="Found or idle, never both")
 def first_stays(caches, case):
     """finds the first of two blocks that were registered under the same name"""
-    cache, owned = filled(caches, "ab", 4)
-    for name in "ba":
-        cache.register(number(cache.allocate(), "block"), name)
-    found = [look_up(cache, name) for name in "ab"]
-    same(case, found, owned, "blocks found under a and b, each registered twice")
+    remembered(caches, (5, f"{ABC}, allocate d, register d y, register a w, find y, find x"))
 
 
 @check(PrefixCache, weight=2, see="Who is forgotten first")
 def forgets(caches, case):
     """hands out the block that has been idle for longest, and forgets its name"""
-    cache, owned = filled(caches, "abcd", 4)
-    for place in (2, 0, 3, 1):
-        cache.free(owned[place])
-    taken = [number(cache.allocate(), "block") for _ in range(2)]
-    found = [*taken, *found_among(cache, "abcd")]
-    expected = [owned[2], owned[0], 0, 1, 0, 1]
-    same(case, found, expected, "two blocks handed out, and which of a, b, c, d are found then")
+    calls = f"{ABC}, free c, free a, free b, allocate d, find x, find y, find z, allocate e"
+    remembered(caches, (3, calls), (3, f"{ABC}, free b, free c, free a, allocate d, find y"))
 
 
 @check(PrefixCache, see="Who is forgotten first")
 def unused_first(caches, case):
     """hands out blocks without a name before it forgets one"""
-    cache, owned = filled(caches, "abcd", 7)
-    for block in owned:
-        cache.free(block)
-    taken = [int(number(cache.allocate(), "block") in owned) for _ in range(4)]
-    what = "whether four blocks handed out had names, and which of a, b, c, d are found then"
-    same(case, [*taken, *found_among(cache, "abcd")], [0, 0, 0, 1, 0, 1, 1, 1], what)
+    ends = "allocate d, allocate e, find x, find y, find z"
+    remembered(caches, (5, f"{ABC}, free a, free b, free c, {ends}"))
 
 
 @check(PrefixCache, see="Blocks that are remembered")
 def lists_idle(caches, case):
     """lists the blocks without users that can be found"""
-    cache, owned = filled(caches, "abc", 5)
-    seen = []
-    for block in (cache.allocate(), owned[2], owned[0]):
-        cache.free(block)
-    for _ in range(2):
-        idle = cache.idle
-        seen.append(sorted(numbers(list(idle) if isinstance(idle, (dict, set)) else idle, "idle")))
-        cache.find("c")
-    expected = [sorted([owned[0], owned[2]]), [owned[0]]]
-    what = "idle blocks, sorted, after c, a and one without a name are freed, and c is found again"
-    same(case, flat(seen), flat(expected), what)
+    remembered(caches, (5, f"{ABC}, allocate d, free d, free c, free a, find z, find z"))
+
+
+@check(PrefixCache, weight=2, see="Found or idle, never both")
+def programs(caches, case):
+    """finds, forgets and hands out in ten random programs as a plain model does"""
+    settings = [(2 + n % 4,) for n in range(10)]
+    drawn = random_programs(case, PlainCache, Remembering, remembering, settings, 14)
+    compare(caches, PlainCache, Remembering, drawn)
 
 
 @check(PrefixCache, see="Blocks that are remembered")
@@ -670,6 +1006,181 @@ def tables(manager, *sequences: int) -> list[list[int]]:
         blocks = numbers(table.blocks, f"blocks of the table of sequence {each}")
         rows.append([number(table.length, "length"), *blocks])
     return rows
+
+
+class PlainManager:
+    """What BlockManager does: a full block is named by all tokens up to its end."""
+
+    def __init__(self, blocks: int, block_size: int):
+        self.allocator, self.block_size = PlainCache(blocks), block_size
+        self.sequences: dict[int, Sequence] = {}
+
+    def blocks(self, sequence: int) -> list[int]:
+        table = self.sequences[sequence].block_table
+        return table.blocks if table else []
+
+    def open(self, sequence: int, tokens: list[int]) -> int:
+        table, S = PlainTable(self.block_size), self.block_size
+        for end in range(S, len(tokens), S):
+            block = self.allocator.find(tuple(tokens[:end]))
+            if block is None:
+                break
+            table.append(S, [block])
+        one = self.sequences.setdefault(sequence, Sequence([*tokens]))
+        one.block_table, one.computed = table, table.length  # as far as its blocks were named
+        return table.length
+
+    def grow(self, sequence: int, count: int) -> list[tuple[int, int]]:
+        table, allocator = self.sequences[sequence].block_table, self.allocator
+        is_shared = table.waste > 0 and allocator.references[table.blocks[-1]] > 1
+        if table.missing(count) + is_shared > allocator.available:
+            raise OutOfBlocks("too few")
+        copies = [(table.blocks[-1], allocator.allocate())] if is_shared else []
+        for source, target in copies:
+            allocator.free(source)
+            table.blocks[-1] = target
+        table.append(count, [allocator.allocate() for _ in range(table.missing(count))])
+        return copies
+
+    def commit(self, sequence: int, tokens: list[int]) -> None:
+        one, S, names = self.sequences[sequence], self.block_size, self.allocator.names
+        contents = [tuple(tokens[:end]) for end in range(S, one.block_table.length + 1, S)]
+        blocks = one.block_table.blocks[: len(contents)]
+        for block, content in list(zip(blocks, contents, strict=True))[: one.computed // S]:
+            if block not in names and content not in names.values():
+                raise Nonsense  # its name was another's at first: it may get it now, or not
+        for block, content in zip(blocks, contents, strict=True):
+            self.allocator.register(block, content)
+        one.computed = len(contents) * S
+
+    def fork(self, sequence: int, child: int) -> None:
+        self.sequences[child] = self.sequences[sequence].fork()
+        for block in self.blocks(child):
+            self.allocator.share(block)
+
+    def close(self, sequence: int) -> None:
+        for block in reversed(self.blocks(sequence)):
+            self.allocator.free(block)
+        self.sequences[sequence].block_table = None
+
+
+class Managing:
+    """With {0} blocks of {1}"""
+
+    def __init__(self, managers, blocks: int, block_size: int):
+        self.manager = managers(blocks, block_size)
+        self.texts: dict[str, list[int]] = {}
+        self.tables: dict[str, list[int]] = {}  # of those that have one
+        self.lengths: dict[str, int] = {}  # of their tables
+        self.letters: dict[int, str] = {}  # of the blocks in tables
+        self.count = 0
+
+    def open(self, name: str, tokens: list[int]) -> int:
+        """{0} opens with {1}"""
+        if name in self.tables or self.texts.get(name, tokens) != tokens:
+            raise Nonsense
+        found = number(self.manager.open(ord(name), tokens), "open")
+        self.texts[name] = [*tokens]
+        return found
+
+    def reopen(self, name: str) -> int:
+        """{0} opens again"""
+        if name in self.tables or name not in self.texts:
+            raise Nonsense
+        return number(self.manager.open(ord(name), [*self.texts[name]]), "open")
+
+    def grow(self, name: str, count: int, token: int) -> list[tuple[str, str]]:
+        """{0} grows by {1}"""
+        self.demand_table(name)
+        copies = pairs(self.manager.grow(ord(name), count), "grow's result")
+        before, text = self.letters, self.texts[name]
+        text += [token] * (self.lengths[name] + count - len(text))
+        self.look()
+        return [(before.get(a, "a free one"), self.letters.get(b, "a free one")) for a, b in copies]
+
+    def commit(self, name: str) -> None:
+        """{0} commits"""
+        self.demand_table(name)
+        self.manager.commit(ord(name), [*self.texts[name]])
+
+    def fork(self, name: str, child: str) -> None:
+        """{0} is forked as {1}"""
+        if name not in self.texts or child in self.texts:
+            raise Nonsense
+        self.manager.fork(ord(name), ord(child))
+        self.texts[child] = [*self.texts[name]]
+
+    def close(self, name: str) -> None:
+        """{0} closes"""
+        if name not in self.texts:
+            raise Nonsense
+        self.manager.close(ord(name))
+
+    def demand_table(self, name: str) -> None:
+        if name not in self.tables:
+            raise Nonsense
+
+    def look(self) -> dict[str, object]:
+        manager, self.tables, self.lengths = self.manager, {}, {}
+        seen: dict[str, object] = {}
+        for name in self.texts:
+            one = record(manager, ord(name))
+            seen[f"the tokens of {name}"] = numbers(one.tokens, "tokens")
+            (listed,) = lists(manager, ord(name))
+            if one.block_table is None:
+                seen[f"blocks({name}), which has no table,"] = listed
+                continue
+            self.tables[name] = numbers(one.block_table.blocks, "blocks of a table")
+            self.lengths[name] = number(one.block_table.length, "length")
+            if listed != self.tables[name]:
+                raise Failure(f"blocks should give {self.tables[name]}, yours gives {listed}.")
+        self.rename()
+        for name, blocks in self.tables.items():
+            held = " ".join(self.letters[block] for block in blocks)
+            seen[f"the blocks of {name}"] = held
+            seen[f"the length of {name}"] = self.lengths[name]
+        counts = references(manager.allocator)
+        for block, letter in self.letters.items():
+            users = [name for name, blocks in self.tables.items() if block in blocks]
+            seen[f"the users of block {letter}, held by {' and '.join(users)},"] = counts[block]
+        seen["available"] = number(manager.allocator.available, "available")
+        return seen
+
+    def rename(self) -> None:
+        """Name the blocks in tables, in the order in which they came there."""
+        blocks = [block for table in self.tables.values() for block in table]
+        self.letters = {block: self.letters[block] for block in self.letters if block in blocks}
+        for block in blocks:
+            if block not in self.letters:
+                self.letters[block] = f"{'abcdefghijklmnopqrstuvwxyz'[self.count % 26]}"
+                self.count += 1
+
+
+def managing(case: Case, oracle_driver: Managing) -> tuple:
+    """Draw a call of a manager: many texts begin as another does."""
+    names = [*oracle_driver.texts]
+    method = pick(case, ["open", "open", *["grow", "commit"] * 3, "fork", "close", "reopen"])
+    new = LETTERS[len(names)].upper()
+    if method == "open":
+        text = pick(case, [[], *oracle_driver.texts.values()])
+        text = text[: int(case.integers(0, len(text) + 1, 1))]
+        return (method, new, text + case.integers(8, 10, int(case.integers(1, 5, 1))).tolist())
+    name = pick(case, names or "A")
+    if method == "grow":
+        return (method, name, int(case.integers(1, 6, 1)), int(case.integers(8, 10, 1)))
+    return (method, name, new) if method == "fork" else (method, name)
+
+
+def managed(managers, *programs: tuple[int, int, list[tuple]]) -> None:
+    """Compare programs of blocks, their size and calls with a plain model."""
+    read = [((blocks, S), calls) for blocks, S, calls in programs]
+    compare(managers, PlainManager, Managing, read)
+
+
+def computed(name: str, text: list[int], length: int | None = None) -> list[tuple]:
+    """Open a sequence, grow it to the end of its text, of which nothing is found, and commit."""
+    length = len(text) if length is None else length
+    return [("open", name, text), ("grow", name, length, 8), ("commit", name)]
 
 
 def demand_no_table(case: Case, holder, sequence: int, when: str) -> None:
@@ -718,90 +1229,74 @@ def one_object(managers, case):
 @check(BlockManager, weight=2, see="Blocks for every sequence")
 def finds_prefixes(managers, case):
     """begins a sequence with the blocks of another that begins alike"""
-    manager = managers(12, 3)
     text = list(range(10, 21))
-    opened = [number(manager.open(0, text), "open")]
-    grown(manager, 0, 11)
-    manager.commit(0, text)
-    for sequence, other in enumerate([[*text[:8], 1, 1], text[:2] + [9] * 8, [*text, 3, 4]], 1):
-        opened.append(number(manager.open(sequence, other), "open"))
-    same(case, opened, [0, 6, 0, 9], "tokens found for four prompts")
-    first, second, fourth = lists(manager, 0, 1, 3)
-    users = references(case, manager.allocator)
-    same(case, [users[block] for block in first], [3, 3, 2, 1], "users of the first one's blocks")
-    same(case, [*second, *fourth], [*first[:2], *first[:3]], "the blocks that are shared")
+    others = [[*text[:8], 1, 1], text[:2] + [9] * 8, [*text, 3, 4]]
+    opened = [("open", name, other) for name, other in zip("BCD", others, strict=True)]
+    managed(managers, (12, 3, [*computed("A", text), *opened]))
 
 
 @check(BlockManager, weight=2, see="A prompt that is cached as a whole")
 def leaves_one_token(managers, case):
     """leaves at least one token of a prompt to compute, even if all are cached"""
-    opened = []
-    for length in (3, 6, 7, 8, 9):
-        manager, text = managers(9, 3), list(range(length))
-        manager.open(0, text)
-        grown(manager, 0, length)
-        manager.commit(0, text)
-        opened += [number(manager.open(each, text), "open") for each in (1, 2)]
-    what = "tokens found of prompts of 3, 6, 7, 8 and 9, twice"
-    same(case, opened, [0, 0, 3, 3, 6, 6, 6, 6, 6, 6], what)
+    texts = [list(range(length)) for length in (3, 6, 7, 8, 9)]
+    opened = [[("open", name, text) for name in "BC"] for text in texts]
+    programs = [(9, 3, [*computed("A", t), *more]) for t, more in zip(texts, opened, strict=True)]
+    managed(managers, *programs)
+
+
+@check(BlockManager, weight=2, see="Blocks for every sequence")
+def goes_on_from_a_prefix(managers, case):
+    """names the blocks behind a found prefix by the whole text, for all who look for them"""
+    text = [5, 5, 6, 6, 7, 7, 8, 8]
+    longer = [("open", "B", text), ("grow", "B", 4, 8), ("commit", "B"), ("close", "B")]
+    ends = [("open", name, [*t, 1]) for name, t in zip("CDE", (text[4:], text, text), strict=True)]
+    managed(managers, (9, 2, [*computed("A", text[:4]), *longer, *ends]))
 
 
 @check(BlockManager, weight=2, see="Fork, and copy only what is written")
 def forks(managers, case):
     """shares all blocks in a fork and copies the last one when either of the two writes"""
-    manager = managers(10, 4)
-    manager.open(7, [6] * 5)  # so that places and blocks differ
-    grown(manager, 7, 5)
-    manager.open(0, [5] * 6)
-    grown(manager, 0, 6)
-    manager.fork(0, 1)
-    first, second = lists(manager, 0, 1)
-    same(case, second, first, "the blocks of the fork")
-    copied = grown(manager, 1, 1)
-    (new,) = lists(manager, 1)
-    seen = [len(copied), [(first[1], new[1])] == copied, new[1] != first[1]]
-    seen.append(len(grown(manager, 0, 1)))
-    users = references(case, manager.allocator)
-    seen += [users[block] for block in (*first, new[1])]
-    what = "copies; are they (old, new); is the block new; copies for the one that is alone now; "
-    what += "users of the first block, the old and the new one; free blocks"
-    expected = [1, 1, 1, 0, 2, 1, 1, 5]
-    same(case, [*map(int, seen), manager.allocator.available], expected, what)
+    begins = [*computed("A", [6] * 5)[:2], *computed("B", [5] * 6)[:2]]  # A: places are not blocks
+    grown = [("fork", "B", "C"), ("grow", "C", 1, 7), ("grow", "B", 1, 7)]
+    managed(managers, (10, 4, [*begins, *grown]))
+
+
+@check(BlockManager, see="Fork, and copy only what is written")
+def names_of_forks(managers, case):
+    """keeps the names of a fork apart from those of the other, whoever commits first"""
+    begins = [*computed("A", [5] * 4), ("fork", "A", "B")]
+    ways = [[("grow", name, 2, token), ("commit", name)] for name, token in (("A", 7), ("B", 6))]
+    found = [("open", name, [5] * 4 + [token] * 3) for name, token in (("C", 6), ("D", 7))]
+    managed(managers, *[(12, 2, [*begins, *one, *two, *found]) for one, two in (ways, ways[::-1])])
 
 
 @check(BlockManager, see="All or nothing")
 def all_or_nothing(managers, case):
     """changes nothing when blocks run out"""
-    manager = managers(4, 2)
-    manager.open(0, [5] * 5)
-    grown(manager, 0, 5)
-    manager.fork(0, 1)
-    before = [*lists(manager, 1)[0], *references(case, manager.allocator)]
-    case.raises(OutOfBlocks, lambda: manager.grow(1, 2), "two blocks are needed and one is free")
-    after = [*lists(manager, 1)[0], *references(case, manager.allocator)]
-    same(case, after, before, "blocks of the sequence, and users of all blocks, after the error")
-    manager = managers(2, 2)
-    manager.open(0, [1, 2, 3])
-    grown(manager, 0, 3)
-    manager.commit(0, [1, 2, 3])
-    manager.close(0)
-    manager.open(1, [9] * 9)
-    case.raises(OutOfBlocks, lambda: manager.grow(1, 9), "five blocks are needed of two")
-    found = number(manager.open(2, [1, 2, 3]), "open")
-    same(case, [found], [2], "tokens found of a prompt that was there before the error")
+    forked = [*computed("A", [5] * 5)[:2], ("fork", "A", "B"), ("grow", "B", 2, 8)]
+    evicted = [*computed("A", [1, 2, 3]), ("close", "A"), ("open", "B", [9] * 9)]
+    ends = [("grow", "B", 9, 8), ("open", "C", [1, 2, 3])]
+    managed(managers, (4, 2, forked), (2, 2, [*evicted, *ends]))
 
 
 @check(BlockManager, see="Blocks for every sequence")
 def gives_back(managers, case):
     """gives all blocks back when all sequences are closed"""
-    manager = managers(7, 2)
-    manager.open(0, [5] * 5)
-    grown(manager, 0, 5)
-    manager.fork(0, 1)
-    grown(manager, 1, 2)
-    seen = [manager.allocator.available, sum(references(case, manager.allocator))]
-    for sequence in (0, 1):
-        manager.close(sequence)
-        seen += [manager.allocator.available, sum(references(case, manager.allocator))]
-    expected = [2, 7, 3, 4, 7, 0]
-    same(case, seen, expected, "(free blocks, users of all) before, after one close, after both")
+    calls = [*computed("A", [5] * 5)[:2], ("fork", "A", "B"), ("grow", "B", 2, 8)]
+    managed(managers, (7, 2, [*calls, ("close", "A"), ("close", "B")]))
+
+
+@check(BlockManager, see="One object for each sequence")
+def comes_back(managers, case):
+    """finds and names the blocks of a sequence that was closed and opens again"""
+    closed, other = [*computed("A", [5, 6, 7, 8, 9]), ("close", "A")], computed("B", [1] * 6)
+    again = [("reopen", "A"), ("grow", "A", 5, 8), ("commit", "A"), ("open", "C", [5, 6, 7, 8, 9])]
+    managed(managers, (6, 2, closed + again), (3, 2, [*closed, *other, ("close", "B"), *again]))
+
+
+@check(BlockManager, weight=2, see="Blocks for every sequence")
+def programs(managers, case):
+    """shares, copies and gives back blocks in ten random programs as a plain model does"""
+    settings = [(3 + n % 4, 1 + n % 3) for n in range(10)]
+    drawn = random_programs(case, PlainManager, Managing, managing, settings, 12)
+    compare(managers, PlainManager, Managing, drawn)

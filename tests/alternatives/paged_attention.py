@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 
 import torch
 from torch.nn import functional
@@ -117,6 +118,54 @@ class Counting:
             raise ValueError(f"{block} is free")
 
 
+@alternative(BlockAllocator)
+class InACounter(BlockAllocator):
+    """Counts users in a Counter, which lacks the blocks that nobody uses."""
+
+    def __init__(self, blocks):
+        self.references, self.blocks = Counter(), range(blocks)
+
+    @property
+    def available(self):
+        return len(self.blocks) - len(+self.references)
+
+    def allocate(self):
+        for block in self.blocks:
+            if not self.references[block]:
+                self.references[block] = 1
+                return block
+        raise OutOfBlocks("all are in use")
+
+    def free(self, block):
+        if not self.references[block]:
+            raise ValueError(block)
+        self.references[block] -= 1
+        if not self.references[block]:
+            del self.references[block]
+
+
+@alternative(BlockAllocator)
+class InATensor(BlockAllocator):
+    def __init__(self, blocks):
+        self.references = torch.zeros(blocks, dtype=torch.int64)
+
+    @property
+    def available(self):
+        return int((self.references == 0).sum())
+
+    def allocate(self):
+        if self.references.all():
+            raise OutOfBlocks("all are in use")
+        block = int(self.references.argmin())
+        self.references[block] = 1
+        return block
+
+    def free(self, block):
+        if self.references[block] == 0:
+            raise ValueError(block)
+        self.references[block] -= 1
+
+
 @alternative(BlockTable)
 class SlotList:
     """Keeps a slot for every position that its blocks have room for."""
@@ -211,25 +260,34 @@ class ViewOfSlots(PagedKVCache):
         return [K[:length], V[:length]]
 
 
+def both_empty(s_a, s_b):
+    return (s_a == -math.inf) & (s_b == -math.inf)
+
+
 @alternative(online_softmax_merge)
 def with_logaddexp(Y_a, s_a, Y_b, s_b):
-    s = torch.logaddexp(s_a, s_b)
-    w = torch.nan_to_num(torch.exp(s_a - s), 0.0)[..., None]
-    v = torch.nan_to_num(torch.exp(s_b - s), 0.0)[..., None]
-    return w * Y_a + v * Y_b, s
+    nothing = both_empty(s_a, s_b)
+    s = torch.logaddexp(s_a.masked_fill(nothing, 0), s_b.masked_fill(nothing, 0))
+    w, v = (torch.exp(part - s).masked_fill(nothing, 0)[..., None] for part in (s_a, s_b))
+    return w * Y_a + v * Y_b, torch.where(nothing, -math.inf, s)
 
 
 @alternative(online_softmax_merge)
 def with_softmax(Y_a, s_a, Y_b, s_b):
-    both = torch.stack([s_a, s_b], dim=-1)
-    weights = torch.softmax(both, dim=-1).nan_to_num(0.0)
-    return weights[..., :1] * Y_a + weights[..., 1:] * Y_b, torch.logsumexp(both, dim=-1)
+    nothing = both_empty(s_a, s_b)[..., None]
+    both = torch.stack([s_a, s_b], dim=-1).masked_fill(nothing, 0)
+    weights = torch.softmax(both, dim=-1).masked_fill(nothing, 0)
+    s = torch.logsumexp(both, dim=-1, keepdim=True).masked_fill(nothing, -math.inf)
+    return weights[..., :1] * Y_a + weights[..., 1:] * Y_b, s[..., 0]
 
 
 @alternative(online_softmax_merge)
 def with_sigmoid(Y_a, s_a, Y_b, s_b):
-    share = torch.sigmoid(s_a - s_b).nan_to_num(0.5)[..., None]
-    return torch.lerp(Y_b, Y_a, share), torch.logaddexp(s_a, s_b)
+    nothing = both_empty(s_a, s_b)
+    s_a, s_b = (torch.where(nothing, 0, s) for s in (s_a, s_b))
+    share = torch.sigmoid(s_a - s_b)[..., None]
+    s = torch.logaddexp(s_a, s_b).masked_fill(nothing, -math.inf)
+    return torch.lerp(Y_b, Y_a, share), s
 
 
 @alternative(paged_attention)

@@ -319,3 +319,14 @@ def test_contiguous_attention_is_torchs(rng):
         torch.ones(T, 4, dtype=torch.bool).tril(2), enable_gqa=True,
     )  # fmt: skip
     torch.testing.assert_close(Y[1:2], expected.transpose(1, 2), **CLOSE)
+
+
+def test_gradients_of_a_merge_are_finite_where_sets_are_empty():
+    s_a = torch.tensor([-math.inf, -math.inf, 1.0, 0.5], dtype=torch.float64, requires_grad=True)
+    s_b = torch.tensor([-math.inf, 2.0, -math.inf, 3.0], dtype=torch.float64, requires_grad=True)
+    Y_a, Y_b = torch.randn(2, 4, 3, dtype=torch.float64)
+    Y, s = online_softmax_merge(Y_a, s_a, Y_b, s_b)
+    (Y.sum() + s[1:].sum()).backward()
+    assert s_a.grad.isfinite().all() and s_b.grad.isfinite().all()
+    assert s_a.grad[:2].tolist() == [0, 0] and s_b.grad[[0, 2]].tolist() == [0, 0]
+    torch.testing.assert_close(s, torch.logaddexp(s_a, s_b))
