@@ -823,7 +823,7 @@ class AllAtOnce(Engine):
 @bug(
     Engine,
     "what nobody listens to any more goes on",
-    told_by="free blocks, running, -1, waiting at the end",
+    told_by="free blocks, running, -1, waiting, requests at the end",
 )
 class GoesOn(Engine):
     def stream(self, prompts, sampling=None):
