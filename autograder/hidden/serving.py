@@ -1,9 +1,9 @@
 """Hidden checks of serving: several that lose their blocks, borders, errors, forks of forks."""
 
 from course_pkg.checking.case import Case
-from course_pkg.checking.programs import Program
+from course_pkg.checking.programs import Program, follow
 from course_pkg.checking.registry import check
-from course_pkg.checking.scheduling import InChunks, OnDemand, SettingAside, WithHost
+from course_pkg.checking.scheduling import InChunks, OnDemand, SettingAside, Swapping, WithHost
 from course_pkg.checks.paged_attention import (
     flat,
     number,
@@ -15,6 +15,7 @@ from course_pkg.checks.paged_attention import (
 )
 from course_pkg.checks.serving import (
     Driver,
+    PlainSpace,
     added,
     beam_rows,
     compare_choice,
@@ -23,6 +24,7 @@ from course_pkg.checks.serving import (
     follow_rules,
     free_blocks,
     plain_tokens,
+    play_either,
     program_of,
     queues,
     run,
@@ -30,6 +32,7 @@ from course_pkg.checks.serving import (
     search_by_hand,
     serve,
     small_model,
+    spaces_program,
     texts,
 )
 from course_pkg.inference.requests import Sampling
@@ -410,6 +413,16 @@ def used_again(spaces, case):
     case.raises(ValueError, lambda: space.back([min(inside)], [1] * 9), "there are too many blocks")
     after = number(space.available, "available"), dict(space.tables)
     case.that(after == before, f"The error should change nothing: {before} became {after}.")
+
+
+@check(SwapSpace, see="A second cache on the host")
+def long_programs(spaces, case):
+    """keeps what each sequence has, in long programs of calls"""
+    seeds = case.integers(0, 1 << 30, 2).tolist()
+    programs = [
+        spaces_program(blocks, 40, seed) for blocks, seed in zip((6, 20), seeds, strict=True)
+    ]
+    follow(spaces, PlainSpace, play_either, Swapping, programs)
 
 
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")

@@ -69,12 +69,12 @@ def scene(
         seen[f"the tokens of {number} that are computed"] = each.computed
         seen[f"the slots of {number}"] = None if table is None else table.length
         for where, blocks in (("", here), (" on the host", host)):
-            users = _users(blocks, number)
+            users = users_of(blocks, number)
             seen[f"the users of each block of {number}{where}"] = users
     return seen
 
 
-def _users(blocks: dict[int, list[int]], number: int) -> list[str]:
+def users_of(blocks: dict[int, list[int]], number: int) -> list[str]:
     """List for each block of a sequence who has it."""
     found = [[n for n in blocks if block in blocks[n]] for block in blocks.get(number, [])]
     return [" and ".join(map(str, sorted(each))) for each in found]
@@ -214,3 +214,53 @@ class WithHost(Scheduling):
 def play_schedulers(schedulers: Any, programs: list[Program]) -> list[list[Step]]:
     """Play programs with a scheduler."""
     return [played(Scheduling(schedulers, *settings), calls) for settings, calls in programs]
+
+
+class Swapping:
+    """With {0} blocks on the host, known as {1} and so on"""
+
+    def __init__(self, spaces: Any, blocks: int, first: int):
+        self.guarded = spaces(blocks, first)
+        self.space = self.guarded._target  # many small calls: each has one guard
+        self.held: dict[int, str] = {}  # what each block holds, here and in the cache
+        self.turn = 0
+
+    def out(self, tables: dict[int, list[int]]) -> dict[str, Any]:
+        """out({0})"""
+        self.turn += 1
+        copies = self.guarded._attempt(lambda: self.space.out(tables))
+        for source, target in copies:
+            self.held[target] = f"{source} of call {self.turn}"
+        return {"blocks that go out": sorted(source for source, _ in copies)}
+
+    def back(self, numbers: list[int], blocks: list[int]) -> dict[str, Any]:
+        """back({0}, {1})"""
+        tables, copies = self.guarded._attempt(lambda: self.space.back(numbers, blocks))
+        held = {target: self.held.get(source) for source, target in copies}
+        kept = {number: [held.get(block) for block in tables[number]] for number in tables}
+        return {"blocks that come back": len(copies), "what each gets": kept}
+
+    def drop(self, number: int) -> None:
+        """drop({0})"""
+        self.guarded._attempt(lambda: self.space.drop(number))
+
+    def fork(self, number: int, child: int) -> None:
+        """fork({0}, {1})"""
+        self.guarded._attempt(lambda: self.space.fork(number, child))
+
+    def look(self) -> dict[str, Any]:
+        """Describe what is on the host after a call."""
+        return self.guarded._attempt(self.scene)
+
+    def scene(self) -> dict[str, Any]:
+        space = self.space
+        first, here = space.first, {number: space.tables[number] for number in space.tables}
+        held = {n: [self.held.get(first + block) for block in here[n]] for n in sorted(here)}
+        users = {f"the users of each block of {n}": users_of(here, n) for n in sorted(here)}
+        return {"free blocks": space.available, "what each has on the host": held, **users}
+
+
+@together
+def play_spaces(spaces: Any, programs: list[Program]) -> list[list[Step]]:
+    """Play programs with swap spaces."""
+    return [played(Swapping(spaces, *settings), calls) for settings, calls in programs]

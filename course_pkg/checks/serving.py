@@ -21,15 +21,18 @@ from course_pkg.checking.scheduling import (
     InChunks,
     OnDemand,
     SettingAside,
+    Swapping,
     WithHost,
     counts_of,
     counts_of_host,
     play_schedulers,
+    play_spaces,
     scene,
     text_of,
     token_of,
     told_of,
     told_of_host,
+    users_of,
 )
 from course_pkg.checking.together import together
 from course_pkg.checks.paged_attention import (
@@ -566,7 +569,9 @@ def nothing_left(schedulers, case):
 @check(Scheduler, weight=2, see="Decide anew in every step")
 def programs(schedulers, case):
     """follows the rules in short programs of calls"""
-    follow_rules(schedulers, SettingAside, [program_of((8, 2, 4), 30, n) for n in (9000, 17000)])
+    three = [("add", 0, 3, 7, 5, 2, False), ("step",), ("fork", 0, 1), ("fork", 0, 2), ("step",)]
+    programs = [program_of((8, 2, 4), 30, seed) for seed in (9000, 17000)]
+    follow_rules(schedulers, SettingAside, [*programs, ((9, 2, 4), three)])
 
 
 @check(Scheduler, see="Room is set aside")
@@ -774,8 +779,9 @@ def programs(schedulers, case):
     """follows the rules in short programs of calls"""
     chosen = [((7, 2, 9, 0), 16000), ((7, 2, 9, 0), 3000), ((10, 1, 4, 2), 14000)]
     programs = [program_of(settings, 30, seed) for settings, seed in chosen]
-    pair = [("add", 0, 3, 7, 9), ("add", 1, 3, 8, 9, 1, True), ("fork", 1, 2), ("stall", 1)]
-    alone = [("add", 0, 3, 7), ("add", 1, 3, 8), ("add", 2, 3, 9), ("stall", 1)]
+    rest = 9, 0, False
+    pair = [("add", 0, 3, 7, *rest), ("add", 1, 3, 8, 9, 1, True), ("fork", 1, 2), ("stall", 1)]
+    alone = [*(("add", n, 3, 7 + n, *rest) for n in (0, 1, 2)), ("stall", 1)]
     programs += [((9, 2, 9, 0), [*calls, ("step",), ("step",)]) for calls in (pair, alone)]
     follow_rules(schedulers, OnDemand, programs)
 
@@ -1574,6 +1580,95 @@ def left_alone(engines, case):
     same(case, found, [20, -1, 0], "free blocks, running, -1, waiting, requests at the end")
 
 
+class PlainSpace:
+    """A swap space that notes what every sequence holds, and counts what is different."""
+
+    def __init__(self, blocks: int, first: int):
+        self.room, self.turn = blocks, 0
+        self.held: dict[int, list[str]] = {}
+
+    def used(self, numbers: list[int]) -> set[str]:
+        return {each for number in numbers for each in self.held[number]}
+
+    def out(self, tables: dict[int, list[int]]) -> dict:
+        if tables.keys() & self.held.keys():
+            raise Nonsense
+        self.turn += 1
+        different = sorted({block for table in tables.values() for block in table})
+        if len(different) > self.room - len(self.used(list(self.held))):
+            raise Failure("the host is full", kinds=("OutOfBlocks",))
+        for each, table in tables.items():
+            self.held[each] = [f"{block} of call {self.turn}" for block in table]
+        return {"blocks that go out": different}
+
+    def back(self, numbers: list[int], blocks: list[int]) -> dict:
+        if not set(numbers) <= self.held.keys():
+            raise Nonsense
+        count = len(self.used(numbers))
+        if len(blocks) != count:
+            raise ValueError("as many as are here")
+        gets = {each: self.held.pop(each) for each in numbers}
+        return {"blocks that come back": count, "what each gets": gets}
+
+    def drop(self, number: int) -> None:
+        if number not in self.held:
+            raise Nonsense
+        del self.held[number]
+
+    def fork(self, number: int, child: int) -> None:
+        if number not in self.held or child in self.held:
+            raise Nonsense
+        self.held[child] = list(self.held[number])
+
+    def look(self) -> dict:
+        order = sorted(self.held)
+        users = {f"the users of each block of {n}": users_of(self.held, n) for n in order}
+        held = {n: list(self.held[n]) for n in order}
+        free = self.room - len(self.used(order))
+        return {"free blocks": free, "what each has on the host": held, **users}
+
+
+@once
+def spaces_program(blocks: int, count: int, seed: int) -> Program:
+    """Draw calls of a swap space that make sense: groups go out, come back, end and fork."""
+    draw, oracle = random.Random(seed), PlainSpace(blocks, 50)
+    calls: list[tuple] = []
+    while len(calls) < count:
+        inside, new = sorted(oracle.held), 10 * len(calls)
+        kind = draw.choice(["out", "out", "back", "back", "drop", "fork"]) if inside else "out"
+        some = draw.sample(inside, draw.randint(1, len(inside))) if inside else []
+        if kind == "out":
+            shared = draw.sample(range(20), draw.randint(0, 2))
+            own = [
+                draw.sample(range(20, 40), draw.randint(0, 2)) for _ in range(draw.randint(1, 3))
+            ]
+            call: tuple = ("out", {new + k: shared + each for k, each in enumerate(own)})
+        elif kind == "back":
+            wrong = draw.choice([0, 0, 0, 1, -1])
+            needed = max(0, len(oracle.used(some)) + wrong)
+            call = ("back", some, draw.sample(range(50), needed))
+        else:
+            call = ("drop", some[0]) if kind == "drop" else ("fork", some[0], new)
+        calls.append(call)
+        with contextlib.suppress(ValueError, Failure):
+            getattr(oracle, call[0])(*call[1:])
+    return (blocks, 50), calls
+
+
+def play_either(spaces, programs: list[Program]) -> list[list[Step]]:
+    """Play programs with a student's swap space, or with a plain one."""
+    if spaces is not PlainSpace:
+        return play_spaces(spaces, programs)
+    return [played(PlainSpace(*settings), calls) for settings, calls in programs]
+
+
+@check(SwapSpace, weight=2, see="A second cache on the host")
+def programs(spaces, case):
+    """keeps what each sequence has, in short programs of calls"""
+    programs = [spaces_program(7, 16, seed) for seed in (1, 2, 3)]
+    follow(spaces, PlainSpace, play_either, Swapping, programs)
+
+
 @check(SwapSpace, weight=2, see="A second cache on the host")
 def stay_shared(spaces, case):
     """copies a block that several sequences use only once, out and back"""
@@ -1730,5 +1825,6 @@ def after_its_copies(schedulers, case):
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")
 def programs(schedulers, case):
     """follows the rules in short programs of calls"""
-    chosen = [((7, 2, 4, 0, 4, 3), 8000), ((7, 2, 9, 0, None, 9), 4000)]
+    alone = 7, 2, 9, 0, None, 9
+    chosen = [((7, 2, 4, 0, 4, 3), 8000), (alone, 4000), (alone, 7000)]
     follow_rules(schedulers, WithHost, [program_of(each, 30, seed) for each, seed in chosen])
