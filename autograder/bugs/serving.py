@@ -208,7 +208,7 @@ class NoPlaces(PreemptingScheduler):
 @bug(
     PreemptingScheduler,
     "blocks are set aside for tokens to come",
-    told_by="when two need two of four blocks now, and four later",
+    told_by="two need two of four blocks now, and four later",
 )
 class SetsAside(PreemptingScheduler):
     def enter(self, members):
@@ -1187,7 +1187,7 @@ changed(
     "MembersAlone",
     "the members of a group that waits are admitted one by one",
     ("self.members(self.waiting[0])", "[self.waiting[0]]"),
-    told_by="running, -1, waiting: blocks for one pair",
+    told_by="With blocks for one of the pair",
 )
 ROWS = "self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]\n"
 changed(

@@ -430,6 +430,25 @@ def follow_rules(schedulers, driver: type, programs: list[Program]) -> None:
     follow(schedulers, ByTheRules, play, driver, programs)
 
 
+def told(queues: list[int]) -> str:
+    """Say who runs and who waits."""
+    parts = queues[: queues.index(-1)], queues[queues.index(-1) + 1 :]
+    runs, waits = (", ".join(map(str, part)) or "nobody" for part in parts)
+    return f"running: {runs}; waiting: {waits}"
+
+
+def same_scenes(seen: list[list[int]], expected: list[list[int]], moments: list[str]) -> None:
+    """Compare who runs and who waits at some moments.
+
+    Raises:
+        Failure: it differs; the message tells the first moment at which it does.
+    """
+    for moment, given, wanted in zip(moments, seen, expected, strict=True):
+        if given != wanted:
+            text = f"{moment} there should be {told(wanted)}; yours has {told(given)}."
+            raise Failure(text, what="running, -1, waiting", observed=torch.tensor(flat(seen)))
+
+
 @check(Scheduler, see="Decide anew in every step")
 def one_object(schedulers, case):
     """keeps tokens and table of a sequence in one Sequence, which its manager knows too"""
@@ -511,7 +530,7 @@ def first_come(schedulers, case):
     driver.compare(case, [(0, 0, 0, 6), (1, 0, 6, 7), (2, 1, 0, 8), (2, 2, 0, 2)])
 
 
-def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[int]:
+def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[list[int]]:
     """List who runs and who waits before and after a fork that was announced."""
     driver = Driver(schedulers, blocks, 2, most)
     driver.add(0, 3, longest=6, forks=1)
@@ -521,7 +540,7 @@ def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[int]:
     before = queues(driver.scheduler)
     driver.fork(0, 7)
     driver.step()
-    return before + queues(driver.scheduler)
+    return [before, queues(driver.scheduler)]
 
 
 @check(Scheduler, see="Room is set aside")
@@ -531,25 +550,30 @@ def whole_blocks(schedulers, case):
     driver.add(0, 3, longest=3, forks=2)
     driver.add(1, 1)
     driver.step()
-    what = "running, -1, waiting with 6 blocks of 2: one and two forks of it need 3 slots each"
-    same(case, queues(driver.scheduler), [0, -1, 1], what)
+    moment = "With 6 blocks of 2, where 0 and two forks of it need 3 slots each,"
+    same_scenes([queues(driver.scheduler)], [[0, -1, 1]], [moment])
 
 
-ANNOUNCED = [0, 1, -1, 2, 0, 7, 1, -1, 2]
+ANNOUNCED = [[0, 1, -1, 2], [0, 7, 1, -1, 2]]
 
 
 @check(Scheduler, see="Room is set aside")
 def places_for_forks(schedulers, case):
     """keeps places for the forks that are still to come"""
     seen = before_and_after_a_fork(schedulers, blocks=99, most=3)
-    same(case, seen, ANNOUNCED, "three may run: running, -1, waiting; before a fork, and after it")
+    moments = [
+        "When three may run, before a fork of 0 to 7,",
+        "When three may run, after the fork,",
+    ]
+    same_scenes(seen, ANNOUNCED, moments)
 
 
 @check(Scheduler, see="Room is set aside")
 def blocks_for_forks(schedulers, case):
     """keeps blocks for the forks that are still to come"""
     seen = before_and_after_a_fork(schedulers, blocks=8, most=99)
-    same(case, seen, ANNOUNCED, "8 blocks: running, -1, waiting; before a fork, and after it")
+    moments = [f"With 8 blocks, {when} a fork of 0 to 7," for when in ("before", "after")]
+    same_scenes(seen, ANNOUNCED, moments)
 
 
 @check(Scheduler, see="Decide anew in every step")
@@ -586,10 +610,11 @@ def enters_as_a_group(schedulers, case):
     seen = []
     for each in (0, 1, 7):
         driver.step()
-        seen += queues(driver.scheduler)
+        seen.append(queues(driver.scheduler))
         driver.remove(each)
-    what = "running, -1, waiting: blocks for one pair; nobody else; then one of it has ended"
-    same(case, seen, [0, 1, 7, -1, 2, 8, 1, 7, -1, 2, 8, 7, -1, 2, 8], what)
+    expected = [[0, 1, 7, -1, 2, 8], [1, 7, -1, 2, 8], [7, -1, 2, 8]]
+    moments = ["With blocks for one pair,", "When 0 has ended,", "With blocks for one of the pair,"]
+    same_scenes(seen, expected, moments)
 
 
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
@@ -603,7 +628,7 @@ def preempts(schedulers, case):
         driver.step()
         seen.append(queues(driver.scheduler))
     expected = [[0, 1, 2, 3, -1], [0, 1, -1, 2, 3], [0, 1, -1, 2, 3], [0, -1, 1, 2, 3]]
-    same(case, flat(seen), flat(expected), "running, -1, waiting after each of four steps")
+    same_scenes(seen, expected, [f"After step {n} with 4 blocks of 2," for n in range(4)])
     rows = [(0, n, 0, 2) for n in range(4)]
     rows += [(1, 0, 2, 3), (1, 1, 2, 3), (2, 0, 3, 4), (2, 1, 3, 4), (3, 0, 4, 5)]
     driver.compare(case, rows)
@@ -653,8 +678,12 @@ def not_at_once(schedulers, case):
     seen = []
     for _ in range(2):  # two of the same tokens, who would need fewer blocks if they came back
         driver.step()
-        seen += queues(driver.scheduler)
-    same(case, seen, [0, 1, 11, -1, 0, -1, 1, 11], "running, -1, waiting after each of two steps")
+        seen.append(queues(driver.scheduler))
+    moments = [
+        "Before blocks run out,",
+        "After the step in which 1 and 11, a group, lose their blocks,",
+    ]
+    same_scenes(seen, [[0, 1, 11, -1], [0, -1, 1, 11]], moments)
     demand_no_table(case, driver.scheduler, 1, "has lost its blocks")
     computed = number(record(driver.scheduler, 1).computed, "computed")
     same(case, [computed], [0], "computed of one that has lost its blocks")
@@ -669,13 +698,14 @@ def leaves_some(schedulers, case):
         driver.add(0, 8)
         driver.add(1, 3)
         driver.step()
-        seen += queues(driver.scheduler)
+        seen.append(queues(driver.scheduler))
     alone = Driver(schedulers, 4, 2, 64, 3)
     alone.add(0, 7)
     alone.step()
-    expected = [0, 1, -1, 0, 1, -1, 0, -1, 1, 0, -1]
-    what = "running, -1, waiting with a watermark of 0, 1 and 2; and of 3 for one that is alone"
-    same(case, seen + queues(alone.scheduler), expected, what)
+    expected = [[0, 1, -1], [0, 1, -1], [0, -1, 1], [0, -1]]
+    moments = [f"With a watermark of {n} and 3 blocks for 1, which needs 2," for n in range(3)]
+    moments.append("With a watermark of 3 and nobody else,")
+    same_scenes([*seen, queues(alone.scheduler)], expected, moments)
 
 
 @check(PreemptingScheduler, weight=2, see="Several that belong together")
@@ -690,13 +720,15 @@ def as_a_group(schedulers, case):
     seen = []
     for _ in range(2):
         driver.step()
-        seen += queues(driver.scheduler)
+        seen.append(queues(driver.scheduler))
     driver.remove(0)
     driver.step()
-    seen += [*queues(driver.scheduler), number(driver.scheduler.preemptions, "preemptions")]
-    expected = [0, 1, 12, 11, -1, 0, -1, 1, 12, 11, 1, 12, 11, -1, 3]
-    what = "running, -1, waiting: with a group, without blocks for it, with it; preemptions"
-    same(case, seen, expected, what)
+    seen.append(queues(driver.scheduler))
+    expected = [[0, 1, 12, 11, -1], [0, -1, 1, 12, 11], [1, 12, 11, -1]]
+    moments = ["After two forks of 1,", "When there are no blocks for the group of 1,"]
+    same_scenes(seen, expected, [*moments, "When 0 has ended and the group has blocks again,"])
+    count = number(driver.scheduler.preemptions, "preemptions")
+    same(case, [count], [3], "preemptions of a group of three")
 
 
 @check(PreemptingScheduler, see="Several that belong together")
@@ -706,15 +738,17 @@ def enters_as_a_group(schedulers, case):
     driver.add(5, 5, token=4)
     driver.add(0, 3, token=4, forks=1, together=True)
     driver.fork(0, 7)
-    driver.step()
-    seen = queues(driver.scheduler)
-    driver.step()
-    seen += queues(driver.scheduler)
-    driver.remove(5)
-    driver.step()
-    seen += [*queues(driver.scheduler), number(driver.scheduler.hits, "hits")]
-    what = "running, -1, waiting with blocks for one of two, again, and for both; hits"
-    same(case, seen, [5, -1, 0, 7, 5, -1, 0, 7, 0, 7, -1, 4], what)
+    seen = []
+    for ends in (False, False, True):
+        if ends:
+            driver.remove(5)
+        driver.step()
+        seen.append(queues(driver.scheduler))
+    one = "With blocks for one of the group of 0 and 7,"
+    moments = [one, one, "When 5 has ended and there are blocks for both,"]
+    same_scenes(seen, [[5, -1, 0, 7], [5, -1, 0, 7], [0, 7, -1]], moments)
+    hits = number(driver.scheduler.hits, "hits")
+    same(case, [hits], [4], "hits of a group that could not enter at first, and then did")
 
 
 @check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
@@ -724,8 +758,8 @@ def nothing_aside(schedulers, case):
     for sequence in (0, 1):
         driver.add(sequence, 3, longest=8)
     driver.step()
-    what = "running, -1, waiting when two need two of four blocks now, and four later"
-    same(case, queues(driver.scheduler), [0, 1, -1], what)
+    moment = "When two need two of four blocks now, and four later,"
+    same_scenes([queues(driver.scheduler)], [[0, 1, -1]], [moment])
 
 
 @check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
