@@ -1175,15 +1175,6 @@ changed(
 )
 changed(
     Scheduler,
-    "LastCopies",
-    "the copies of a sequence replace those that are planned already",
-    (
-        "self.plan.copies.extend(self.manager.grow(number, count))",
-        "self.plan.copies[:] = self.manager.grow(number, count)",
-    ),
-)
-changed(
-    Scheduler,
     "MembersAlone",
     "the members of a group that waits are admitted one by one",
     ("self.members(self.waiting[0])", "[self.waiting[0]]"),

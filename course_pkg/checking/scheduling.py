@@ -216,36 +216,62 @@ def play_schedulers(schedulers: Any, programs: list[Program]) -> list[list[Step]
     return [played(Scheduling(schedulers, *settings), calls) for settings, calls in programs]
 
 
+def told_of_out(blocks: list[int]) -> dict[str, Any]:
+    """Name what goes out to the host."""
+    return {"the blocks that go out": blocks}
+
+
+def told_of_back(come: int, go: int, gets: dict[int, list]) -> dict[str, Any]:
+    """Name what comes back from the host, and how much is copied to it by mistake."""
+    found = {f"what {number} gets back": kept for number, kept in gets.items()}
+    return {"the number of copies from the host": come, "of copies to the host": go, **found}
+
+
+def scene_of_space(free: int, tables: dict[int, list], held: dict[int, list]) -> dict[str, Any]:
+    """Say what is on the host, and whose it is."""
+    seen: dict[str, Any] = {"the number of free blocks": free}
+    for number in sorted(tables):
+        seen[f"what {number} has on the host"] = list(held[number])
+        seen[f"the users of each block of {number}"] = users_of(tables, number)
+    return seen
+
+
 class Swapping:
     """With {0} blocks on the host, known as {1} and so on"""
 
     def __init__(self, spaces: Any, blocks: int, first: int):
         self.guarded = spaces(blocks, first)
         self.space = self.guarded._target  # many small calls: each has one guard
+        self.first = first
         self.held: dict[int, str] = {}  # what each block holds, here and in the cache
         self.turn = 0
+        self.done: dict[str, Any] = {}
 
-    def out(self, tables: dict[int, list[int]]) -> dict[str, Any]:
+    def out(self, tables: dict[int, list[int]]) -> None:
         """out({0})"""
-        self.turn += 1
+        self.done, self.turn = {}, self.turn + 1
         copies = self.guarded._attempt(lambda: self.space.out(tables))
         for source, target in copies:
             self.held[target] = f"{source} of call {self.turn}"
-        return {"blocks that go out": sorted(source for source, _ in copies)}
+        self.done = told_of_out(sorted(source for source, _ in copies))
 
-    def back(self, numbers: list[int], blocks: list[int]) -> dict[str, Any]:
+    def back(self, numbers: list[int], blocks: list[int]) -> None:
         """back({0}, {1})"""
+        self.done = {}
         tables, copies = self.guarded._attempt(lambda: self.space.back(numbers, blocks))
         held = {target: self.held.get(source) for source, target in copies}
-        kept = {number: [held.get(block) for block in tables[number]] for number in tables}
-        return {"blocks that come back": len(copies), "what each gets": kept}
+        gets = {number: [held.get(block) for block in tables[number]] for number in sorted(tables)}
+        come = sum(source >= self.first for source, _ in copies)
+        self.done = told_of_back(come, sum(target >= self.first for _, target in copies), gets)
 
     def drop(self, number: int) -> None:
         """drop({0})"""
+        self.done = {}
         self.guarded._attempt(lambda: self.space.drop(number))
 
     def fork(self, number: int, child: int) -> None:
         """fork({0}, {1})"""
+        self.done = {}
         self.guarded._attempt(lambda: self.space.fork(number, child))
 
     def look(self) -> dict[str, Any]:
@@ -253,11 +279,9 @@ class Swapping:
         return self.guarded._attempt(self.scene)
 
     def scene(self) -> dict[str, Any]:
-        space = self.space
-        first, here = space.first, {number: space.tables[number] for number in space.tables}
-        held = {n: [self.held.get(first + block) for block in here[n]] for n in sorted(here)}
-        users = {f"the users of each block of {n}": users_of(here, n) for n in sorted(here)}
-        return {"free blocks": space.available, "what each has on the host": held, **users}
+        tables = dict(self.space.tables)
+        held = {n: [self.held.get(self.first + block) for block in tables[n]] for n in tables}
+        return scene_of_space(self.space.available, tables, held) | self.done
 
 
 @together

@@ -28,11 +28,13 @@ from course_pkg.checking.scheduling import (
     play_schedulers,
     play_spaces,
     scene,
+    scene_of_space,
     text_of,
     token_of,
     told_of,
+    told_of_back,
     told_of_host,
-    users_of,
+    told_of_out,
 )
 from course_pkg.checking.together import together
 from course_pkg.checks.paged_attention import (
@@ -593,9 +595,7 @@ def nothing_left(schedulers, case):
 @check(Scheduler, weight=2, see="Decide anew in every step")
 def programs(schedulers, case):
     """follows the rules in short programs of calls"""
-    three = [("add", 0, 3, 7, 5, 2, False), ("step",), ("fork", 0, 1), ("fork", 0, 2), ("step",)]
-    programs = [program_of((8, 2, 4), 30, seed) for seed in (9000, 17000)]
-    follow_rules(schedulers, SettingAside, [*programs, ((9, 2, 4), three)])
+    follow_rules(schedulers, SettingAside, [program_of((8, 2, 4), 30, n) for n in (9000, 17000)])
 
 
 @check(Scheduler, see="Room is set aside")
@@ -1620,46 +1620,48 @@ class PlainSpace:
     def __init__(self, blocks: int, first: int):
         self.room, self.turn = blocks, 0
         self.held: dict[int, list[str]] = {}
+        self.done: dict[str, object] = {}
 
     def used(self, numbers: list[int]) -> set[str]:
         return {each for number in numbers for each in self.held[number]}
 
-    def out(self, tables: dict[int, list[int]]) -> dict:
+    def out(self, tables: dict[int, list[int]]) -> None:
         if tables.keys() & self.held.keys():
             raise Nonsense
+        self.done = {}
         self.turn += 1
         different = sorted({block for table in tables.values() for block in table})
         if len(different) > self.room - len(self.used(list(self.held))):
             raise Failure("the host is full", kinds=("OutOfBlocks",))
         for each, table in tables.items():
             self.held[each] = [f"{block} of call {self.turn}" for block in table]
-        return {"blocks that go out": different}
+        self.done = told_of_out(different)
 
-    def back(self, numbers: list[int], blocks: list[int]) -> dict:
+    def back(self, numbers: list[int], blocks: list[int]) -> None:
         if not set(numbers) <= self.held.keys():
             raise Nonsense
+        self.done = {}
         count = len(self.used(numbers))
         if len(blocks) != count:
             raise ValueError("as many as are here")
-        gets = {each: self.held.pop(each) for each in numbers}
-        return {"blocks that come back": count, "what each gets": gets}
+        gets = {each: self.held.pop(each) for each in sorted(numbers)}
+        self.done = told_of_back(count, 0, gets)
 
     def drop(self, number: int) -> None:
         if number not in self.held:
             raise Nonsense
+        self.done = {}
         del self.held[number]
 
     def fork(self, number: int, child: int) -> None:
         if number not in self.held or child in self.held:
             raise Nonsense
+        self.done = {}
         self.held[child] = list(self.held[number])
 
     def look(self) -> dict:
-        order = sorted(self.held)
-        users = {f"the users of each block of {n}": users_of(self.held, n) for n in order}
-        held = {n: list(self.held[n]) for n in order}
-        free = self.room - len(self.used(order))
-        return {"free blocks": free, "what each has on the host": held, **users}
+        free = self.room - len(self.used(list(self.held)))
+        return scene_of_space(free, self.held, self.held) | self.done
 
 
 @once
