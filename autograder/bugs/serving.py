@@ -533,7 +533,6 @@ class AbortsAgain(EngineCore):
 @bug(
     EngineCore,
     "an error inside the model leaves tables longer than what is computed",
-    told_by="after the error",
     classic=True,
 )
 class KeepsWhatWasPlanned(EngineCore):
@@ -1748,6 +1747,106 @@ changed(
         "if len(blocks) > self.available:",
         "if False:",
     ),
+)
+
+changed(
+    EngineCore,
+    "OnlyExceptions",
+    "a KeyboardInterrupt, which is no Exception, leaves tables longer than what is computed",
+    ("except BaseException:", "except Exception:"),
+    told_by="after a KeyboardInterrupt",
+)
+DRAWN = """            drawn = {
+                number: self.draw(number, row)
+                for (number, _, stop), row in zip(plan.work, logits, strict=True)
+                if stop == len(self.sequences[number].tokens)  # no chunk of a longer prompt
+            }
+"""
+ADVANCED = """        for number, _, stop in plan.work:
+            self.scheduler.advance(number, stop)
+"""
+changed(
+    EngineCore,
+    "AdvancedTooSoon",
+    "tokens count as computed before `draw`, which may raise",
+    (ADVANCED, ""),
+    (DRAWN, ADVANCED.replace("  for", "      for").replace("  self", "      self") + DRAWN),
+)
+changed(
+    EngineCore,
+    "DrawsOutside",
+    "the plan is not undone when `draw` raises",
+    (DRAWN, ""),
+    (ADVANCED, DRAWN.replace("\n    ", "\n").removeprefix("    ") + ADVANCED),
+)
+changed(
+    EngineCore,
+    "NewGenerators",
+    "a sample does not keep the generator that has drawn: it draws its first number again",
+    ("            self.sequences[each].generator = generator\n", ""),
+)
+changed(
+    EngineCore,
+    "ForksLate",
+    "a sequence gets its token before it is forked: its forks have that token too",
+    (
+        "        samples = [number, *(self.fork(number) for _ in draws[1:])]\n"
+        "        for each, (token, generator) in zip(samples, draws, strict=True):\n",
+        "        samples = []\n"
+        "        for token, generator in draws:\n"
+        "            each = self.fork(number) if samples else number\n"
+        "            samples.append(each)\n",
+    ),
+)
+changed(
+    Engine,
+    "StreamOnlyExceptions",
+    "a stream that is closed is not withdrawn: its end comes as GeneratorExit, no Exception",
+    (
+        "        finally:\n            self.withdraw(numbers)\n",
+        "        except Exception:\n"
+        "            self.withdraw(numbers)\n"
+        "            raise\n"
+        "        self.withdraw(numbers)\n",
+    ),
+    told_by="free blocks, running, -1, waiting, requests at the end",
+)
+changed(
+    Engine,
+    "GenerateOnlyExceptions",
+    "a KeyboardInterrupt, which is no Exception, leaves the requests in the engine",
+    (
+        "except BaseException:\n            self.withdraw",
+        "except Exception:\n            self.withdraw",
+    ),
+    told_by="free blocks, running, -1, waiting, requests: generate",
+)
+changed(
+    Engine,
+    "ServesEverybody",
+    "`generate` goes on until all requests have ended, those of others too",
+    ("while self.unfinished(numbers):", "while self.scheduler.running or self.scheduler.waiting:"),
+    told_by="unfinished ones, which another has added",
+)
+changed(
+    Engine,
+    "CollectsAll",
+    "`generate` takes the requests of others out of the engine too",
+    (
+        "return self.collect(numbers)\n        ###",
+        "return self.collect(list(self.requests))\n        ###",
+    ),
+    told_by="generate",
+)
+changed(
+    Engine,
+    "OneStepMore",
+    "a stream makes one more step when all has ended",
+    (
+        "                if is_going:\n                    self.step()\n",
+        "                self.step()\n",
+    ),
+    told_by="steps that were made, and requests left",
 )
 
 equivalent(
