@@ -933,7 +933,8 @@ class Engine(BeamCore):
             prompts: tokens, at least one each.
             sampling: how to continue all of them, or each.
         Returns:
-            What became of each prompt, in their order. The engine keeps nothing of them.
+            What became of each prompt, in their order. The engine keeps nothing of them, also when
+            a step raises, be it a KeyboardInterrupt.
         Raises:
             NeverFits, ValueError: one of the prompts is refused, see `add`; then none is begun.
         """

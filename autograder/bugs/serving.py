@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.inference.requests import NeverFits, OutOfBlocks, Plan, Sampling
 from course_pkg.serving import (
     BeamCore,
@@ -96,11 +96,7 @@ class FromTheStart(Scheduler):
         return Plan([(number, 0, stop) for number, _, stop in work], copies)
 
 
-@bug(
-    Scheduler,
-    "what is planned counts as computed before it is done",
-    told_by="computed of two whose work is planned, but not done",
-)
+@bug(Scheduler, "what is planned counts as computed before it is done")
 class ComputedAtOnce(Scheduler):
     def extend(self, number):
         super().extend(number)
@@ -195,11 +191,7 @@ class StaysComputed(PreemptingScheduler):
         super().preempt(number)
 
 
-@bug(
-    PreemptingScheduler,
-    "what was found in the cache is not counted",
-    told_by="hits and preemptions should be [4, 1], yours is [0, 1]",
-)
+@bug(PreemptingScheduler, "what was found in the cache is not counted")
 class NoHits(PreemptingScheduler):
     def schedule(self):
         hits, plan = self.hits, super().schedule()
@@ -216,7 +208,7 @@ class NoPlaces(PreemptingScheduler):
 @bug(
     PreemptingScheduler,
     "blocks are set aside for tokens to come",
-    told_by="when two need two of four blocks now, and four later",
+    told_by="two need two of four blocks now, and four later",
 )
 class SetsAside(PreemptingScheduler):
     def enter(self, members):
@@ -558,7 +550,6 @@ class AbortsAgain(EngineCore):
 @bug(
     EngineCore,
     "an error inside the model leaves tables longer than what is computed",
-    told_by="after the error",
     classic=True,
 )
 class KeepsWhatWasPlanned(EngineCore):
@@ -840,7 +831,7 @@ class AllAtOnce(Engine):
 @bug(
     Engine,
     "what nobody listens to any more goes on",
-    told_by="free blocks, running, -1, waiting at the end",
+    told_by="free blocks, running, -1, waiting, requests at the end",
 )
 class GoesOn(Engine):
     def stream(self, prompts, sampling=None):
@@ -991,11 +982,7 @@ class ComputesAgain(SwappingScheduler):
             self.sequences[each].computed = 0
 
 
-@bug(
-    SwappingScheduler,
-    "nothing is copied out",
-    told_by="Six blocks should be copied to numbers 10 to 21, yours are []",
-)
+@bug(SwappingScheduler, "nothing is copied out")
 class NoCopiesOut(SwappingScheduler):
     def preempt(self, number):
         before = len(self.plan.copies)
@@ -1048,11 +1035,7 @@ class OneUser(SwappingScheduler):
             del allocator.share
 
 
-@bug(
-    SwappingScheduler,
-    "a group counts as one swap",
-    told_by="and swaps should be [8, 2], yours is [8, 1]",
-)
+@bug(SwappingScheduler, "a group counts as one swap")
 class CountsGroups(SwappingScheduler):
     def preempt(self, number):
         swaps = self.swaps
@@ -1068,6 +1051,820 @@ class BackInReverse(SwappingScheduler):
         for each in swapped:
             self.sequences[each].block_table.blocks.reverse()
 
+
+changed(
+    Scheduler,
+    "AdmitsFirst",
+    "sequences are admitted before those that run are extended",
+    (
+        "            self.extend(number)\n        self.admit()\n",
+        "            self.extend(number)\n",
+    ),
+    (
+        "        for number in self.running:\n",
+        "        self.admit()\n        for number in self.running:\n",
+    ),
+)
+changed(
+    Scheduler,
+    "AdmitsThenExtends",
+    "newcomers are planned before those that run already",
+    (
+        "        for number in self.running:\n"
+        "            self.extend(number)\n"
+        "        self.admit()\n",
+        "        before = list(self.running)\n"
+        "        self.admit()\n"
+        "        for number in before:\n"
+        "            self.extend(number)\n",
+    ),
+)
+changed(
+    Scheduler,
+    "EmptyWork",
+    "work of no token is planned for a sequence of which all is computed",
+    ("        if count:\n", "        if True:\n"),
+)
+changed(
+    Scheduler,
+    "OneAtATime",
+    "no more than one sequence is admitted in a step",
+    ("        while self.waiting:\n", "        if self.waiting:\n"),
+)
+changed(
+    Scheduler,
+    "PassesOver",
+    "one that has no place is passed over, and those behind it are admitted",
+    (
+        "        while self.waiting:\n            members = self.members(self.waiting[0])",
+        "        for first in list(self.waiting):\n            members = self.members(first)",
+    ),
+    ("reserved > N:\n                return", "reserved > N:\n                continue"),
+)
+changed(
+    Scheduler,
+    "AgainstFree",
+    "what all of them need is compared with the free blocks, not with all blocks",
+    ("reserved > N", "reserved > self.manager.allocator.available"),
+)
+changed(
+    Scheduler,
+    "NewAgainstFree",
+    "only what the newcomers need is compared with the free blocks",
+    (
+        "for number in self.running + members]\n            reserved",
+        "for number in members]\n            reserved",
+    ),
+    ("reserved > N", "reserved > self.manager.allocator.available"),
+)
+changed(
+    Scheduler,
+    "NewAgainstAll",
+    "nothing is set aside for those that run: only the newcomers count",
+    (
+        "for number in self.running + members]\n            reserved",
+        "for number in members]\n            reserved",
+    ),
+)
+changed(
+    Scheduler,
+    "RoundedDown",
+    "the blocks that a sequence needs are rounded down",
+    ("math.ceil(each.longest / S)", "(each.longest // S)"),
+)
+changed(
+    Scheduler,
+    "OneMoreBlock",
+    "a sequence that fills its blocks is given one more",
+    ("math.ceil(each.longest / S)", "(each.longest // S + 1)"),
+)
+changed(
+    Scheduler,
+    "RoundedTogether",
+    "the slots of all sequences are added up before they are rounded up to blocks",
+    (
+        "sum(math.ceil(each.longest / S) * (1 + each.forks) for each in together)",
+        "math.ceil(sum(each.longest * (1 + each.forks) for each in together) / S)",
+    ),
+)
+changed(
+    Scheduler,
+    "OnePlaceLess",
+    "one sequence less than allowed may run",
+    ("> self.most or", ">= self.most or"),
+)
+changed(
+    Scheduler,
+    "OneBlockLess",
+    "the last block is never set aside",
+    ("reserved > N", "reserved >= N"),
+)
+changed(
+    Scheduler,
+    "TokensForLongest",
+    "blocks are set aside for the tokens that a sequence has, not for its longest form",
+    ("math.ceil(each.longest / S)", "math.ceil(len(each.tokens) / S)"),
+)
+changed(
+    Scheduler,
+    "NotTheSequence",
+    "blocks are set aside for the forks to come, but not for the sequence itself",
+    ("(1 + each.forks) for each", "max(1, each.forks) for each"),
+)
+changed(
+    Scheduler,
+    "SlotsForBlocks",
+    "blocks are compared with the number of slots",
+    ("reserved > N", "reserved > N * S"),
+)
+changed(
+    Scheduler,
+    "PlacesOfNew",
+    "more sequences than allowed are admitted",
+    ("self.places(self.running + members) > self.most", "self.places(members) > self.most"),
+)
+changed(
+    Scheduler,
+    "CountForStop",
+    "work is given as (number, start, count), not (number, start, stop)",
+    ("(number, start, start + count)", "(number, start, count)"),
+)
+changed(
+    Scheduler,
+    "MembersAlone",
+    "the members of a group that waits are admitted one by one",
+    ("self.members(self.waiting[0])", "[self.waiting[0]]"),
+    told_by="With blocks for one of the pair",
+)
+ROWS = "self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]\n"
+changed(
+    PreemptingScheduler,
+    "SkipsRows",
+    "rows are removed from the plan while a loop goes over it, which skips every second one",
+    (
+        ROWS,
+        "for row in self.plan.work:\n"
+        "            if row[0] in members:\n"
+        "                self.plan.work.remove(row)\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "AdmitsFirst",
+    "sequences are admitted before those that run are extended",
+    ("        if self.preemptions == before:\n            self.admit()\n", ""),
+    (
+        "        for number in list(self.running):",
+        "        self.admit()\n        for number in list(self.running):",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "AdmitsThenExtends",
+    "newcomers are planned before those that run already",
+    ("        if self.preemptions == before:\n            self.admit()\n", ""),
+    (
+        "        for number in list(self.running):",
+        "        held = list(self.running)\n        self.admit()\n        for number in held:",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "NeverAgain",
+    "nobody is admitted any more once a sequence has ever lost its blocks",
+    ("if self.preemptions == before:", "if self.preemptions == 0:"),
+)
+changed(
+    PreemptingScheduler,
+    "CountsGroups",
+    "a group that loses its blocks counts as one preemption",
+    ("self.preemptions += len(members)", "self.preemptions += 1"),
+)
+changed(
+    PreemptingScheduler,
+    "GroupTurned",
+    "a group waits in the opposite order",
+    (
+        "for each in reversed(members):\n            self.running",
+        "for each in members:\n            self.running",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "AppendsEach",
+    "who has lost its blocks waits behind all others",
+    ("self.waiting.insert(0, each)", "self.waiting.append(each)"),
+)
+changed(
+    PreemptingScheduler,
+    "BehindTheFirst",
+    "who has lost its blocks waits behind the first of those that wait",
+    ("self.waiting.insert(0, each)", "self.waiting.insert(1, each)"),
+)
+changed(
+    PreemptingScheduler,
+    "KeepsBlocks",
+    "a sequence that is preempted keeps its blocks",
+    ("            self.close(each)\n        self.preemptions", "        self.preemptions"),
+)
+changed(
+    PreemptingScheduler,
+    "ForgetsBlocks",
+    "a sequence that is preempted keeps its blocks, although nothing of it counts as computed",
+    (
+        "            self.close(each)\n        self.preemptions",
+        "            self.sequences[each].computed = 0\n        self.preemptions",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "ClosedByManager",
+    "the tokens of a sequence that is preempted still count as computed",
+    (
+        "            self.close(each)\n        self.preemptions",
+        "            self.manager.close(each)\n        self.preemptions",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "RowsStay",
+    "work of a group stays planned when the group loses its blocks",
+    ("        " + ROWS, ""),
+)
+changed(
+    PreemptingScheduler,
+    "AllWork",
+    "the work of those that keep their blocks is dropped too",
+    (ROWS, "self.plan.work.clear()\n"),
+)
+changed(
+    PreemptingScheduler,
+    "AskerLoses",
+    "the one that asks for blocks loses its own, not the last to come",
+    ("self.preempt(self.running[-1])", "self.preempt(number)"),
+)
+changed(
+    PreemptingScheduler,
+    "LongestLoses",
+    "the longest loses its blocks, not the last to come",
+    (
+        "self.preempt(self.running[-1])",
+        "self.preempt(max(self.running, key=lambda n: len(self.sequences[n].tokens)))",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "NotTriedAgain",
+    "the one that asks is not extended after another has lost its blocks",
+    (
+        "self.preempt(self.running[-1])\n",
+        "self.preempt(self.running[-1])\n                    break\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "StopsThere",
+    "the step ends as soon as one has lost its blocks",
+    (
+        "self.preempt(self.running[-1])\n",
+        "self.preempt(self.running[-1])\n                    return self.hand_over()\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "TriesTwice",
+    "only one sequence loses its blocks, although that may not be enough",
+    (
+        "            while number in self.running:\n"
+        "                try:\n"
+        "                    self.extend(number)\n"
+        "                    break\n"
+        "                except OutOfBlocks:\n"
+        "                    self.preempt(self.running[-1])\n",
+        "            if number in self.running:\n"
+        "                try:\n"
+        "                    self.extend(number)\n"
+        "                except OutOfBlocks:\n"
+        "                    self.preempt(self.running[-1])\n"
+        "                    if number in self.running:\n"
+        "                        self.extend(number)\n",
+    ),
+    told_by="PreemptingScheduler.schedule raised OutOfBlocks",
+)
+changed(
+    PreemptingScheduler,
+    "ExtendsTwice",
+    "a sequence is extended again after that has succeeded",
+    (
+        "                    self.extend(number)\n                    break\n",
+        "                    self.extend(number)\n",
+    ),
+    told_by="ran for more than",
+)
+changed(
+    PreemptingScheduler,
+    "ExtendsTheLost",
+    "a sequence is still extended when it has lost its blocks itself",
+    ("while number in self.running:", "while True:"),
+    told_by="has no attribute",
+)
+changed(
+    PreemptingScheduler,
+    "OnePlaceLess",
+    "one sequence less than allowed may run",
+    ("> self.most or", ">= self.most or"),
+)
+changed(
+    PreemptingScheduler,
+    "WithoutWork",
+    "one enters of which nothing can be computed in this step",
+    (" or not any(map(self.count, members)):", ":"),
+)
+changed(
+    PreemptingScheduler,
+    "AllWithWork",
+    "a group waits until something of each member can be computed",
+    ("not any(map(self.count, members))", "not all(map(self.count, members))"),
+)
+changed(
+    PreemptingScheduler,
+    "PassesOver",
+    "one that cannot enter is passed over, and those behind it are admitted",
+    (
+        "        while self.waiting:\n"
+        "            members = self.members(self.waiting[0])\n"
+        "            if self.places",
+        "        for first in list(self.waiting):\n"
+        "            if first not in self.waiting:\n"
+        "                continue\n"
+        "            members = self.members(first)\n"
+        "            if self.places",
+    ),
+    (
+        "except OutOfBlocks:\n                return\n",
+        "except OutOfBlocks:\n                continue\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "OneAtATime",
+    "no more than one sequence is admitted in a step",
+    ("        while self.waiting:\n", "        if self.waiting:\n"),
+)
+changed(
+    PreemptingScheduler,
+    "MembersAlone",
+    "the members of a group that waits are admitted one by one",
+    (
+        "            members = self.members(self.waiting[0])\n            if self.places",
+        "            members = [self.waiting[0]]\n            if self.places",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "HitsTooEarly",
+    "what is found counts as hits also of one that cannot enter",
+    (
+        "        found = sum(map(self.open, members))\n",
+        "        found = sum(map(self.open, members))\n        self.hits += found\n",
+    ),
+    ("            raise\n        self.hits += found\n", "            raise\n"),
+)
+changed(
+    PreemptingScheduler,
+    "HitsOfTheLast",
+    "`hits` holds what the last one found, not what all have found",
+    ("raise\n        self.hits += found", "raise\n        self.hits = found"),
+)
+changed(
+    PreemptingScheduler,
+    "StaysOpen",
+    "one that cannot enter keeps the blocks that were found for it",
+    (
+        "            for number in reversed(members):\n"
+        "                self.close(number)\n"
+        "            raise\n",
+        "            raise\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "FirstIsClosed",
+    "of a group that cannot enter, only the first gives back the blocks that were found",
+    (
+        "            for number in reversed(members):\n"
+        "                self.close(number)\n"
+        "            raise\n",
+        "            self.close(members[0])\n            raise\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "NeedsAll",
+    "blocks are demanded for all tokens, also for those that were found",
+    (
+        "self.sequences[number].block_table.missing(self.count(number)) for number",
+        "math.ceil(len(self.sequences[number].tokens) / self.manager.block_size) for number",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "DemandsTokens",
+    "as many blocks are demanded as there are tokens to compute",
+    ("self.demand(need)\n", "self.demand(sum(map(self.count, members)))\n"),
+)
+changed(
+    PreemptingScheduler,
+    "NoDemand",
+    "a group enters without any demand for blocks",
+    ("            self.demand(need)\n", "            pass\n"),
+)
+changed(
+    PreemptingScheduler,
+    "ForgetsOutput",
+    "a sequence that is preempted loses the tokens that it has generated",
+    (
+        "            self.close(each)\n        self.preemptions",
+        "            self.close(each)\n"
+        "            del self.sequences[each].tokens[self.sequences[each].prompt_length :]\n"
+        "        self.preemptions",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "SwallowsIt",
+    "`enter` does not raise when the blocks are too few",
+    (
+        "                self.close(number)\n            raise\n",
+        "                self.close(number)\n            return\n",
+    ),
+    told_by="ran for more than",
+)
+SPENT = "sum(stop - start for _, start, stop in self.plan.work)"
+changed(
+    ChunkedScheduler,
+    "StopsCounted",
+    "the budget counts the positions up to which is computed, not the tokens",
+    (SPENT, "sum(stop for _, _, stop in self.plan.work)"),
+)
+changed(
+    ChunkedScheduler,
+    "RowsCounted",
+    "a sequence in the plan costs one token of the budget, however many it computes",
+    (SPENT, "len(self.plan.work)"),
+)
+changed(
+    ChunkedScheduler,
+    "SingleTokensFree",
+    "single tokens do not count against the budget",
+    (SPENT, "sum(stop - start for _, start, stop in self.plan.work if stop - start > 1)"),
+)
+changed(
+    ChunkedScheduler,
+    "AtLeastOne",
+    "every sequence computes a token, also when nothing is left of the budget",
+    (
+        "return min(super().count(number), self.budget - spent)",
+        "return max(1, min(super().count(number), self.budget - spent))",
+    ),
+)
+changed(
+    ChunkedScheduler,
+    "AllOrNothing",
+    "a prompt is computed as a whole or, when the budget is too small for that, not at all",
+    (
+        "return min(super().count(number), self.budget - spent)",
+        "wanted = super().count(number)\n"
+        "        return wanted if wanted <= self.budget - spent else 0",
+    ),
+)
+EXTENDED = "        self.plan.copies.extend(copies)\n        for each in members:\n            "
+changed(
+    SwappingScheduler,
+    "ComputedLost",
+    "what is swapped out no longer counts as computed",
+    (
+        "        for each in members:\n"
+        "            self.sequences[each].computed = computed[each]\n"
+        "        self.swaps",
+        "        self.swaps",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "OutFirst",
+    "blocks go out before the copies that were planned earlier, and that fill them",
+    (
+        EXTENDED + "self.sequences",
+        EXTENDED.replace(".extend(copies)", "[:0] = copies") + "self.sequences",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "OutReplaces",
+    "what goes out replaces the copies that are planned already",
+    (
+        EXTENDED + "self.sequences",
+        EXTENDED.replace(".extend(copies)", "[:] = copies") + "self.sequences",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "BackReplaces",
+    "what comes back replaces the copies that are planned already",
+    (EXTENDED + "sequence =", EXTENDED.replace(".extend(copies)", "[:] = copies") + "sequence ="),
+)
+changed(
+    SwappingScheduler,
+    "NotCopiedBack",
+    "what comes back from the host is not copied",
+    (EXTENDED + "sequence =", EXTENDED.partition("\n")[2] + "sequence ="),
+)
+changed(
+    SwappingScheduler,
+    "OutOneByOne",
+    "the members of a group go out one by one, and share nothing on the host",
+    (
+        "            copies = self.space.out({each: self.manager.blocks(each) "
+        "for each in members})\n",
+        "            copies = []\n"
+        "            for each in members:\n"
+        "                copies += self.space.out({each: self.manager.blocks(each)})\n",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "OnlyOneGoesOut",
+    "of a group, only one member goes out to the host",
+    ("for each in members})\n        except", "for each in [number]})\n        except"),
+)
+changed(
+    SwappingScheduler,
+    "AlwaysShares",
+    "`share` counts the first user of a block too, whom `allocate` has counted already",
+    (
+        "                if block in blocks:\n"
+        "                    blocks.remove(block)  # its first user is counted already\n"
+        "                else:\n"
+        "                    self.manager.allocator.share(block)\n",
+        "                self.manager.allocator.share(block)\n",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "NobodyLoses",
+    "nobody loses its blocks when the host is full",
+    (
+        "        except OutOfBlocks:\n            super().preempt(number)\n            return\n",
+        "        except OutOfBlocks:\n            return\n",
+    ),
+    told_by="ran for more than",
+)
+changed(
+    SwappingScheduler,
+    "StaysComputed",
+    "what the host had no room for still counts as computed",
+    (
+        "            super().preempt(number)\n            return\n",
+        "            super().preempt(number)\n"
+        "            for each in members:\n"
+        "                self.sequences[each].computed = computed[each]\n"
+        "            return\n",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "SwapsAnyway",
+    "what the host had no room for counts as a swap",
+    (
+        "            super().preempt(number)\n            return\n",
+        "            super().preempt(number)\n"
+        "            self.swaps += len(members)\n"
+        "            return\n",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "AskedTooLate",
+    "the tables are given to `out` after their blocks were taken away",
+    (
+        "        try:\n            copies",
+        "        super().preempt(number)\n        try:\n            copies",
+    ),
+    (
+        "        except OutOfBlocks:\n"
+        "            super().preempt(number)\n"
+        "            return\n"
+        "        super().preempt(number)\n",
+        "        except OutOfBlocks:\n            return\n",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "WholeBlocks",
+    "a table that comes back has as many positions as its blocks have slots",
+    (
+        "append(sequence.computed, tables[each])",
+        "append(len(tables[each]) * self.manager.block_size, tables[each])",
+    ),
+)
+
+changed(
+    SwapSpace,
+    "KeptPlaces",
+    "where a block has gone is remembered from call to call, when it holds something else",
+    ("here: dict[int, int] = {}", "here = self.__dict__.setdefault('here', {})"),
+)
+changed(
+    SwapSpace,
+    "NeverShares",
+    "a block that several use has one user on the host",
+    ("                    self.allocator.share(here[block])\n", "                    pass\n"),
+)
+changed(
+    SwapSpace,
+    "OthersForgotten",
+    "the tables of those that went out earlier are forgotten",
+    (
+        "        here: dict[int, int] = {}\n",
+        "        here: dict[int, int] = {}\n        self.tables = {}\n",
+    ),
+)
+changed(
+    SwapSpace,
+    "OneBlockLess",
+    "the last block on the host is never used",
+    ("len(blocks) > self.available", "len(blocks) >= self.available"),
+)
+changed(
+    SwapSpace,
+    "NotDropped",
+    "sequences that come back keep their blocks on the host",
+    (
+        "        for number in numbers:\n            self.drop(number)\n        return",
+        "        return",
+    ),
+)
+changed(
+    SwapSpace,
+    "OnlyForgotten",
+    "the tables of sequences that come back are forgotten, but their blocks are not freed",
+    (
+        "            self.drop(number)\n        return",
+        "            del self.tables[number]\n        return",
+    ),
+)
+changed(
+    SwapSpace,
+    "FirstDropped",
+    "of several sequences that come back, only the first leaves the host",
+    (
+        "        for number in numbers:\n            self.drop(number)\n        return",
+        "        self.drop(numbers[0])\n        return",
+    ),
+)
+changed(
+    SwapSpace,
+    "BackTurned",
+    "the copies back are given as (to, from)",
+    ("[(self.first + place, block) for", "[(block, self.first + place) for"),
+)
+changed(
+    SwapSpace,
+    "BackNotAdded",
+    "the number of the first host block is not added to what comes back",
+    ("[(self.first + place, block) for", "[(place, block) for"),
+)
+changed(
+    SwapSpace,
+    "DroppedFirst",
+    "blocks on the host are freed although the number of blocks is wrong",
+    (
+        "        there = dict(",
+        "        own, places = {n: self.tables[n] for n in numbers}, self.blocks(numbers)\n"
+        "        for number in numbers:\n"
+        "            self.drop(number)\n"
+        "        there = dict(",
+    ),
+    ("zip(self.blocks(numbers), blocks", "zip(places, blocks"),
+    ("for place in self.tables[number]] for", "for place in own[number]] for"),
+    (
+        "in numbers}\n"
+        "        for number in numbers:\n"
+        "            self.drop(number)\n"
+        "        return",
+        "in numbers}\n        return",
+    ),
+)
+changed(
+    SwapSpace,
+    "NotAtOnce",
+    "some blocks are taken before it is known that they are too few",
+    (
+        "if len(blocks) > self.available:",
+        "if False:",
+    ),
+)
+
+changed(
+    EngineCore,
+    "OnlyExceptions",
+    "a KeyboardInterrupt, which is no Exception, leaves tables longer than what is computed",
+    ("except BaseException:", "except Exception:"),
+    told_by="after a KeyboardInterrupt",
+)
+DRAWN = """            drawn = {
+                number: self.draw(number, row)
+                for (number, _, stop), row in zip(plan.work, logits, strict=True)
+                if stop == len(self.sequences[number].tokens)  # no chunk of a longer prompt
+            }
+"""
+ADVANCED = """        for number, _, stop in plan.work:
+            self.scheduler.advance(number, stop)
+"""
+changed(
+    EngineCore,
+    "AdvancedTooSoon",
+    "tokens count as computed before `draw`, which may raise",
+    (ADVANCED, ""),
+    (DRAWN, ADVANCED.replace("  for", "      for").replace("  self", "      self") + DRAWN),
+)
+changed(
+    EngineCore,
+    "DrawsOutside",
+    "the plan is not undone when `draw` raises",
+    (DRAWN, ""),
+    (ADVANCED, DRAWN.replace("\n    ", "\n").removeprefix("    ") + ADVANCED),
+)
+changed(
+    EngineCore,
+    "NewGenerators",
+    "a sample does not keep the generator that has drawn: it draws its first number again",
+    ("            self.sequences[each].generator = generator\n", ""),
+)
+changed(
+    EngineCore,
+    "ForksLate",
+    "a sequence gets its token before it is forked: its forks have that token too",
+    (
+        "        samples = [number, *(self.fork(number) for _ in draws[1:])]\n"
+        "        for each, (token, generator) in zip(samples, draws, strict=True):\n",
+        "        samples = []\n"
+        "        for token, generator in draws:\n"
+        "            each = self.fork(number) if samples else number\n"
+        "            samples.append(each)\n",
+    ),
+)
+changed(
+    Engine,
+    "StreamOnlyExceptions",
+    "a stream that is closed is not withdrawn: its end comes as GeneratorExit, no Exception",
+    (
+        "        finally:\n            self.withdraw(numbers)\n",
+        "        except Exception:\n"
+        "            self.withdraw(numbers)\n"
+        "            raise\n"
+        "        self.withdraw(numbers)\n",
+    ),
+    told_by="free blocks, running, -1, waiting, requests at the end",
+)
+changed(
+    Engine,
+    "GenerateOnlyExceptions",
+    "a KeyboardInterrupt, which is no Exception, leaves the requests in the engine",
+    (
+        "except BaseException:\n            self.withdraw",
+        "except Exception:\n            self.withdraw",
+    ),
+    told_by="free blocks, running, -1, waiting, requests: generate",
+)
+changed(
+    Engine,
+    "ServesEverybody",
+    "`generate` goes on until all requests have ended, those of others too",
+    ("while self.unfinished(numbers):", "while self.scheduler.running or self.scheduler.waiting:"),
+    told_by="unfinished ones, which another has added",
+)
+changed(
+    Engine,
+    "CollectsAll",
+    "`generate` takes the requests of others out of the engine too",
+    (
+        "return self.collect(numbers)\n        ###",
+        "return self.collect(list(self.requests))\n        ###",
+    ),
+    told_by="generate",
+)
+changed(
+    Engine,
+    "OneStepMore",
+    "a stream makes one more step when all has ended",
+    (
+        "                if is_going:\n                    self.step()\n",
+        "                self.step()\n",
+    ),
+    told_by="steps that were made, and requests left",
+)
 
 equivalent(
     PreemptingScheduler,

@@ -1,12 +1,10 @@
 """Hidden checks of serving: several that lose their blocks, borders, errors, forks of forks."""
 
-import itertools
-import math
-
-from course_pkg.checking.guard import steps
+from course_pkg.checking.case import Case
+from course_pkg.checking.programs import Program, follow
 from course_pkg.checking.registry import check
+from course_pkg.checking.scheduling import InChunks, OnDemand, SettingAside, Swapping, WithHost
 from course_pkg.checks.paged_attention import (
-    demand_no_table,
     flat,
     number,
     numbers,
@@ -17,22 +15,27 @@ from course_pkg.checks.paged_attention import (
 )
 from course_pkg.checks.serving import (
     Driver,
+    PlainSpace,
     added,
     beam_rows,
     compare_choice,
     compare_runs,
     compare_tokens,
+    follow_rules,
     free_blocks,
     plain_tokens,
+    play_either,
+    program_of,
     queues,
     run,
     search,
     search_by_hand,
     serve,
     small_model,
+    spaces_program,
     texts,
 )
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.inference.requests import Sampling
 from course_pkg.serving import (
     BeamCore,
     ChunkedScheduler,
@@ -45,6 +48,12 @@ from course_pkg.serving import (
     SwapSpace,
     choose_beams,
 )
+
+
+def drawn_programs(case: Case, settings: list[tuple]) -> list[Program]:
+    """Draw a long program of calls for each of some settings."""
+    seeds = case.integers(0, 1 << 30, len(settings)).tolist()
+    return [program_of(each, 60, seed) for each, seed in zip(settings, seeds, strict=True)]
 
 
 @check(Scheduler, see="Decide anew in every step")
@@ -90,20 +99,6 @@ def finds_prompts(schedulers, case):
 
 
 @check(Scheduler, see="Decide anew in every step")
-def nothing_left(schedulers, case):
-    """raises OutOfBlocks for a sequence that finds no block, and ValueError for a fork too many"""
-    driver = Driver(schedulers, 4, 2, 1)
-    driver.add(0, 6)
-    for _ in range(3):
-        driver.step()
-    scheduler = driver.scheduler
-    case.raises(OutOfBlocks, lambda: scheduler.extend(0), "a fifth block is needed, and four exist")
-    case.raises(ValueError, lambda: scheduler.fork(0, 5), "one may run, and one does")
-    found = [*tables(scheduler, 0)[0][:1], len(scheduler.plan.work), *queues(scheduler)]
-    same(case, found, [8, 0, 0, -1], "length of its table, work planned, running, -1, waiting")
-
-
-@check(Scheduler, see="Decide anew in every step")
 def nothing_new(schedulers, case):
     """plans no work for a sequence of which all is computed"""
     driver = Driver(schedulers, 9, 2)
@@ -120,18 +115,11 @@ def nothing_new(schedulers, case):
     driver.compare(case, [(0, 1, 3, 4)])
 
 
-@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
-def until_enough(schedulers, case):
-    """takes blocks from as many as it needs to, when the last one only shares its own"""
-    driver = Driver(schedulers, 6, 1, 9)
-    driver.add(0, 4)
-    driver.add(1, 2, forks=1)
-    driver.step()
-    driver.fork(1, 11)
-    seen = [each for row in driver.step() for each in row]
-    seen += [*queues(driver.scheduler), driver.available]
-    what = "work, running, -1, waiting and free blocks when two must lose their blocks"
-    same(case, seen, [0, 4, 5, 0, -1, 1, 11, 1], what)
+@check(Scheduler, see="Decide anew in every step")
+def long_programs(schedulers, case):
+    """follows the rules in long programs of calls"""
+    settings = [(12, 1, 5), (9, 2, 6)]
+    follow_rules(schedulers, SettingAside, drawn_programs(case, settings))
 
 
 @check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
@@ -161,23 +149,6 @@ def copies_of_a_group(schedulers, case):
     seen = [*queues(driver.scheduler), len(driver.copies)]
     what = "running, -1, waiting and copies when the second of three finds no block for its copy"
     same(case, seen, [0, -1, 1, 12, 11, 1], what)
-
-
-@check(PreemptingScheduler, see="A watermark")
-def cannot_enter(schedulers, case):
-    """raises OutOfBlocks, and changes nothing, for a sequence that cannot enter"""
-    driver = Driver(schedulers, 5, 2, 64, 1)
-    driver.add(0, 5, token=4)
-    driver.add(1, 9, token=4)
-    driver.step()
-    scheduler = driver.scheduler
-    case.raises(OutOfBlocks, lambda: scheduler.enter([1]), "it needs three, and two are left")
-    case.raises(OutOfBlocks, lambda: scheduler.demand(2), "one of two must be left")
-    found = [*queues(scheduler), driver.available, number(scheduler.hits, "hits")]
-    same(case, found, [0, -1, 1, 2, 0], "running, -1, waiting; free blocks, hits")
-    demand_no_table(case, scheduler, 1, "could not enter")
-    computed = number(record(scheduler, 1).computed, "computed")
-    same(case, [computed], [0], "computed of one that could not enter")
 
 
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
@@ -218,21 +189,6 @@ def several_lose(schedulers, case):
     same(case, driver.rows[-2:], [(5, 1, 0, 4), (5, 2, 0, 3)], "the work of the last step")
 
 
-@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
-def places_for_forks(schedulers, case):
-    """admits no more sequences than may run, with the forks that are still to come"""
-    driver = Driver(schedulers, 40, 2, 3)
-    for sequence in range(3):
-        driver.add(sequence, 3, forks=2 * (sequence == 1))
-    driver.step()
-    seen = queues(driver.scheduler)
-    driver.remove(0)
-    driver.step()
-    seen += queues(driver.scheduler)
-    what = "running, -1, waiting with most = 3, and when the first has ended"
-    same(case, seen, [0, -1, 1, 2, 1, -1, 2], what)
-
-
 @check(PreemptingScheduler, see="Several that belong together")
 def planned_no_more(schedulers, case):
     """drops the work of a group one of which finds no block"""
@@ -247,6 +203,13 @@ def planned_no_more(schedulers, case):
     driver.compare(case, [*rows, (2, 0, 2, 3)])
     same(case, queues(driver.scheduler), [0, -1, 1, 11], "running, -1, waiting")
     same(case, [driver.available], [4], "free blocks")
+
+
+@check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
+def long_programs(schedulers, case):
+    """follows the rules in long programs of calls"""
+    settings = [(31, 2, 9, 0), (8, 2, 6, 1)]
+    follow_rules(schedulers, OnDemand, drawn_programs(case, settings))
 
 
 @check(ChunkedScheduler, see="Chunked prefill")
@@ -288,18 +251,18 @@ def preempts_too(schedulers, case):
     same(case, queues(driver.scheduler), [0, -1, 1], "running, -1, waiting")
 
 
+@check(ChunkedScheduler, see="Chunked prefill")
+def long_programs(schedulers, case):
+    """follows the rules in long programs of calls"""
+    settings = [(10, 1, 5, 0, 9), (9, 2, 4, 0, 5)]
+    follow_rules(schedulers, InChunks, drawn_programs(case, settings))
+
+
 @check(ModelRunner, weight=2, see="All tokens in one row")
 def borders(runners, case):
     """computes chunks that end on a border of a block, one before and one after"""
     for S in (1, 4):
         compare_runs(case, runners, [8, 9, 7, 12, 4], [4, 8, 3, 5, 0], S)
-
-
-@check(ModelRunner, see="All tokens in one row")
-def nothing_to_do(runners, case):
-    """gives no logits for an empty batch"""
-    runner = runners(small_model(case, calls=0), 4, 2)
-    same(case, [len(runner.forward([]))], [0], "rows of an empty batch")
 
 
 @check(EngineCore, weight=2, see="One step of the engine")
@@ -354,58 +317,6 @@ def narrow(engines, case):
     compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
 
 
-@check(EngineCore, see="Limits and errors")
-def refuses_settings(engines, case):
-    """raises ValueError for requests that make no sense, and stays usable"""
-    model, (prompt,) = small_model(case), texts(case, 3)
-    engine = engines(model, 8, 4)
-    for text, sampling, why in (
-        ([], Sampling(4), "the prompt is empty"),
-        (prompt, Sampling(0), "nothing is to be added"),
-        (prompt, Sampling(4, None, 0), "samples is 0"),
-        (prompt, Sampling(4, beams=0), "beams is 0"),
-        (prompt, Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
-        (prompt, Sampling(4, samples=2, beams=2), "there are samples and beams"),
-        (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
-        (prompt, Sampling(4, top_p=2.0), "top_p is 2 and the temperature 0"),
-        (prompt, Sampling(4, temperature=1.0, top_k=0), "top_k is 0"),
-        (prompt, Sampling(4, temperature=-1.0), "the temperature is negative"),
-    ):
-        case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
-    rows = serve(engine, [prompt], Sampling(1))
-    same(case, [len(rows[0])], [1], "tokens added when one is wanted")
-    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
-    rows = serve(engine, [prompt], Sampling(4))
-    compare_tokens(case, rows, [plain_tokens(model, prompt, 4)], "tokens afterwards")
-    (fits,) = texts(case, 60)
-    rows = serve(engines(model, 16, 4), [fits], Sampling(4))
-    same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
-
-
-@check(EngineCore, weight=2, see="An error inside the model")
-def no_numbers(engines, case):
-    """is as it was when the model gives no numbers for one of several sequences"""
-    model, prompts = small_model(case), texts(case, 4, 7)
-    expected = plain_tokens(model, prompts[0], 5)
-    model[1][9] = math.nan  # nobody can go on beyond position 9
-    engine = engines(model, 20, 2)
-    first, second = (engine.add(prompt, Sampling(5)) for prompt in prompts)
-    rows = {first: [], second: []}
-    for _ in range(3):
-        for each, token in pairs(engine.step(), "step"):
-            rows[each].append(token)
-    for _ in range(2):
-        case.raises(FloatingPointError, engine.step, "the logits of one sequence are NaN")
-        found = [len(record(engine, each).tokens) for each in (first, second)]
-        found += [tables(engine, each)[0][0] for each in (first, second)]
-        what = "number of tokens of two, and lengths of their tables, after the error; free blocks"
-        same(case, [*found, free_blocks(engine)], [7, 10, 6, 9, 12], what)
-    engine.abort(second)
-    rows = run(engine, rows)
-    same(case, rows[first], expected, "tokens of the other one")
-    same(case, [free_blocks(engine)], [20], "free blocks at the end")
-
-
 @check(EngineCore, see="A prompt that is cached")
 def cached_prompts(engines, case):
     """adds the same tokens to a prompt that it has seen before"""
@@ -416,19 +327,6 @@ def cached_prompts(engines, case):
         rows = serve(engine, [prompt], Sampling(5))
         compare_tokens(case, rows, expected, f"tokens of the {time} time")
     same(case, [number(engine.scheduler.hits, "hits")], [8], "tokens found in the cache")
-
-
-@check(choose_beams, see="Which beams go on")
-def few_candidates(choose, case):
-    """gives fewer beams when there are fewer candidates, and leaves out the impossible"""
-    rows, inputs = beam_rows(case, 1, 6, [False])
-    inputs[2][0, [1, 4]] = -math.inf
-    rows[0] = (*rows[0][:2], inputs[2][0].tolist(), False)
-    compare_choice(case, choose, rows, inputs, 9, 1.0)
-    compare_choice(case, choose, *beam_rows(case, 2, 3, [True, False]), 9, 0.5)
-    rows, inputs = beam_rows(case, 3, 4, [False, True, False])
-    inputs[2][1] = math.nan  # it does not count
-    compare_choice(case, choose, rows, inputs, 4, 1.0)
 
 
 @check(choose_beams, see="Which beams go on")
@@ -467,56 +365,6 @@ def shares(engines, case):
     same(case, [len(engine.requests[request])], [4], "beams after two steps")
     shared = engine.history[0]["blocks shared"], free_blocks(engine)
     same(case, list(shared), [5, 40], "blocks shared after a step, and free at the end")
-
-
-@check(Engine, weight=2, see="Limits and errors")
-def refused_as_a_whole(engines, case):
-    """begins none of the prompts if it must refuse one, and stays usable"""
-    model, prompts = small_model(case), texts(case, 3, 15)
-    engine = engines(model, 4, 4)
-    case.raises(NeverFits, lambda: engine.generate(prompts, Sampling(4)), "the second never fits")
-    case.raises(ValueError, lambda: engine.generate([[1], []], Sampling(4)), "a prompt is empty")
-    beams = Sampling(4, beams=2)
-    case.raises(ValueError, lambda: engine.stream([[1]], beams), "beams are to be streamed")
-    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after three errors")
-    each = [Sampling(4), beams]
-    case.raises(ValueError, lambda: engine.stream([[1], [2]], each), "beams are among those")
-    case.raises(NeverFits, lambda: engine.stream(prompts, Sampling(4)), "the second never fits")
-    own = pairs(engine.stream([prompts[0]] * 2, [Sampling(1), Sampling(2)]), "the stream", 3)
-    same(case, [place for place, _, _ in own], [0, 1, 1], "prompts of a stream of 1 and 2 tokens")
-    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
-    rows, _ = added(case, engine.generate(prompts[:1], Sampling(4)))
-    compare_tokens(case, rows, [plain_tokens(model, prompts[0], 4)], "tokens afterwards")
-
-
-@check(Engine, see="Tokens as soon as they are there")
-def cleans_up(engines, case):
-    """gives all blocks back when the model fails"""
-    for call in ("generate", "stream"):
-        model, prompts = small_model(case, calls=3), texts(case, 6, 5)
-        engine = engines(model, 20, 4)
-        case.raises(
-            RuntimeError,
-            lambda e=engine, c=call, p=prompts: getattr(e, c)(p, Sampling(9)),
-            "the model fails",
-        )
-        found = [free_blocks(engine), *queues(engine.scheduler), len(engine.requests)]
-        same(case, found, [20, -1, 0], f"free blocks, running, -1, waiting, requests: {call}")
-
-
-@check(Engine, see="Tokens as soon as they are there")
-def left_alone(engines, case):
-    """aborts what nobody listens to any more, and goes on with the rest"""
-    model, prompts = small_model(case), texts(case, 6, 3)
-    engine = engines(model, 20, 4)
-    kept, left = (steps(engine.stream, [prompt], Sampling(5)) for prompt in prompts)
-    seen = [next(kept, (0, 0, -1)), next(left, (0, 0, -1)), next(kept, (0, 0, -1))]
-    left.close()
-    seen = pairs([seen[0], seen[2], *itertools.islice(kept, 9)], "the stream", 3)
-    plain = plain_tokens(model, prompts[0], 5)
-    compare_tokens(case, [[token for _, _, token in seen]], [plain], "tokens of the other one")
-    found = [free_blocks(engine), *queues(engine.scheduler)]
-    same(case, found, [20, -1], "free blocks, running, -1, waiting at the end")
 
 
 @check(Engine, see="The engine")
@@ -567,6 +415,16 @@ def used_again(spaces, case):
     case.that(after == before, f"The error should change nothing: {before} became {after}.")
 
 
+@check(SwapSpace, see="A second cache on the host")
+def long_programs(spaces, case):
+    """keeps what each sequence has, in long programs of calls"""
+    seeds = case.integers(0, 1 << 30, 2).tolist()
+    programs = [
+        spaces_program(blocks, 40, seed) for blocks, seed in zip((6, 20), seeds, strict=True)
+    ]
+    follow(spaces, PlainSpace, play_either, Swapping, programs)
+
+
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")
 def leaves_the_host(schedulers, case):
     """frees what a sequence has on the host when it ends there, and keeps forks apart"""
@@ -583,27 +441,6 @@ def leaves_the_host(schedulers, case):
     seen += [number(driver.scheduler.space.available, "available"), driver.available]
     what = "free host blocks and free blocks of the cache, before and after three have ended"
     same(case, seen, [3, 2, 3, 2, 6, 2, 6, 5], what)
-
-
-@check(SwappingScheduler, see="Swap instead of computing again")
-def after_its_copies(schedulers, case):
-    """copies a block to the host after the copy that fills it, each shared one once"""
-    driver = Driver(schedulers, 4, 2, 9, 0, None, 3)
-    driver.add(0, 1)
-    driver.add(1, 3, forks=2, together=True)
-    driver.step()
-    _, first, second = tables(driver.scheduler, 1)[0]
-    for child in (11, 12):
-        driver.fork(1, child)
-    driver.step()
-    held = {first: "a", second: "b"}
-    for source, target in driver.copies:
-        held[target] = held.get(source, "old")
-    kept = "".join(sorted(content for block, content in held.items() if block >= 4))
-    message = "The host should hold the first block once and the second and its copy, 'abb'; "
-    case.that(kept == "abb", message + f"yours holds {kept!r} (old: what was there before).")
-    counts = [driver.scheduler.swaps, driver.scheduler.preemptions]
-    same(case, numbers(counts, "counts"), [3, 3], "swaps and preemptions")
 
 
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")
@@ -638,3 +475,10 @@ def again_and_again(schedulers, case):
     same(case, [lost], [0], "keys that are not where its table says")
     swaps = number(driver.scheduler.swaps, "swaps")
     case.that(swaps > 2, f"More than 2 sequences should be swapped, yours are {swaps}.")
+
+
+@check(SwappingScheduler, weight=2, see="Swap instead of computing again")
+def long_programs(schedulers, case):
+    """follows the rules in long programs of calls"""
+    settings = [(8, 2, 3, 1, 3, 30), (9, 2, 9, 0, None, 4)]
+    follow_rules(schedulers, WithHost, drawn_programs(case, settings))

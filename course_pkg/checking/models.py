@@ -128,7 +128,8 @@ class SmallServed(tuple):
     Args:
         weights: E (V, D), P (context, D), W_Q (L, D, H, D_h), W_K and W_V (L, D, G, D_h),
             W_O (L, H, D_h, D), and a list of one number: how often it may be called, so that an
-            engine that never ends fails soon. It is a tuple, so that it crosses to a child as data.
+            engine that never ends fails soon. With anything after that number, whoever waits for it
+            interrupts it then. It is a tuple, so that it crosses to a child as data.
     """
 
     @property
@@ -152,6 +153,8 @@ class SmallServed(tuple):
         """Return the logits of some rows; `attend` gets layer, Q, K and V of all tokens."""
         embedding, places, W_Q, W_K, W_V, W_O, calls = self
         calls[0] -= 1
+        if calls[0] < 0 and calls[1:]:
+            raise KeyboardInterrupt
         if calls[0] < 0:
             raise RuntimeError("the model was called too often: does the engine ever finish?")
         X = embedding[tokens] + places[positions]

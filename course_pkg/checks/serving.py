@@ -1,7 +1,11 @@
 """Checks of serving. Oracles: plain generation, a search by hand, plans by the rules."""
 
+import contextlib
+import functools
 import itertools
 import math
+import random
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,7 +15,27 @@ from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import steps
 from course_pkg.checking.models import SmallServed
 from course_pkg.checking.once import once
+from course_pkg.checking.programs import Nonsense, Program, Step, follow, played
 from course_pkg.checking.registry import check
+from course_pkg.checking.scheduling import (
+    InChunks,
+    OnDemand,
+    SettingAside,
+    Swapping,
+    WithHost,
+    counts_of,
+    counts_of_host,
+    play_schedulers,
+    play_spaces,
+    scene,
+    scene_of_space,
+    text_of,
+    token_of,
+    told_of,
+    told_of_back,
+    told_of_host,
+    told_of_out,
+)
 from course_pkg.checking.together import together
 from course_pkg.checks.paged_attention import (
     demand_no_table,
@@ -25,6 +49,8 @@ from course_pkg.checks.paged_attention import (
 )
 from course_pkg.inference.models import attend_to_all, generate_uncached
 from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.inference.sequence import Sequence
+from course_pkg.paged_attention import BlockManager, BlockTable
 from course_pkg.serving import (
     BeamCore,
     ChunkedScheduler,
@@ -123,6 +149,308 @@ def queues(scheduler) -> list[int]:
     return [*numbers(running, "running"), -1, *numbers(waiting, "waiting")]
 
 
+class ByTheRules:
+    """A scheduler as its rules say: it drives itself, and leaves the blocks to a `BlockManager`.
+
+    Args:
+        settings: those of the class in question. It sets room aside if there is no watermark.
+        forwards: whether the first of a group gives its blocks back first.
+    """
+
+    def __init__(self, *settings, forwards: bool = False):
+        blocks, self.block_size, self.most, *more = settings
+        self.sets_aside, self.forwards = not more, forwards
+        self.watermark, budget, self.room = (*more, *(0, None, None)[len(more) :])
+        self.budget = math.inf if budget is None else budget
+        self.manager = BlockManager(blocks, self.block_size)
+        self.known = self.manager.sequences
+        self.runs: list[int] = []
+        self.waits: list[int] = []
+        self.host: dict[int, list[int]] = {}  # content goes by numbers of its own there
+        self.names = itertools.count()
+        self.hits = self.preemptions = self.swaps = 0
+        self.stalled: set[int] = set()
+        self.done: dict[str, object] = {}
+
+    def stall(self, number: int) -> None:
+        self.stalled.add(number)
+
+    def add(self, number: int, length: int, text: int, longest=0, forks=0, together=False) -> None:
+        if number in self.known:
+            raise Nonsense
+        self.done = {}
+        sequence = self.known[number] = Sequence(text_of(text, length))
+        sequence.longest, sequence.forks = max(longest, length), forks
+        sequence.group = [number] if together else None
+        self.waits.append(number)
+
+    def queue(self, number: int) -> list[int]:
+        if number not in self.runs + self.waits:
+            raise Nonsense
+        return self.runs if number in self.runs else self.waits
+
+    def fork(self, number: int, child: int) -> None:
+        queue, parent = self.queue(number), self.known[number]
+        if child in self.known:
+            raise Nonsense
+        self.done = {}
+        if not parent.forks and queue is self.runs and self.places(self.runs) >= self.most:
+            raise ValueError("too many run")
+        parent.forks = max(parent.forks - 1, 0)
+        self.manager.fork(number, child)
+        self.known[child].forks = 0
+        if parent.group is not None:
+            parent.group.append(child)
+        queue.insert(queue.index(number) + 1, child)
+        if number in self.host:
+            self.host[child] = list(self.host[number])
+
+    def remove(self, number: int) -> None:
+        self.queue(number).remove(number)
+        self.done = {}
+        self.lose([number])
+        self.host.pop(number, None)
+        if self.known[number].group is not None:
+            self.known[number].group.remove(number)
+
+    def lose(self, numbers: list[int]) -> None:
+        for n in numbers if self.forwards else numbers[::-1]:
+            self.manager.close(n)
+            self.known[n].computed = 0
+
+    def places(self, numbers: list[int]) -> int:
+        return sum(1 + self.known[number].forks for number in numbers)
+
+    def mates(self, number: int) -> list[int]:
+        group = self.known[number].group
+        return [n for n in self.queue(number) if n == number or (group and n in group)]
+
+    def wanted(self, number: int) -> int:
+        spent = sum(stop - start for start, stop in self.work.values())
+        missing = len(self.known[number].tokens) - self.known[number].computed
+        return 0 if number in self.stalled else int(min(missing, self.budget - spent))
+
+    def grows(self, number: int) -> bool:
+        count, start = self.wanted(number), self.known[number].computed
+        if count:
+            try:
+                self.copies += len(self.manager.grow(number, count))
+            except OutOfBlocks:
+                return False
+            self.work[number] = start, start + count
+        return True
+
+    def take_away(self, mates: list[int]) -> None:
+        lengths = {number: self.known[number].computed for number in mates}
+        tables = {
+            n: self.manager.blocks(n)[: math.ceil(lengths[n] / self.block_size)] for n in mates
+        }
+        self.lose(mates)
+        self.runs = [number for number in self.runs if number not in mates]
+        self.waits = mates + self.waits
+        self.work = {number: row for number, row in self.work.items() if number not in mates}
+        self.preemptions += len(mates)
+        blocks = {block: None for table in tables.values() for block in table}
+        if self.room is None or len(blocks) > self.room - self.in_use():
+            return
+        names = {block: next(self.names) for block in blocks}
+        for n in mates:
+            self.host[n] = [names[block] for block in tables[n]]
+            self.known[n].computed = lengths[n]
+        self.swaps += len(mates)
+        self.out += len(blocks)
+
+    def in_use(self) -> int:
+        return len({block for table in self.host.values() for block in table})
+
+    def has_room(self, mates: list[int]) -> bool:
+        """Tell whether a group can run, and give it its tables if so."""
+        together, S, allocator = self.runs + mates, self.block_size, self.manager.allocator
+        if self.places(together) > self.most:
+            return False
+        if self.sets_aside:
+            each = [self.known[number] for number in together]
+            needed = sum(-(-one.longest // S) * (1 + one.forks) for one in each)
+            if needed <= len(allocator.references):
+                self.found(mates)
+                return True
+            return False
+        spare = self.watermark if self.runs else 0
+        if mates[0] in self.host:
+            return any(map(self.wanted, mates)) and self.comes_back(
+                mates, allocator.available - spare
+            )
+        counts = list(map(self.wanted, mates))  # nothing of them is computed
+        if not any(counts):
+            return False
+        found = self.found(mates)
+        needed = sum(self.known[n].block_table.missing(self.wanted(n)) for n in mates)
+        if needed > allocator.available - spare:
+            self.lose(mates)
+            self.hits -= found
+            return False
+        return True
+
+    def found(self, mates: list[int]) -> int:
+        before = self.hits
+        for n in mates:
+            self.known[n].computed = self.manager.open(n, self.known[n].tokens)
+            self.hits += self.known[n].computed
+        return self.hits - before
+
+    def comes_back(self, mates: list[int], free: int) -> bool:
+        S, full, own = self.block_size, set(), 0
+        for n in mates:
+            computed = self.known[n].computed
+            full |= set(self.host[n][: computed // S])
+            own += math.ceil((computed + self.wanted(n)) / S) - computed // S
+        if len(full) + own > free:
+            return False
+        there: dict[int, int] = {}
+        for n in mates:
+            table = self.known[n].block_table = BlockTable(S)
+            for name in self.host[n]:
+                if name in there:
+                    self.manager.allocator.share(there[name])
+                else:
+                    there[name] = self.manager.allocator.allocate()
+            table.append(self.known[n].computed, [there[name] for name in self.host.pop(n)])
+        self.back += len(there)
+        return True
+
+    def plan(self) -> None:
+        self.work: dict[int, tuple[int, int]] = {}
+        self.copies = self.out = self.back = 0
+        before = self.preemptions
+        for n in list(self.runs):
+            while n in self.runs and not self.grows(n):
+                self.take_away(self.mates(self.runs[-1]))
+        while self.waits and self.preemptions == before:
+            mates = self.mates(self.waits[0])
+            if not self.has_room(mates):
+                break
+            for n in mates:
+                self.waits.remove(n)
+                self.runs.append(n)
+                self.grows(n)
+        self.done = told_of([(n, *row) for n, row in self.work.items()], self.copies, [])
+        if self.room is not None:
+            self.done |= told_of_host(self.out, self.back)
+
+    def step(self) -> None:
+        self.pause()
+        for n in self.runs:
+            if (stop := self.known[n].computed) == len(self.known[n].tokens):
+                self.known[n].tokens.append(token_of(n, stop))
+
+    def pause(self) -> None:
+        self.plan()
+        for n, (_, stop) in self.work.items():
+            self.known[n].computed = stop
+            self.manager.commit(n, self.known[n].tokens)
+
+    def fail(self) -> None:
+        self.plan()
+        for n in reversed(self.work):
+            table, computed = self.known[n].block_table, self.known[n].computed
+            kept = math.ceil(computed / self.block_size)
+            for block in reversed(table.blocks[kept:]):
+                self.manager.allocator.free(block)
+            table.blocks, table.length = table.blocks[:kept], computed
+
+    def look(self) -> dict:
+        counts = counts_of(self.manager.allocator.available, self.hits, self.preemptions)
+        if self.room is not None:
+            counts |= counts_of_host(self.swaps, self.room - self.in_use())
+        return scene((self.runs, self.waits), self.known, self.host, counts | self.done)
+
+
+def call_of(oracle: ByTheRules, draw: random.Random) -> tuple:
+    """Draw the next call of a program: mostly steps; what has grown as far as it may ends."""
+    alive, new = oracle.runs + oracle.waits, len(oracle.known)
+    S, N = oracle.block_size, len(oracle.manager.allocator.references)
+    for n in alive:
+        sequence = oracle.known[n]
+        if len(sequence.tokens) > sequence.longest:
+            return "remove", n
+        if sequence.forks and sequence.computed and draw.random() < 0.8:
+            return "fork", n, new
+    chance = draw.random()
+    if not alive or (chance < 0.25 and len(oracle.waits) < 3):
+        forks = min(draw.choice([0, 0, 1, 2]), oracle.most - 1)
+        together = bool(forks) and not oracle.sets_aside
+        longest = draw.randint(3, max(3, min(9, N // (1 + forks)) * S))
+        length = draw.randint(1, max(1, longest - 2))
+        return "add", new, length, draw.choice([1, 2, 10 + new]), longest, forks, together
+    if chance < 0.29:
+        return "remove", draw.choice(alive)
+    if chance < 0.33 and not oracle.sets_aside:
+        alone = [n for n in alive if oracle.known[n].group is None]
+        return ("fork", draw.choice(alone), new) if alone else ("step",)
+    return (draw.choice(["fail", "pause"]),) if chance < 0.4 else ("step",)
+
+
+def calls_of(settings: tuple, count: int, seed: int) -> list[tuple]:
+    """Draw calls of a scheduler that make sense."""
+    numbers, oracle = random.Random(seed), ByTheRules(*settings)
+    calls: list[tuple] = []
+    while len(calls) < count:
+        method, *arguments = call_of(oracle, numbers)
+        calls.append((method, *arguments))
+        with contextlib.suppress(ValueError):
+            getattr(oracle, method)(*arguments)
+    return calls
+
+
+@once
+def program_of(settings: tuple, count: int, seed: int) -> Program:
+    """Draw a program in which it does not matter who of a group gives its blocks back first."""
+    while True:
+        program = settings, calls_of(settings, count, seed)
+        other = functools.partial(ByTheRules, forwards=True)
+        if expected_of([program]) == expected_of([program], other):
+            return program
+        seed += 1
+
+
+def expected_of(programs: list[Program], oracle: Callable = ByTheRules) -> list[list[Step]]:
+    """Play programs by the rules."""
+    return [played(oracle(*settings), calls) for settings, calls in programs]
+
+
+by_the_rules = once(expected_of)
+
+
+def play(schedulers, programs: list[Program]) -> list[list[Step]]:
+    """Play programs with a student's scheduler, or by the rules."""
+    is_oracle = schedulers is ByTheRules
+    return by_the_rules(programs) if is_oracle else play_schedulers(schedulers, programs)
+
+
+def follow_rules(schedulers, driver: type, programs: list[Program]) -> None:
+    """Demand of a student's scheduler what the rules say, in some programs."""
+    follow(schedulers, ByTheRules, play, driver, programs)
+
+
+def told(queues: list[int]) -> str:
+    """Say who runs and who waits."""
+    parts = queues[: queues.index(-1)], queues[queues.index(-1) + 1 :]
+    runs, waits = (", ".join(map(str, part)) or "nobody" for part in parts)
+    return f"running: {runs}; waiting: {waits}"
+
+
+def same_scenes(seen: list[list[int]], expected: list[list[int]], moments: list[str]) -> None:
+    """Compare who runs and who waits at some moments.
+
+    Raises:
+        Failure: it differs; the message tells the first moment at which it does.
+    """
+    for moment, given, wanted in zip(moments, seen, expected, strict=True):
+        if given != wanted:
+            text = f"{moment} there should be {told(wanted)}; yours has {told(given)}."
+            raise Failure(text, what="running, -1, waiting", observed=torch.tensor(flat(seen)))
+
+
 @check(Scheduler, see="Decide anew in every step")
 def one_object(schedulers, case):
     """keeps tokens and table of a sequence in one Sequence, which its manager knows too"""
@@ -204,7 +532,7 @@ def first_come(schedulers, case):
     driver.compare(case, [(0, 0, 0, 6), (1, 0, 6, 7), (2, 1, 0, 8), (2, 2, 0, 2)])
 
 
-def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[int]:
+def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[list[int]]:
     """List who runs and who waits before and after a fork that was announced."""
     driver = Driver(schedulers, blocks, 2, most)
     driver.add(0, 3, longest=6, forks=1)
@@ -214,7 +542,7 @@ def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[int]:
     before = queues(driver.scheduler)
     driver.fork(0, 7)
     driver.step()
-    return before + queues(driver.scheduler)
+    return [before, queues(driver.scheduler)]
 
 
 @check(Scheduler, see="Room is set aside")
@@ -224,25 +552,69 @@ def whole_blocks(schedulers, case):
     driver.add(0, 3, longest=3, forks=2)
     driver.add(1, 1)
     driver.step()
-    what = "running, -1, waiting with 6 blocks of 2: one and two forks of it need 3 slots each"
-    same(case, queues(driver.scheduler), [0, -1, 1], what)
+    moment = "With 6 blocks of 2, where 0 and two forks of it need 3 slots each,"
+    same_scenes([queues(driver.scheduler)], [[0, -1, 1]], [moment])
 
 
-ANNOUNCED = [0, 1, -1, 2, 0, 7, 1, -1, 2]
+ANNOUNCED = [[0, 1, -1, 2], [0, 7, 1, -1, 2]]
 
 
 @check(Scheduler, see="Room is set aside")
 def places_for_forks(schedulers, case):
     """keeps places for the forks that are still to come"""
     seen = before_and_after_a_fork(schedulers, blocks=99, most=3)
-    same(case, seen, ANNOUNCED, "three may run: running, -1, waiting; before a fork, and after it")
+    moments = [
+        "When three may run, before a fork of 0 to 7,",
+        "When three may run, after the fork,",
+    ]
+    same_scenes(seen, ANNOUNCED, moments)
 
 
 @check(Scheduler, see="Room is set aside")
 def blocks_for_forks(schedulers, case):
     """keeps blocks for the forks that are still to come"""
     seen = before_and_after_a_fork(schedulers, blocks=8, most=99)
-    same(case, seen, ANNOUNCED, "8 blocks: running, -1, waiting; before a fork, and after it")
+    moments = [f"With 8 blocks, {when} a fork of 0 to 7," for when in ("before", "after")]
+    same_scenes(seen, ANNOUNCED, moments)
+
+
+@check(Scheduler, see="Decide anew in every step")
+def nothing_left(schedulers, case):
+    """raises OutOfBlocks for a sequence that finds no block, and ValueError for a fork too many"""
+    driver = Driver(schedulers, 4, 2, 1)
+    driver.add(0, 6)
+    for _ in range(3):
+        driver.step()
+    scheduler = driver.scheduler
+    case.raises(OutOfBlocks, lambda: scheduler.extend(0), "a fifth block is needed, and four exist")
+    case.raises(ValueError, lambda: scheduler.fork(0, 5), "one may run, and one does")
+    found = [*tables(scheduler, 0)[0][:1], len(scheduler.plan.work), *queues(scheduler)]
+    same(case, found, [8, 0, 0, -1], "length of its table, work planned, running, -1, waiting")
+
+
+@check(Scheduler, weight=2, see="Decide anew in every step")
+def programs(schedulers, case):
+    """follows the rules in short programs of calls"""
+    follow_rules(schedulers, SettingAside, [program_of((8, 2, 4), 30, n) for n in (9000, 17000)])
+
+
+@check(Scheduler, see="Room is set aside")
+def enters_as_a_group(schedulers, case):
+    """admits a group only when all of it has a place"""
+    driver = Driver(schedulers, 8, 2)
+    driver.add(0, 4)
+    driver.add(1, 5, forks=1, together=True)
+    driver.fork(1, 7)
+    driver.add(2, 5, forks=1, together=True)
+    driver.fork(2, 8)
+    seen = []
+    for each in (0, 1, 7):
+        driver.step()
+        seen.append(queues(driver.scheduler))
+        driver.remove(each)
+    expected = [[0, 1, 7, -1, 2, 8], [1, 7, -1, 2, 8], [7, -1, 2, 8]]
+    moments = ["With blocks for one pair,", "When 0 has ended,", "With blocks for one of the pair,"]
+    same_scenes(seen, expected, moments)
 
 
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
@@ -256,7 +628,7 @@ def preempts(schedulers, case):
         driver.step()
         seen.append(queues(driver.scheduler))
     expected = [[0, 1, 2, 3, -1], [0, 1, -1, 2, 3], [0, 1, -1, 2, 3], [0, -1, 1, 2, 3]]
-    same(case, flat(seen), flat(expected), "running, -1, waiting after each of four steps")
+    same_scenes(seen, expected, [f"After step {n} with 4 blocks of 2," for n in range(4)])
     rows = [(0, n, 0, 2) for n in range(4)]
     rows += [(1, 0, 2, 3), (1, 1, 2, 3), (2, 0, 3, 4), (2, 1, 3, 4), (3, 0, 4, 5)]
     driver.compare(case, rows)
@@ -306,8 +678,12 @@ def not_at_once(schedulers, case):
     seen = []
     for _ in range(2):  # two of the same tokens, who would need fewer blocks if they came back
         driver.step()
-        seen += queues(driver.scheduler)
-    same(case, seen, [0, 1, 11, -1, 0, -1, 1, 11], "running, -1, waiting after each of two steps")
+        seen.append(queues(driver.scheduler))
+    moments = [
+        "Before blocks run out,",
+        "After the step in which 1 and 11, a group, lose their blocks,",
+    ]
+    same_scenes(seen, [[0, 1, 11, -1], [0, -1, 1, 11]], moments)
     demand_no_table(case, driver.scheduler, 1, "has lost its blocks")
     computed = number(record(driver.scheduler, 1).computed, "computed")
     same(case, [computed], [0], "computed of one that has lost its blocks")
@@ -322,13 +698,14 @@ def leaves_some(schedulers, case):
         driver.add(0, 8)
         driver.add(1, 3)
         driver.step()
-        seen += queues(driver.scheduler)
+        seen.append(queues(driver.scheduler))
     alone = Driver(schedulers, 4, 2, 64, 3)
     alone.add(0, 7)
     alone.step()
-    expected = [0, 1, -1, 0, 1, -1, 0, -1, 1, 0, -1]
-    what = "running, -1, waiting with a watermark of 0, 1 and 2; and of 3 for one that is alone"
-    same(case, seen + queues(alone.scheduler), expected, what)
+    expected = [[0, 1, -1], [0, 1, -1], [0, -1, 1], [0, -1]]
+    moments = [f"With a watermark of {n} and 3 blocks for 1, which needs 2," for n in range(3)]
+    moments.append("With a watermark of 3 and nobody else,")
+    same_scenes([*seen, queues(alone.scheduler)], expected, moments)
 
 
 @check(PreemptingScheduler, weight=2, see="Several that belong together")
@@ -343,13 +720,15 @@ def as_a_group(schedulers, case):
     seen = []
     for _ in range(2):
         driver.step()
-        seen += queues(driver.scheduler)
+        seen.append(queues(driver.scheduler))
     driver.remove(0)
     driver.step()
-    seen += [*queues(driver.scheduler), number(driver.scheduler.preemptions, "preemptions")]
-    expected = [0, 1, 12, 11, -1, 0, -1, 1, 12, 11, 1, 12, 11, -1, 3]
-    what = "running, -1, waiting: with a group, without blocks for it, with it; preemptions"
-    same(case, seen, expected, what)
+    seen.append(queues(driver.scheduler))
+    expected = [[0, 1, 12, 11, -1], [0, -1, 1, 12, 11], [1, 12, 11, -1]]
+    moments = ["After two forks of 1,", "When there are no blocks for the group of 1,"]
+    same_scenes(seen, expected, [*moments, "When 0 has ended and the group has blocks again,"])
+    count = number(driver.scheduler.preemptions, "preemptions")
+    same(case, [count], [3], "preemptions of a group of three")
 
 
 @check(PreemptingScheduler, see="Several that belong together")
@@ -359,15 +738,17 @@ def enters_as_a_group(schedulers, case):
     driver.add(5, 5, token=4)
     driver.add(0, 3, token=4, forks=1, together=True)
     driver.fork(0, 7)
-    driver.step()
-    seen = queues(driver.scheduler)
-    driver.step()
-    seen += queues(driver.scheduler)
-    driver.remove(5)
-    driver.step()
-    seen += [*queues(driver.scheduler), number(driver.scheduler.hits, "hits")]
-    what = "running, -1, waiting with blocks for one of two, again, and for both; hits"
-    same(case, seen, [5, -1, 0, 7, 5, -1, 0, 7, 0, 7, -1, 4], what)
+    seen = []
+    for ends in (False, False, True):
+        if ends:
+            driver.remove(5)
+        driver.step()
+        seen.append(queues(driver.scheduler))
+    one = "With blocks for one of the group of 0 and 7,"
+    moments = [one, one, "When 5 has ended and there are blocks for both,"]
+    same_scenes(seen, [[5, -1, 0, 7], [5, -1, 0, 7], [0, 7, -1]], moments)
+    hits = number(driver.scheduler.hits, "hits")
+    same(case, [hits], [4], "hits of a group that could not enter at first, and then did")
 
 
 @check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
@@ -377,8 +758,66 @@ def nothing_aside(schedulers, case):
     for sequence in (0, 1):
         driver.add(sequence, 3, longest=8)
     driver.step()
-    what = "running, -1, waiting when two need two of four blocks now, and four later"
-    same(case, queues(driver.scheduler), [0, 1, -1], what)
+    moment = "When two need two of four blocks now, and four later,"
+    same_scenes([queues(driver.scheduler)], [[0, 1, -1]], [moment])
+
+
+@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
+def until_enough(schedulers, case):
+    """takes blocks from as many as it needs to, when the last one only shares its own"""
+    driver = Driver(schedulers, 6, 1, 9)
+    driver.add(0, 4)
+    driver.add(1, 2, forks=1)
+    driver.step()
+    driver.fork(1, 11)
+    seen = [each for row in driver.step() for each in row]
+    seen += [*queues(driver.scheduler), driver.available]
+    what = "work, running, -1, waiting and free blocks when two must lose their blocks"
+    same(case, seen, [0, 4, 5, 0, -1, 1, 11, 1], what)
+
+
+@check(PreemptingScheduler, see="A watermark")
+def cannot_enter(schedulers, case):
+    """raises OutOfBlocks, and changes nothing, for a sequence that cannot enter"""
+    driver = Driver(schedulers, 5, 2, 64, 1)
+    driver.add(0, 5, token=4)
+    driver.add(1, 9, token=4)
+    driver.step()
+    scheduler = driver.scheduler
+    case.raises(OutOfBlocks, lambda: scheduler.enter([1]), "it needs three, and two are left")
+    case.raises(OutOfBlocks, lambda: scheduler.demand(2), "one of two must be left")
+    found = [*queues(scheduler), driver.available, number(scheduler.hits, "hits")]
+    same(case, found, [0, -1, 1, 2, 0], "running, -1, waiting; free blocks, hits")
+    demand_no_table(case, scheduler, 1, "could not enter")
+    computed = number(record(scheduler, 1).computed, "computed")
+    same(case, [computed], [0], "computed of one that could not enter")
+
+
+@check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
+def places_for_forks(schedulers, case):
+    """admits no more sequences than may run, with the forks that are still to come"""
+    driver = Driver(schedulers, 40, 2, 3)
+    for sequence in range(3):
+        driver.add(sequence, 3, forks=2 * (sequence == 1))
+    driver.step()
+    seen = queues(driver.scheduler)
+    driver.remove(0)
+    driver.step()
+    seen += queues(driver.scheduler)
+    what = "running, -1, waiting with most = 3, and when the first has ended"
+    same(case, seen, [0, -1, 1, 2, 1, -1, 2], what)
+
+
+@check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
+def programs(schedulers, case):
+    """follows the rules in short programs of calls"""
+    chosen = [((7, 2, 9, 0), 16000), ((7, 2, 9, 0), 3000), ((10, 1, 4, 2), 14000)]
+    programs = [program_of(settings, 30, seed) for settings, seed in chosen]
+    rest = 9, 0, False
+    pair = [("add", 0, 3, 7, *rest), ("add", 1, 3, 8, 9, 1, True), ("fork", 1, 2), ("stall", 1)]
+    alone = [*(("add", n, 3, 7 + n, *rest) for n in (0, 1, 2)), ("stall", 1)]
+    programs += [((9, 2, 9, 0), [*calls, ("step",), ("step",)]) for calls in (pair, alone)]
+    follow_rules(schedulers, OnDemand, programs)
 
 
 @check(ChunkedScheduler, weight=2, see="Chunked prefill")
@@ -429,6 +868,12 @@ def unlimited(schedulers, case):
     for _ in range(2):
         driver.step()
     driver.compare(case, [(0, 0, 0, 150), (0, 1, 0, 120), (1, 0, 150, 151), (1, 1, 120, 121)])
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
+def programs(schedulers, case):
+    """follows the rules in short programs of calls"""
+    follow_rules(schedulers, InChunks, [program_of((8, 2, 3, 1, 3), 30, 2000)])
 
 
 def small_model(case: Case, V: int = 29, calls: int = 200, L: int = 2) -> SmallServed:
@@ -521,6 +966,13 @@ def one_call(runners, case):
     calls = left - number(runner.model[-1][0], "calls")
     text = "The model should be called once for the five sequences of a batch"
     case.that(calls == 1, f"{text}, yours calls it {calls} times.")
+
+
+@check(ModelRunner, see="All tokens in one row")
+def nothing_to_do(runners, case):
+    """gives no logits for an empty batch"""
+    runner = runners(small_model(case, calls=0), 4, 2)
+    same(case, [len(runner.forward([]))], [0], "rows of an empty batch")
 
 
 @together
@@ -697,7 +1149,10 @@ def aborts(engines, case):
     same(case, flat(list(rows.values())), [], "later tokens of those that left")
     reasons = [record(engine, each).reason for each in (numbers_of[0], numbers_of[1])]
     wanted = ["length", "abort"]
-    case.that(reasons == wanted, f"The reasons should be {wanted}, yours are {reasons}.")
+    message = (
+        "The reasons of a request that had ended when it was aborted, and of one that had not, "
+    )
+    case.that(reasons == wanted, message + f"should be {wanted}, yours are {reasons}.")
     same(case, [free_blocks(engine)], [20], "free blocks at the end")
     pair = engine.add(prompts[0], Sampling(9, samples=2))
     engine.step()
@@ -707,6 +1162,9 @@ def aborts(engines, case):
     wanted = ["stop", "abort"]
     message = f"The reasons of two samples, one of which had ended, should be {wanted}, yours are "
     case.that(reasons == wanted, message + f"{reasons}.")
+    engine.abort(engine.add(prompts[0], Sampling(9)))
+    what = "running, -1, waiting when one has left that waited"
+    same(case, queues(engine.scheduler), [-1], what)
 
 
 @check(EngineCore, weight=2, see="An error inside the model")
@@ -722,11 +1180,99 @@ def errors_leave_no_trace(engines, case):
         found = flat(
             [[*tables(engine, each)[0][:1], len(record(engine, each).tokens)] for each in begun]
         )
-        what = "length of the table and number of tokens, of two, after the error"
-        same(case, [*found, free_blocks(engine)], [6, 7, 9, 10, 12], what + "; free blocks")
+        found += [free_blocks(engine), *queues(engine.scheduler)]
+        what = "length of the table and number of tokens of each of two, after the error; free blocks; "
+        same(case, found, [6, 7, 9, 10, 12, 0, 1, -1], what + "running, -1, waiting")
     for each in begun:
         engine.abort(each)
     same(case, [free_blocks(engine)], [20], "free blocks when both are aborted")
+
+
+@check(EngineCore, see="Limits and errors")
+def refuses_settings(engines, case):
+    """raises ValueError for requests that make no sense, and stays usable"""
+    model, (prompt,) = small_model(case), texts(case, 3)
+    engine = engines(model, 8, 4)
+    for text, sampling, why in (
+        ([], Sampling(4), "the prompt is empty"),
+        (prompt, Sampling(0), "nothing is to be added"),
+        (prompt, Sampling(4, None, 0), "samples is 0"),
+        (prompt, Sampling(4, beams=0), "beams is 0"),
+        (prompt, Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
+        (prompt, Sampling(4, samples=2, beams=2), "there are samples and beams"),
+        (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
+        (prompt, Sampling(4, top_p=2.0), "top_p is 2 and the temperature 0"),
+        (prompt, Sampling(4, temperature=1.0, top_k=0), "top_k is 0"),
+        (prompt, Sampling(4, temperature=-1.0), "the temperature is negative"),
+    ):
+        case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
+    rows = serve(engine, [prompt], Sampling(1))
+    same(case, [len(rows[0])], [1], "tokens added when one is wanted")
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
+    rows = serve(engine, [prompt], Sampling(4))
+    compare_tokens(case, rows, [plain_tokens(model, prompt, 4)], "tokens afterwards")
+    (fits,) = texts(case, 60)
+    rows = serve(engines(model, 16, 4), [fits], Sampling(4))
+    same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
+
+
+@check(EngineCore, weight=2, see="An error inside the model")
+def no_numbers(engines, case):
+    """is as it was when the model gives no numbers for one of several sequences"""
+    model, prompts = small_model(case), texts(case, 4, 7)
+    expected = plain_tokens(model, prompts[0], 5)
+    model[1][9] = math.nan  # nobody can go on beyond position 9
+    engine = engines(model, 20, 2)
+    first, second = (engine.add(prompt, Sampling(5)) for prompt in prompts)
+    rows = {first: [], second: []}
+    for _ in range(3):
+        for each, token in pairs(engine.step(), "step"):
+            rows[each].append(token)
+    for _ in range(2):
+        case.raises(FloatingPointError, engine.step, "the logits of one sequence are NaN")
+        found = [len(record(engine, each).tokens) for each in (first, second)]
+        found += [tables(engine, each)[0][0] for each in (first, second)]
+        found += [free_blocks(engine), *queues(engine.scheduler)]
+        what = (
+            "numbers of tokens of two, and lengths of their tables, after the error; free blocks; "
+        )
+        same(case, found, [7, 10, 6, 9, 12, 0, 1, -1], what + "running, -1, waiting")
+    engine.abort(second)
+    rows = run(engine, rows)
+    same(case, rows[first], expected, "tokens of the other one")
+    same(case, [free_blocks(engine)], [20], "free blocks at the end")
+
+
+@together
+def is_interrupted(call, *args) -> bool:
+    """Call something of an engine whose model is interrupted; tell whether that passes."""
+    try:
+        call(*args)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def interrupted_model(case: Case, calls: int) -> SmallServed:
+    """Draw a model that somebody interrupts after some calls."""
+    model = small_model(case, calls=calls)
+    return SmallServed((*model[:-1], [calls, "interrupt"]))
+
+
+@check(EngineCore, see="An error inside the model")
+def interrupts(engines, case):
+    """is as it was when somebody interrupts the model, and lets the KeyboardInterrupt pass"""
+    model, prompts = interrupted_model(case, 3), texts(case, 4, 7)
+    engine = engines(model, 20, 2)
+    begun = [engine.add(prompt, Sampling(9)) for prompt in prompts]
+    for _ in range(3):
+        engine.step()
+    passes = is_interrupted(engine.step)
+    case.that(passes, "step should let a KeyboardInterrupt pass, yours returns.")
+    found = [tables(engine, each)[0][0] for each in begun]
+    found += [len(record(engine, each).tokens) for each in begun]
+    what = "lengths of two tables and numbers of tokens, after a KeyboardInterrupt; free blocks"
+    same(case, [*found, free_blocks(engine)], [6, 9, 7, 10, 12], what)
 
 
 def beams_by_hand(rows: list, width: int, alpha: float) -> list[tuple[int, int, float]]:
@@ -808,6 +1354,19 @@ def greedys_place(choose, case):
     inputs[0][0] -= 30
     rows[0] = (inputs[0][0].item(), *rows[0][1:])
     compare_choice(case, choose, rows, inputs, 3, 1.0)
+
+
+@check(choose_beams, see="Which beams go on")
+def few_candidates(choose, case):
+    """gives fewer beams when there are fewer candidates, and leaves out the impossible"""
+    rows, inputs = beam_rows(case, 1, 6, [False])
+    inputs[2][0, [1, 4]] = -math.inf
+    rows[0] = (*rows[0][:2], inputs[2][0].tolist(), False)
+    compare_choice(case, choose, rows, inputs, 9, 1.0)
+    compare_choice(case, choose, *beam_rows(case, 2, 3, [True, False]), 9, 0.5)
+    rows, inputs = beam_rows(case, 3, 4, [False, True, False])
+    inputs[2][1] = math.nan  # it does not count
+    compare_choice(case, choose, rows, inputs, 4, 1.0)
 
 
 @once
@@ -892,9 +1451,17 @@ def gives_back(engines, case):
 @check(BeamCore, see="Branches share blocks")
 def nothing_left(engines, case):
     """drops every beam that is not chosen, also one that has ended"""
-    model, (prompt,) = small_model(case, V=7), texts(case, 5, V=7)
+    sampling, dropped = Sampling(7, 2, beams=4), set()
+    while not dropped:  # a beam that has ended after some step, and is not among those of the next
+        model, (prompt,) = small_model(case, V=7, calls=900), texts(case, 5, V=7)
+        steps_of = [sampling._replace(max_tokens=count) for count in range(1, 8)]
+        found = [{tuple(row) for row, _ in search_by_hand(model, prompt, s)} for s in steps_of]
+        ended = [{row for row in rows if row[-1] == 2} for rows in found]
+        dropped = set().union(*(a - b for a, b in itertools.pairwise(ended)))
     engine = engines(model, 40, 2)
-    search(case, engine, prompt, Sampling(7, 2, beams=4))
+    tokens, _ = search(case, engine, prompt, sampling)
+    expected = [row for row, _ in search_by_hand(model, prompt, sampling)]
+    compare_tokens(case, tokens, expected, "tokens of the beams")
     known = engine.sequences.get
     left = [number for number in range(40) if known(number) is not None]
     same(case, left, [], "beams left in the engine when the search is collected")
@@ -927,6 +1494,37 @@ def generates(engines, case):
     same(case, seen, [6, 0], "steps for 6 tokens of each prompt, and requests left in the engine")
 
 
+@check(Engine, see="The engine")
+def beside_another(engines, case):
+    """leaves the requests of others alone, and makes no step for them"""
+    model, prompts = small_model(case), texts(case, 5, 3, 4)
+    plain = plain_tokens(model, prompts[0], 9)
+    sampling = Sampling(9, next(token for token in plain if token != plain[0]))
+    engine = engines(model, 40, 4)
+    other = engine.add(prompts[1], Sampling(40))
+    rows, reasons = added(case, engine.generate([prompts[0], prompts[2]], [sampling, Sampling(2)]))
+    stop = plain.index(sampling.stop) + 1
+    expected = [plain[:stop], plain_tokens(model, prompts[2], 2)]
+    compare_tokens(case, rows, expected, "tokens beside another request")
+    wanted = ["stop", "length"]
+    case.that(reasons == wanted, f"The reasons should be {wanted}, yours are {reasons}.")
+    seen = [len(engine.history), len(engine.requests), len(engine.unfinished([other]))]
+    what = "steps that were made; requests in the engine, unfinished ones, which another has added"
+    same(case, seen, [max(stop, 2), 1, 1], what)
+
+
+@check(Engine, see="Tokens as soon as they are there")
+def interrupts(engines, case):
+    """takes its requests out of the engine when somebody interrupts the model"""
+    prompts = texts(case, 6, 5)
+    for call in ("generate", "stream"):
+        engine = engines(interrupted_model(case, 3), 20, 4)
+        passes = is_interrupted(getattr(engine, call), prompts, Sampling(9))
+        case.that(passes, f"{call} should let a KeyboardInterrupt pass, yours returns.")
+        found = [free_blocks(engine), *queues(engine.scheduler), len(engine.requests)]
+        same(case, found, [20, -1, 0], f"free blocks, running, -1, waiting, requests: {call}")
+
+
 @check(Engine, weight=2, see="When memory runs out in the middle of a batch")
 def little_memory(engines, case):
     """adds the same tokens when there is not enough memory for all"""
@@ -948,6 +1546,8 @@ def streams(engines, case):
     events = pairs(engine.stream(prompts, Sampling(4)), "the stream", 3)
     wanted = [(place, 0, expected[place][n]) for n in range(4) for place in range(3)]
     same(case, events, wanted, "(prompt, sample, token) of the stream")
+    found = [len(engine.history), len(engine.requests)]
+    same(case, found, [4, 1], "steps that were made, and requests left, one of which is another's")
 
 
 @check(Engine, weight=2, see="Two who listen at once")
@@ -990,6 +1590,147 @@ def take_turns(engines, case):
     compare_tokens(case, [[token for _, _, token in seen]], expected[:1], what)
 
 
+@check(Engine, weight=2, see="Limits and errors")
+def refused_as_a_whole(engines, case):
+    """begins none of the prompts if it must refuse one, and stays usable"""
+    model, prompts = small_model(case), texts(case, 3, 15)
+    engine = engines(model, 4, 4)
+    case.raises(NeverFits, lambda: engine.generate(prompts, Sampling(4)), "the second never fits")
+    case.raises(ValueError, lambda: engine.generate([[1], []], Sampling(4)), "a prompt is empty")
+    beams = Sampling(4, beams=2)
+    case.raises(ValueError, lambda: engine.stream([[1]], beams), "beams are to be streamed")
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after three errors")
+    each = [Sampling(4), beams]
+    case.raises(ValueError, lambda: engine.stream([[1], [2]], each), "beams are among those")
+    case.raises(NeverFits, lambda: engine.stream(prompts, Sampling(4)), "the second never fits")
+    own = pairs(engine.stream([prompts[0]] * 2, [Sampling(1), Sampling(2)]), "the stream", 3)
+    same(case, [place for place, _, _ in own], [0, 1, 1], "prompts of a stream of 1 and 2 tokens")
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
+    rows, _ = added(case, engine.generate(prompts[:1], Sampling(4)))
+    compare_tokens(case, rows, [plain_tokens(model, prompts[0], 4)], "tokens afterwards")
+
+
+@check(Engine, see="Tokens as soon as they are there")
+def cleans_up(engines, case):
+    """gives all blocks back when the model fails"""
+    for call in ("generate", "stream"):
+        model, prompts = small_model(case, calls=3), texts(case, 6, 5)
+        engine = engines(model, 20, 4)
+        case.raises(
+            RuntimeError,
+            lambda e=engine, c=call, p=prompts: getattr(e, c)(p, Sampling(9)),
+            "the model fails",
+        )
+        found = [free_blocks(engine), *queues(engine.scheduler), len(engine.requests)]
+        same(case, found, [20, -1, 0], f"free blocks, running, -1, waiting, requests: {call}")
+
+
+@check(Engine, see="Tokens as soon as they are there")
+def left_alone(engines, case):
+    """aborts what nobody listens to any more, and goes on with the rest"""
+    model, prompts = small_model(case), texts(case, 6, 3)
+    engine = engines(model, 20, 4)
+    kept, left = (steps(engine.stream, [prompt], Sampling(5)) for prompt in prompts)
+    seen = [next(kept, (0, 0, -1)), next(left, (0, 0, -1)), next(kept, (0, 0, -1))]
+    left.close()
+    seen = pairs([seen[0], seen[2], *itertools.islice(kept, 9)], "the stream", 3)
+    plain = plain_tokens(model, prompts[0], 5)
+    compare_tokens(case, [[token for _, _, token in seen]], [plain], "tokens of the other one")
+    found = [free_blocks(engine), *queues(engine.scheduler), len(engine.requests)]
+    same(case, found, [20, -1, 0], "free blocks, running, -1, waiting, requests at the end")
+
+
+class PlainSpace:
+    """A swap space that notes what every sequence holds, and counts what is different."""
+
+    def __init__(self, blocks: int, first: int):
+        self.room, self.turn = blocks, 0
+        self.held: dict[int, list[str]] = {}
+        self.done: dict[str, object] = {}
+
+    def used(self, numbers: list[int]) -> set[str]:
+        return {each for number in numbers for each in self.held[number]}
+
+    def out(self, tables: dict[int, list[int]]) -> None:
+        if tables.keys() & self.held.keys():
+            raise Nonsense
+        self.done = {}
+        self.turn += 1
+        different = sorted({block for table in tables.values() for block in table})
+        if len(different) > self.room - len(self.used(list(self.held))):
+            raise Failure("the host is full", kinds=("OutOfBlocks",))
+        for each, table in tables.items():
+            self.held[each] = [f"{block} of call {self.turn}" for block in table]
+        self.done = told_of_out(different)
+
+    def back(self, numbers: list[int], blocks: list[int]) -> None:
+        if not set(numbers) <= self.held.keys():
+            raise Nonsense
+        self.done = {}
+        count = len(self.used(numbers))
+        if len(blocks) != count:
+            raise ValueError("as many as are here")
+        gets = {each: self.held.pop(each) for each in sorted(numbers)}
+        self.done = told_of_back(count, 0, gets)
+
+    def drop(self, number: int) -> None:
+        if number not in self.held:
+            raise Nonsense
+        self.done = {}
+        del self.held[number]
+
+    def fork(self, number: int, child: int) -> None:
+        if number not in self.held or child in self.held:
+            raise Nonsense
+        self.done = {}
+        self.held[child] = list(self.held[number])
+
+    def look(self) -> dict:
+        free = self.room - len(self.used(list(self.held)))
+        return scene_of_space(free, self.held, self.held) | self.done
+
+
+@once
+def spaces_program(blocks: int, count: int, seed: int) -> Program:
+    """Draw calls of a swap space that make sense: groups go out, come back, end and fork."""
+    draw, oracle = random.Random(seed), PlainSpace(blocks, 50)
+    calls: list[tuple] = []
+    while len(calls) < count:
+        inside, new = sorted(oracle.held), 10 * len(calls)
+        kind = draw.choice(["out", "out", "back", "back", "drop", "fork"]) if inside else "out"
+        some = draw.sample(inside, draw.randint(1, len(inside))) if inside else []
+        if kind == "out":
+            shared = draw.sample(range(20), draw.randint(0, 2))
+            own = [
+                draw.sample(range(20, 40), draw.randint(0, 2)) for _ in range(draw.randint(1, 3))
+            ]
+            call: tuple = ("out", {new + k: shared + each for k, each in enumerate(own)})
+        elif kind == "back":
+            wrong = draw.choice([0, 0, 0, 1, -1])
+            needed = max(0, len(oracle.used(some)) + wrong)
+            call = ("back", some, draw.sample(range(50), needed))
+        else:
+            call = ("drop", some[0]) if kind == "drop" else ("fork", some[0], new)
+        calls.append(call)
+        with contextlib.suppress(ValueError, Failure):
+            getattr(oracle, call[0])(*call[1:])
+    return (blocks, 50), calls
+
+
+def play_either(spaces, programs: list[Program]) -> list[list[Step]]:
+    """Play programs with a student's swap space, or with a plain one."""
+    if spaces is not PlainSpace:
+        return play_spaces(spaces, programs)
+    return [played(PlainSpace(*settings), calls) for settings, calls in programs]
+
+
+@check(SwapSpace, weight=2, see="A second cache on the host")
+def programs(spaces, case):
+    """keeps what each sequence has, in short programs of calls"""
+    programs = [spaces_program(7, 16, seed) for seed in (1, 2, 3)]
+    follow(spaces, PlainSpace, play_either, Swapping, programs)
+
+
 @check(SwapSpace, weight=2, see="A second cache on the host")
 def stay_shared(spaces, case):
     """copies a block that several sequences use only once, out and back"""
@@ -1029,6 +1770,17 @@ def all_or_nothing(spaces, case):
         seen.append(number(space.available, "available"))
     what = "free blocks after an error, and as sequences go out, are dropped and come back"
     same(case, seen, [4, 2, 4, 6, 4, 5, 6], what)
+
+
+@check(SwapSpace, see="A second cache on the host")
+def refuses(spaces, case):
+    """raises ValueError for the wrong number of blocks, and changes nothing then"""
+    space = spaces(6, 10)
+    space.out({0: [3, 4], 1: [4, 5]})
+    for blocks in ([1, 2], [1, 2, 3, 4]):
+        case.raises(ValueError, lambda b=blocks: space.back([0, 1], b), f"3 are here, not {blocks}")
+    seen = [number(space.available, "available"), len(space.blocks([0, 1]))]
+    same(case, seen, [3, 3], "free blocks, and blocks of the two, after two errors")
 
 
 @check(SwapSpace, see="A second cache on the host")
@@ -1109,3 +1861,32 @@ def group_stays_shared(schedulers, case):
         driver.remove(each)
     seen = [driver.available, number(driver.scheduler.swaps, "swaps")]
     same(case, seen, [8, 2], "free blocks at the end, and swaps")
+
+
+@check(SwappingScheduler, see="Swap instead of computing again")
+def after_its_copies(schedulers, case):
+    """copies a block to the host after the copy that fills it, each shared one once"""
+    driver = Driver(schedulers, 4, 2, 9, 0, None, 3)
+    driver.add(0, 1)
+    driver.add(1, 3, forks=2, together=True)
+    driver.step()
+    _, first, second = tables(driver.scheduler, 1)[0]
+    for child in (11, 12):
+        driver.fork(1, child)
+    driver.step()
+    held = {first: "a", second: "b"}
+    for source, target in driver.copies:
+        held[target] = held.get(source, "old")
+    kept = "".join(sorted(content for block, content in held.items() if block >= 4))
+    message = "The host should hold the first block once and the second and its copy, 'abb'; "
+    case.that(kept == "abb", message + f"yours holds {kept!r} (old: what was there before).")
+    counts = [driver.scheduler.swaps, driver.scheduler.preemptions]
+    same(case, numbers(counts, "counts"), [3, 3], "swaps and preemptions")
+
+
+@check(SwappingScheduler, weight=2, see="Swap instead of computing again")
+def programs(schedulers, case):
+    """follows the rules in short programs of calls"""
+    alone = 7, 2, 9, 0, None, 9
+    chosen = [((7, 2, 4, 0, 4, 3), 8000), (alone, 4000), (alone, 7000)]
+    follow_rules(schedulers, WithHost, [program_of(each, 30, seed) for each, seed in chosen])

@@ -34,15 +34,15 @@ class KeepsAccount(Scheduler):
             sequence = self.sequences[number]
             free -= -(-sequence.longest // S) * (sequence.forks + 1)
             places -= sequence.forks + 1
-        for number in list(self.waiting):
-            sequence = self.sequences[number]
-            if number not in self.waiting:
-                continue
-            free -= -(-sequence.longest // S) * (sequence.forks + 1)
-            places -= sequence.forks + 1
+        while self.waiting:
+            members = self.members(self.waiting[0])
+            for number in members:
+                sequence = self.sequences[number]
+                free -= -(-sequence.longest // S) * (sequence.forks + 1)
+                places -= sequence.forks + 1
             if free < 0 or places < 0:
                 break
-            self.enter([number])
+            self.enter(members)
 
 
 @alternative(Scheduler)
@@ -50,17 +50,18 @@ class OneLoop(Scheduler):
     """Goes through those who run and those who wait in one loop."""
 
     def schedule(self):
-        for number in self.running + self.waiting:
-            if number not in self.running:
-                if not self.fits(number):
-                    break
-                self.enter([number])
-            else:
+        before = list(self.running)
+        for number in before + self.waiting:
+            if number in before:
                 self.extend(number)
+            elif number in self.waiting:
+                if not self.fits(self.members(number)):
+                    break
+                self.enter(self.members(number))
         return self.hand_over()
 
-    def fits(self, number):
-        numbers, S = [*self.running, number], self.manager.block_size
+    def fits(self, members):
+        numbers, S = self.running + members, self.manager.block_size
         copies = [1 + self.sequences[each].forks for each in numbers]
         blocks = [(self.sequences[each].longest + S - 1) // S for each in numbers]
         slots = sum(a * b for a, b in zip(copies, blocks, strict=True))
@@ -354,7 +355,7 @@ class StreamFirst(Engine):
                 if not self.unfinished(numbers):
                     return tuple(self.collect(numbers))
                 list(self.step())
-        except Exception:
+        except BaseException:
             self.withdraw(numbers)
             raise
 
@@ -479,6 +480,8 @@ class LooksFirst(SwappingScheduler):
 
     def preempt(self, number):
         members = self.members(number)
+        for each in members:
+            self.cut(each)
         blocks = {block for each in members for block in self.manager.blocks(each)}
         if len(blocks) <= self.space.available:
             super().preempt(number)

@@ -3,15 +3,36 @@
 import math
 import random
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from autograder.author.trials import examine
+from autograder.bugs import BUGS
+from autograder.bugs import serving as _registers_bugs  # noqa: F401
+from course_pkg.checking.guard import Guarded
+from course_pkg.checking.registry import Exercise
+from course_pkg.checks.serving import (
+    ByTheRules,
+    PlainSpace,
+    play,
+    play_either,
+    program_of,
+    spaces_program,
+)
 from course_pkg.data.translation import EOS
 from course_pkg.inference.models import ServedLlama
 from course_pkg.inference.requests import NeverFits, Plan, Sampling
 from course_pkg.llama import Llama
-from course_pkg.serving import Engine
+from course_pkg.serving import (
+    ChunkedScheduler,
+    Engine,
+    PreemptingScheduler,
+    Scheduler,
+    SwappingScheduler,
+    SwapSpace,
+)
 from course_pkg.tools.threads import one_thread
 from tests.course_pkg.plain import Plain
 from tests.course_pkg.test_paged_programs import blocks_are_in_order, programs, tables_of
@@ -294,3 +315,62 @@ def test_where_blocks_lie_changes_no_bit():
             engine.generate(prompts, Sampling(max_tokens=6, samples=2))
             seen.append(torch.cat(logits))
     assert torch.equal(seen[0], seen[1]) and torch.equal(seen[0], seen[2])
+
+
+SETTINGS = [
+    (Scheduler, (8, 2, 4)),
+    (Scheduler, (12, 1, 5)),
+    (PreemptingScheduler, (7, 2, 9, 0)),
+    (PreemptingScheduler, (10, 1, 4, 2)),
+    (PreemptingScheduler, (31, 2, 9, 0)),
+    (ChunkedScheduler, (8, 2, 3, 1, 3)),
+    (ChunkedScheduler, (10, 1, 5, 0, 9)),
+    (SwappingScheduler, (7, 2, 9, 0, None, 9)),
+    (SwappingScheduler, (8, 2, 3, 1, 3, 30)),
+    (SwappingScheduler, (9, 2, 9, 0, None, 4)),
+]
+
+
+def shown(steps: list) -> list[tuple]:
+    """Leave out what errors say, but for their kind."""
+    raised = [isinstance(step.result, dict) and step.result.get("raised") for step in steps]
+    kinds = [each and each[0] for each in raised]
+    return [(kind or step.result, step.seen) for kind, step in zip(kinds, steps, strict=True)]
+
+
+@pytest.mark.parametrize(("schedulers", "settings"), SETTINGS)
+def test_schedulers_follow_the_rules(schedulers, settings):
+    programs = [program_of(settings, 60, seed) for seed in range(8)]
+    given = play(Guarded(schedulers, schedulers.__name__), programs)
+    for one, other in zip(given, play(ByTheRules, programs), strict=True):
+        assert shown(one) == shown(other)
+
+
+def test_swap_spaces_keep_what_plain_ones_keep():
+    programs = [spaces_program(blocks, 40, seed) for blocks in (6, 20) for seed in range(20)]
+    given = play_either(Guarded(SwapSpace, "SwapSpace"), programs)
+    for one, other in zip(given, play_either(PlainSpace, programs), strict=True):
+        assert shown(one) == shown(other)
+
+
+CAUGHT = {
+    Scheduler: ["AdmitsFirst", "EmptyWork", "MembersAlone"],
+    PreemptingScheduler: [
+        "SkipsRows",
+        "AdmitsFirst",
+        "NeverAgain",
+        "FirstIsClosed",
+        "HitsOfTheLast",
+    ],
+    SwappingScheduler: ["OutFirst", "BackReplaces", "StaysComputed"],
+    SwapSpace: ["KeptPlaces", "OthersForgotten", "DroppedFirst"],
+}
+
+
+@pytest.mark.parametrize("reference", CAUGHT)
+def test_mistakes_of_state_are_caught_at_home(reference):
+    exercise = Exercise.of(reference)
+    bugs = {bug.name: bug.solution for bug in BUGS[exercise]}
+    for name in CAUGHT[reference]:
+        outcomes = examine(exercise, bugs[name]).outcomes
+        assert any(each.failure for each in outcomes if not each.check.hidden), name
