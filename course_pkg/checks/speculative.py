@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
-from course_pkg.checking.models import SmallDraft, SmallReader
+from course_pkg.checking.models import SmallDraft, SmallReader, SmallServed
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import made, of_each, together
@@ -30,7 +30,7 @@ from course_pkg.checks.serving import (
     texts,
 )
 from course_pkg.gpt import token_probabilities
-from course_pkg.inference.requests import Sampling
+from course_pkg.inference.requests import NeverFits, Sampling
 from course_pkg.speculative import (
     LatentAttention,
     QuantisedKVCache,
@@ -105,6 +105,19 @@ def never_impossible(draw, case):
     """draws no token whose probability is 0, also where u lies on a border"""
     p = torch.tensor([0, 3, 0, 1, 0, 4, 0], dtype=torch.float64) / 8
     demand_drawn(case, draw, p, [n / 8 for n in range(8)], "tokens for u = 0, 1/8, …, 7/8")
+
+
+@check(draw_token, see="A number becomes a token")
+def ends(draw, case):
+    """finds the first and the last token that are possible"""
+    p = torch.tensor([0, 0.3, 0.0, 0.4, 0, 0])
+    demand_drawn(case, draw, p, [0.0, 1 - 2**-24, 0.4, 0.5] * 2, "tokens for u at both ends")
+    for V in (1, 2):
+        only = torch.eye(V, dtype=torch.float64)[-1]
+        demand_drawn(case, draw, only, [0.0, 0.999], f"tokens when one of {V} is certain")
+    p = torch.tensor([2.0**24, 1, 1])
+    what = "tokens where a sum in float32 loses the last two"
+    demand_drawn(case, draw, p, [0.5, 1 - 9e-8, 1 - 5e-8], what)
 
 
 def chances(case: Case, *shape: int, zeros: bool = False) -> Tensor:
@@ -259,6 +272,45 @@ def certain(accept, case):
         p = eye[best] if n < 10 else chances(case, 4, 5)
         inputs.append((p, eye[drafted], drafted.tolist(), case.rand(4).tolist()))
     compare_outcomes(case, accept, inputs, "tokens when p or q is 1 for one token")
+
+
+@check(accept_or_resample, see="Accept or resample")
+def borders(accept, case):
+    """rejects what the target finds impossible, and accepts only below p / q"""
+    p = torch.tensor([[0, 0.25, 0.25, 0.5], [0.25, 0.125, 0.125, 0.5]], dtype=torch.float64)
+    q = torch.tensor([[0.5, 0.5, 0, 0]], dtype=torch.float64)
+    inputs = [(p, q, [x], [u, last]) for x in (0, 1) for u in (0, 0.5, 0.4375) for last in (0, 0.9)]
+    compare_outcomes(case, accept, inputs, "tokens where u is 0 or p / q")
+
+
+@check(accept_or_resample, see="Accept or resample")
+def rounding(accept, case):
+    """draws from p where rounding leaves nothing of p - q"""
+    p = torch.tensor([[0.5, 0.25, 0.2499999], [0.1, 0.2, 0.7]], dtype=torch.float64)
+    q = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
+    inputs = [(p, q, [2], [1 - 1e-9, u]) for u in (0.2, 0.6, 0.9) * 2]
+    given = [first for first, *_ in outcomes(accept, inputs)]
+    same(case, given, [0, 1, 2] * 2, "tokens where rounding leaves nothing of p - q")
+    p[0], q[0] = torch.tensor([0.5, 0.49998, 0.00002]), torch.tensor([0.5, 0.5, 0])
+    inputs = [(p, q, [1], [0.99999, u]) for u in (0.2, 0.6, 0.9)]
+    given = [first for first, *_ in outcomes(accept, inputs)]
+    same(case, given, [2] * 3, "tokens where p - q leaves 0.00002 of one token")
+
+
+@check(accept_or_resample, see="Accept or resample")
+def refuses(accept, case):
+    """raises ValueError for too few or too many rows"""
+    p, q, drafted, u = (
+        chances(case, 4, 5),
+        chances(case, 3, 5),
+        torch.tensor([0, 1, 2]),
+        case.rand(4),
+    )
+    for wrong in ((p[:3], q, drafted, u), (p, p, drafted, u), (p, q, drafted, u[:3])):
+        case.raises(ValueError, lambda w=wrong: accept(*w), "the sizes do not fit")
+    case.raises(ValueError, lambda: accept(p, q, drafted[:2], u), "two tokens come with three rows")
+    longer = torch.cat([u, u[:1]])
+    case.raises(ValueError, lambda: accept(p, q, drafted, longer), "there is a number u too many")
 
 
 def reader(case: Case, V: int = 7, C: int = 5) -> SmallReader:
@@ -443,6 +495,28 @@ def best(speculators, case):
         compare_steps(case, speculators, target, draft, 0.0, [3] * 8)
 
 
+@check(Speculator, see="Forget what is not the text")
+def keeps_what_is_there(speculators, case):
+    """forgets down to a length, and not what is shorter already"""
+    one, text = speculators(reader(case), reader(case), 60), case.integers(0, 7, 6).tolist()
+    take_steps(case, one, text, [4, 4])
+    found = []
+    for length in (50, 7, 5, 6, 0):
+        one.rollback(length)
+        found += list(case.unpack(one.lengths, "target", "draft"))
+    same(case, found[2:], [7, 7, 5, 5, 5, 5, 0, 0], "lengths after rollback to 7, 5, 6 and 0")
+
+
+@check(Speculator, see="Where there is no choice")
+def nothing_drafted(speculators, case):
+    """steps without a draft model when nothing is drafted, and then gives no probabilities"""
+    compare_steps(case, speculators, reader(case), None, 0.8, [0] * 4)
+    one = speculators(reader(case), reader(case), 20)
+    drafted, q = case.unpack(one.propose(case.integers(0, 7, 5), 0, case.rand(0)), "drafted", "q")
+    same(case, as_list(drafted, "drafted"), [], "drafted tokens for k = 0")
+    case.that(q is None, f"q should be None for k = 0, yours is {describe(q)}.")
+
+
 def looked_up(tokens: list[int], k: int, longest: int = 3) -> list[int]:
     """Look up by comparing all places; go on with the distance between the two."""
     for n in range(longest, 0, -1):
@@ -504,6 +578,14 @@ def nothing(look_up, case):
     for text in ([], [3], [1, 2, 1, 2, 3]):
         found = look_up(text, 3)
         case.that(found == [], f"The guess after {text} should be empty, yours is {found}.")
+
+
+@check(prompt_lookup, see="The text drafts for itself")
+def refuses(look_up, case):
+    """raises ValueError for numbers that are too small"""
+    for text in ([1, 2, 1], []):
+        case.raises(ValueError, lambda t=text: look_up(t, -1), "k is -1")
+        case.raises(ValueError, lambda t=text: look_up(t, 2, 0), "longest is 0")
 
 
 @once
@@ -642,6 +724,31 @@ def refuses(writers, case):
     compare_tokens(case, rows, expected, "texts of 6, 0 and 1 more tokens")
 
 
+@check(SpeculativeWriter, see="A whole text")
+def own_randomness(writers, case):
+    """draws with torch's own generator when none is given"""
+    target, text = reader(case), case.integers(0, 7, 4).tolist()
+    draft, rows, expected = near(case, target), [], []
+    for seed in (3, 4):
+        torch.manual_seed(seed)
+        rows.append(written(writers(target, draft, 40), text, 12, 3))
+        expected.append(by_hand(target, draft, text, 12, 3, 1.0, seed))
+    compare_tokens(case, rows, expected, "texts from torch's own generator")
+
+
+@check(SpeculativeWriter, see="One step")
+def what_was_found(writers, case):
+    """notes as drafted what was found in the text, not what was asked for"""
+    text, generator = torch.randperm(7, generator=case.generator), torch.Generator().manual_seed(1)
+    questions = [(text.tolist(), 14, 3, generator)]
+    (row,), history = written_in_turn(writers, (reader(case), None, 40, 1.0), questions)
+    expected, at = [], len(text)
+    for _, accepted in history:
+        expected.append(len(looked_up(row[:at], min(3, len(row) - at - 1))))
+        at += accepted + 1
+    same(case, [m for m, _ in history], expected, "drafted tokens of each step, without a draft")
+
+
 ALPHAS = [0.0, 0.2, 0.5, 0.83, 0.97]
 
 
@@ -668,6 +775,15 @@ def always_right(expected, case):
     case.equal(
         torch.tensor(given), torch.tensor(wanted), "tokens for alpha = 1, k = 0 … 7; and k = 0"
     )
+
+
+@check(expected_tokens, see="How many tokens a step adds")
+def refuses(expected, case):
+    """raises ValueError for what is no probability, and for a negative k"""
+    for alpha, k in ((-0.01, 2), (1.01, 2), (0.5, -1), (1.0, -1), (0.0, -1)):
+        case.raises(ValueError, lambda a=alpha, n=k: expected(a, n), f"alpha is {alpha} and k {k}")
+    given = [float(expected(alpha, k)) for alpha in (0, 1) for k in (0, 1, 3)]
+    case.equal(torch.tensor(given), torch.tensor([1.0, 1, 1, 1, 2, 4]), "tokens for alpha 0 and 1")
 
 
 @once
@@ -715,6 +831,15 @@ def at_most(choose, case):
         (0.7, 0, 0),
     ]
     compare_lengths(case, choose, questions, "lengths for several `most`")
+
+
+@check(best_draft_length, see="How many tokens to draft")
+def refuses(choose, case):
+    """raises ValueError for a negative cost, and for what is no probability"""
+    for alpha, cost in ((0.5, -0.01), (1.2, 0.1), (-0.2, 0.1)):
+        case.raises(
+            ValueError, lambda a=alpha, c=cost: choose(a, c), f"alpha is {alpha}, cost {cost}"
+        )
 
 
 def partly(text: list[int], right: list[int], every: int, V: int = 29) -> list[int]:
@@ -893,6 +1018,92 @@ def samples(engines, case):
     compare_tokens(case, rows, expected, "tokens of three samples, for three settings")
 
 
+@check(SpeculativeCore, see="Several tokens for each of many")
+def errors_leave_no_trace(engines, case):
+    """is as it was when the model has raised while it judged drafts"""
+    model, prompts = small_model(case, calls=3, L=1), texts(case, 4, 7)
+    patient = small_model(case, L=1)
+    guess = wrong_drafts(prompts, known(patient, prompts, 20), 2)
+    engine = engines(model, 40, 2, k=3, propose=guess)
+    begun = [engine.add(prompt, Sampling(20)) for prompt in prompts]
+    for _ in range(3):
+        engine.step()
+    before = []
+    for attempt in range(3):
+        if attempt:
+            case.raises(RuntimeError, engine.step, "the model fails")
+        seen = state_of(engine, begun)
+        before = before or seen
+        same(case, seen, before, "length of the table, tokens, of two; free blocks; drafted")
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def limits(engines, case):
+    """fills the cache to its last slot, and refuses what never fits"""
+    model, (prompt,) = small_model(case, L=1), texts(case, 6)
+    (right,) = known(model, [prompt], 7)
+    engine = engines(model, 3, 4, 2, k=4, propose=SmallDraft([right]))
+    rows = serve(engine, [prompt], Sampling(7))
+    compare_tokens(case, rows, [right[6:]], "tokens when all 12 slots are needed")
+    case.raises(NeverFits, lambda: engine.add(prompt, Sampling(8)), "13 slots are needed")
+    counts = [number(engine.drafted, "drafted"), number(engine.accepted, "accepted")]
+    same(case, counts, [4, 4], "drafted and accepted tokens")
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def stops_at_token_0(engines, case):
+    """ends a sequence with its stop token, also if that is token 0"""
+    stop = None
+    while stop is None:  # it must come first among accepted drafts, of which it is not the last
+        model, prompts = small_model(case, L=1), texts(case, 5, 3)
+        plain = plain_tokens(model, prompts[0], 5)
+        stop = next((plain[n] for n in (3, 2, 1) if plain[n] not in plain[:n]), None)
+    order = list(range(29))
+    order[0], order[stop] = stop, 0
+    exchanged = SmallServed((model[0][order], *model[1:]))
+    prompts = [[order[x] for x in text] for text in prompts]
+    engine = engines(exchanged, 40, 4, k=4, propose=SmallDraft(known(exchanged, prompts, 12)))
+    rows = serve(engine, prompts, Sampling(12, 0))
+    expected = [plain_tokens(exchanged, prompt, 12, 0) for prompt in prompts]
+    compare_tokens(case, rows, expected, "tokens with stop token 0")
+
+
+@check(SpeculativeCore, see="What rejected drafts leave behind")
+def only_the_last(engines, case):
+    """gives a block back if of all drafts only the last was rejected"""
+    model, prompts = small_model(case, L=1), texts(case, 5)
+    engine = engines(model, 40, 1, k=3, propose=wrong_drafts(prompts, known(model, prompts, 24), 4))
+    begun = number(engine.add(prompts[0], Sampling(24)), "add")
+    found, expected = [], []
+    for _ in range(6):
+        (length,), (_, blocks, _, free) = kept_after_a_step(engine, [begun])
+        found += [blocks, free]
+        expected += [length, 40 - length]
+    same(case, found, expected, "blocks of a sequence and free blocks, after each of six steps")
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def pieces(engines, case):
+    """makes one piece of a sequence's own tokens, and one of each draft"""
+    model, (prompt,) = small_model(case, L=1), texts(case, 9)
+    engine = engines(model, 40, 4)
+    one = number(engine.add(prompt, Sampling(5)), "add")
+    engine.step()
+    own = numbers(record(engine, one).tokens, "tokens")
+    _, *blocks = tables(engine, one)[0]
+    for start, drafted in ((9, [3, 4]), (6, [5, 6]), (2, [])):
+        stop = 10 + len(drafted)
+        rows = []
+        for row in engine.pieces(one, start, stop, drafted):
+            tokens, first, table = case.unpack(row, "tokens", "start", "blocks")
+            first = number(first, "start")
+            rows.append((numbers(tokens, "tokens"), first, numbers(table, "blocks")))
+        expected = [(own[start:], start, blocks)]
+        expected += [([x], 10 + n, blocks) for n, x in enumerate(drafted)]
+        text = f"The pieces of positions {start} to {stop - 1} should be {expected}"
+        case.that(rows == expected, f"{text}, yours are {rows}.")
+
+
 # Quantise
 
 
@@ -1051,6 +1262,31 @@ def constant(quantise, case):
         demand_quantised(case, given, expected, f"of rows some of which are constant{what}")
 
 
+@check(quantise, see="Who shares a scale")
+def many_axes(quantise, case):
+    """shares scales along any axes of four, counted from either end"""
+    X = far_from_zero(case, 2, 3, 6, 5).transpose(1, 2)
+    questions: list[tuple] = [
+        (8, dims, f"with dims = {dims}") for dims in ((0, 2), (1, 2, 3), (1,), (3, 0), (-1, 0))
+    ]
+    for axis, group in ((-2, 3), (1, 2), (3, 5), (-1, 1)):
+        what = f"along axis {axis} in groups of {group}"
+        questions.append((8, axis, group, what))
+        questions.append((4, axis, group, True, f"{what}, symmetric,"))
+    demand_each(case, quantise, X, [*questions, (8, (2,), 3, "with dims = (2,)")])
+
+
+@check(quantise, see="Who shares a scale")
+def refuses(quantise, case):
+    """raises ValueError for bits that there are not, and for groups that cannot be cut"""
+    X = case.randn(4, 6)
+    for bits in (1, 0, 9, 16):
+        case.raises(ValueError, lambda bits=bits: quantise(X, bits, 0), f"bits is {bits}")
+    case.raises(ValueError, lambda: quantise(X, 8, 1, 4), "groups of 4 are to be cut out of 6")
+    case.raises(ValueError, lambda: quantise(X, 8, 0, 8), "groups of 8 are to be cut out of 4")
+    case.raises(ValueError, lambda: quantise(X, 8, (0, 1), 2), "groups come with two axes")
+
+
 # Dequantise
 
 
@@ -1115,6 +1351,20 @@ def refuses(dequantise, case):
     case.raises(ValueError, lambda: dequantise(Q, scale, scale), "2 scales are for 7 integers")
 
 
+@check(dequantise, see="And back")
+def other_integers(dequantise, case):
+    """takes integers of any dtype, and refuses more scales than integers"""
+    Q = case.integers(-99, 1000, 3, 5)
+    scale, zero = case.rand(3, 1) + 0.5, case.randn(3, 1)
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        given = dequantise(Q.to(dtype), scale, zero)
+        case.equal(given, Q * scale + zero, f"X̂ of {dtype}")
+    more = case.rand(6, 1)
+    case.raises(ValueError, lambda: dequantise(Q, more, more), "6 scales are for 3 integers")
+    few = case.rand(3, 2)
+    case.raises(ValueError, lambda: dequantise(Q, few, few), "2 scales are for 5 integers")
+
+
 # Pack
 
 
@@ -1165,6 +1415,18 @@ def too_large(pack, case):
         Q = case.integers(0, 16, 3, 6)
         Q[1, 4] = wrong
         case.raises(ValueError, lambda Q=Q: pack(Q), f"an integer is {wrong}")
+
+
+@check(pack_int4, see="Two to a byte")
+def kinds(pack, case):
+    """takes integers of any dtype and layout, and none at all"""
+    Q = case.integers(0, 16, 6, 5, 4).transpose(0, 2)
+    expected = hexadecimal(Q.reshape(-1, 2).tolist()).view(4, 5, 3)
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
+        demand_bytes(case, pack(Q.to(dtype)), expected, f"packed {dtype}")
+    nothing = torch.zeros(3, 0, dtype=torch.uint8)
+    demand_bytes(case, pack(nothing), nothing, "packed nothing")
+    demand_bytes(case, pack(Q[:0].to(torch.uint8)), expected[:0], "packed rows of which are none")
 
 
 @check(unpack_int4, weight=2, see="Two to a byte")
@@ -1379,6 +1641,102 @@ def no_gradient(cache, case):
         )
 
 
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def by_default(cache, case):
+    """keeps 8 bits, groups of 32 and float16 unless told otherwise"""
+    K, V = unlike(case, 1, 2, 35, 6)
+    ours = cache(1, 2, 40, 6)
+    parts = (K[:, :, :33] / 40, V[:, :, :33]), (K[:, :, 33:] / 40, V[:, :, 33:])
+    found = kept_in(case, ours, 35, (1, 2, 6), parts)
+    expected = expected_keys(K / 40, 8, 32, torch.float16), restored(V, 8, 3, torch.float16)
+    for name, part, wanted in zip("KV", found, expected, strict=True):
+        case.equal(part, wanted, f"{name} by default", rtol=2e-3, atol=0.02)
+        case.that(part.dtype == torch.float16, f"{name} should be float16, yours is {part.dtype}.")
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def half(cache, case):
+    """rounds what comes to its dtype first, whatever the dtype is that it comes in"""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 9, D_h)
+    ours = cache(B, G, 9, D_h, 8, 4, torch.float32)
+    pieces = (K[:, :, :6], V[:, :, :6]), (K[:, :, 6:].half(), V[:, :, 6:].half())
+    joined = [torch.cat([a.double(), b.double()], dim=2) for a, b in zip(*pieces, strict=True)]
+    found = kept_in(case, ours, 9, (B, G, D_h), pieces)
+    case.equal(found[0], expected_keys(joined[0], 8, 4, torch.float32), "K", rtol=1e-4, atol=1e-5)
+    case.equal(found[1], restored(joined[1], 8, 3, torch.float32), "V", rtol=1e-4, atol=1e-5)
+    case.that(found[0].dtype == torch.float32, f"K should be float32, yours is {found[0].dtype}.")
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def shapes(cache, case):
+    """raises ValueError for keys or values of another shape, with nothing changed"""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 4, D_h)
+    ours = cache(B, G, 16, D_h, 8, 3, torch.float64)
+    ours.append(K, V)
+    wrong = {
+        "one text comes instead of all": (K[:1], V[:1]),
+        "one head comes instead of all": (K[:, :1], V[:, :1]),
+        "the heads have another size": (K[..., :1], V[..., :1]),
+        "there are fewer values than keys": (K, V[:, :, :1]),
+        "there are fewer texts of values than of keys": (K, V[:1]),
+        "there are fewer texts of keys than of values": (K[:1], V),
+        "positions come before heads": (K.transpose(1, 2), V.transpose(1, 2)),
+    }
+    for when, (keys, values) in wrong.items():
+        case.raises(ValueError, lambda k=keys, v=values: ours.append(k, v), when)
+        found = kept_in(case, ours, 4, (B, G, D_h))
+        case.equal(found[0], expected_keys(K, 8, 3), f"K when {when}")
+        case.equal(found[1], restored(V, 8, 3), f"V when {when}")
+
+
+@check(QuantisedKVCache, see="Cut within a group")
+def limits(cache, case):
+    """keeps everything or nothing when told to, and raises ValueError for other lengths"""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 8, D_h)
+    ours = cache(B, G, 8, D_h, 8, 3, torch.float64)
+    case.raises(ValueError, lambda: ours.truncate(1), "1 of 0 positions is to be kept")
+    ours.append(K, V)
+    for length in (9, -1):
+        case.raises(ValueError, lambda n=length: ours.truncate(n), f"{length} of 8 are to be kept")
+    for length in (8, 6, 3):
+        found = kept_in(case, ours, length, (B, G, D_h), cut=True)
+        case.equal(found[0], expected_keys(K, 8, 3)[:, :, :length], f"K cut to {length}")
+        case.equal(found[1], restored(V, 8, 3)[:, :, :length], f"V cut to {length}")
+    kept_in(case, ours, 0, (B, G, D_h), cut=True)
+    found = kept_in(case, ours, 8, (B, G, D_h), [(V, K)])
+    case.equal(found[0], expected_keys(V, 8, 3), "K of a second text")
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def nothing_yet(cache, case):
+    """is empty at first, stays empty when nothing comes, and shares nothing with another cache"""
+    B, G, D_h = 2, 3, 5
+    ours, other = (cache(B, G, 6, D_h, 8, 3, torch.float64) for _ in range(2))
+    kept_in(case, ours, 0, (B, G, D_h))
+    kept_in(case, ours, 0, (B, G, D_h), [unlike(case, B, G, 0, D_h)])
+    K, V = unlike(case, B, G, 4, D_h)
+    ours.append(K, V)
+    other.append(2 * K, 2 * V)
+    found = kept_in(case, ours, 4, (B, G, D_h))
+    case.equal(found[0], expected_keys(K, 8, 3), "K of the first of two caches")
+    case.equal(found[1], restored(V, 8, 3), "V of the first of two caches")
+
+
+@check(QuantisedKVCache, see="Two to a byte")
+def refuses(cache, case):
+    """raises ValueError for bits other than 8 and 4, and for an odd D_h with 4"""
+    for bits in (2, 3, 5, 6, 16):
+        case.raises(ValueError, lambda bits=bits: cache(1, 2, 8, 8, bits), f"bits is {bits}")
+    case.raises(ValueError, lambda: cache(1, 2, 8, 7, 4), "bits is 4 and D_h is 7")
+    K, V = unlike(case, 1, 2, 5, 7)
+    ours = cache(1, 2, 8, 7, 8, 3, torch.float64)
+    found = kept_in(case, ours, 5, (1, 2, 7), [(K, V)])
+    case.equal(found[1], restored(V, 8, 3), "V of 7 features")
+
+
 # Paged cache
 
 
@@ -1502,6 +1860,45 @@ def copies(cache, case):
     case.equal(values, read_back(X - 1, 8), "V of the other layer")
 
 
+@check(QuantisedPagedCache, see="Quantised blocks")
+def refuses(cache, case):
+    """raises ValueError for bits other than 8 and 4, and for an odd D_h with 4"""
+    for bits in (2, 3, 5, 6, 16):
+        case.raises(ValueError, lambda bits=bits: cache(1, 3, 4, 2, 8, bits), f"bits is {bits}")
+    case.raises(ValueError, lambda: cache(1, 3, 4, 2, 7, 4), "bits is 4 and D_h is 7")
+
+
+@check(QuantisedPagedCache, see="Quantised blocks")
+def dtypes(cache, case):
+    """gathers in the dtype that was asked for, or in torch's default, and 8 bits by default"""
+    K, V = vectors(case, 3, 2, 6), vectors(case, 3, 2, 6)
+    for dtype in (torch.float64, torch.float32, None):
+        ours = cache(1, 2, 4, 2, 6) if dtype is None else cache(1, 2, 4, 2, 6, 8, dtype)
+        ours.write(0, torch.tensor([4, 5, 6]), K.float(), V.float())
+        found = case.unpack(ours.gather(0, [1], 3), "K", "V")
+        for name, part, X in zip("KV", found, (K, V), strict=True):
+            case.equal(part, read_back(X.float(), 8), name, rtol=1e-4, atol=1e-5)
+            wanted = torch.float32 if dtype is None else dtype
+            case.that(part.dtype == wanted, f"{name} should be {wanted}, yours is {part.dtype}.")
+
+
+@check(QuantisedPagedCache, see="Quantised blocks")
+def overwrites(cache, case):
+    """overwrites single slots, in any order, and gradients do not stay"""
+    ours = cache(1, 4, 3, 2, 4, 4, torch.float64)
+    X = vectors(case, 6, 2, 4)
+    slots = torch.tensor([10, 3, 5, 9, 4, 11])
+    ours.write(0, slots, X, -X)
+    ours.write(0, slots[[2, 0]], 3 * X[:2], X[:2].requires_grad_())
+    keys, values = case.unpack(ours.gather(0, [3, 1], 6), "K", "V")
+    order = [3, 0, 5, 1, 4, 2]
+    K, V = X.detach().clone(), -X.detach()
+    K[[2, 0]], V[[2, 0]] = 3 * X.detach()[:2], X.detach()[:2]
+    case.equal(keys, read_back(K[order], 4), "K")
+    case.equal(values, read_back(V[order], 4), "V")
+    case.that(not values.requires_grad, "V should carry no gradient, yours does.")
+
+
 # Linear
 
 
@@ -1587,6 +1984,49 @@ def buffers(linear, case):
         case.equal(state["scale"], scale, "scale")
 
 
+@check(QuantisedLinear, see="Weights in eight bits")
+def refuses(linear, case):
+    """raises ValueError when group does not divide D_in"""
+    W = case.randn(6, 4)
+    case.raises(ValueError, lambda: linear(W, None, 4), "groups of 4 are to be cut out of 6")
+
+
+@check(QuantisedLinear, see="Weights in eight bits")
+def stored(linear, case):
+    """loads what another has stored, and keeps what was given when that changes"""
+    B, D_in, D_out = case.sizes(3, low=3)
+    W, b, X = matrix(case, D_in, D_out), case.randn(D_out), case.randn(B, D_in)
+    expected = X @ rounded_matrix(W)[0] + b
+    given = b.clone()
+    ours = linear(W, given)
+    given += 1
+    learning = linear(W.clone().requires_grad_(), b.clone().requires_grad_())
+    for name, buffer in dict(learning.named_buffers()).items():
+        case.that(not buffer.requires_grad, f"{name} should need no gradient, yours does.")
+    case.equal(ours(X), expected, "Y after the given bias has changed")
+    other = linear(matrix(case, D_in, D_out), case.randn(D_out))
+    other.load_state_dict(dict(ours.state_dict()))
+    case.equal(other(X), expected, "Y of a layer that loads another's state")
+
+
+@check(QuantisedLinear, see="Weights in eight bits")
+def precision(linear, case):
+    """gives results in X's dtype, and passes the gradient of X back"""
+    B, D_in, D_out = case.sizes(3, low=3)
+    W, b = matrix(case, D_in, D_out), case.randn(D_out)
+    X, seen = case.randn(B, D_in).requires_grad_(), case.randn(B, D_out)
+    ours, rounded = linear(W, b), rounded_matrix(W)[0]
+    Y = ours(X)
+    case.trains(Y, "Y")
+    Y.backward(seen)
+    case.gradient(X, seen @ rounded.T, "X")
+    for dtype in (torch.float32, torch.float16):
+        Y = ours(X.detach().to(dtype))
+        what, near = f"Y of {dtype}", 1e-4 if dtype == torch.float32 else 0.02
+        case.equal(Y, X.detach() @ rounded + b, what, rtol=near, atol=10 * near)
+        case.that(Y.dtype == dtype, f"Y should be {dtype} as X is, yours is {Y.dtype}.")
+
+
 # Rotate
 
 
@@ -1658,6 +2098,21 @@ def refuses(rotate, case):
     X = case.randn(3, 12)
     case.raises(ValueError, lambda: rotate(X), "D is 12 and it starts at 1")
     case.raises(ValueError, lambda: rotate(X[:, :2], four()), "D is 2 and it starts at 4")
+
+
+@check(rotate, see="Where to begin")
+def dtypes(rotate, case):
+    """gives results in X's dtype, whatever the start's is, and passes gradients back"""
+    X = case.randn(3, 8)
+    for kind in (torch.int64, torch.float32, torch.float64):
+        given = rotate(X.float(), four().to(kind))
+        case.equal(given, X @ hadamard(8, four().double()) / math.sqrt(8), f"rotated X, {kind}")
+        case.that(given.dtype == torch.float32, f"It should be float32, yours is {given.dtype}.")
+    X, seen = case.randn(3, 8).requires_grad_(), case.randn(3, 8)
+    Y = rotate(X)
+    case.trains(Y, "rotated X")
+    Y.backward(seen)
+    case.gradient(X, seen @ hadamard(8).T / math.sqrt(8), "X")
 
 
 # Latent attention
@@ -1838,3 +2293,34 @@ def gradients(attention, case):
         for name, leaf in leaves.items():
             case.gradient(parameters[name], leaf.grad, f"{name} by {way}")
         case.learns(ours)
+
+
+@check(LatentAttention, see="What is kept")
+def half(attention, case):
+    """computes in full precision with what it reads from a cache in half precision"""
+    ours, state = latent_layer(case, attention, 4, 5, 2)
+    X = case.randn(2, 6, 12)
+    expected = from_latents(state, X)
+    for way in ("forward", "absorbed"):
+        cache = ours.new_cache(2, 6, torch.float16)
+        call = ours if way == "forward" else ours.absorbed
+        given = in_pieces(call, X, cache, [4, 1, 1])
+        for Y in given:
+            case.shape(Y, tuple(Y.shape), "Y")
+            case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
+        joined = torch.cat(given, dim=1)
+        case.equal(joined, expected, f"Y by {way}, half kept,", rtol=0.02, atol=0.02)
+
+
+@check(LatentAttention, see="What is kept")
+def rounded_once(attention, case):
+    """attends to just what a cache in half precision holds, with queries in full precision"""
+    ours, _ = latent_layer(case, attention, 4, 5, 2)
+    X, names = case.randn(2, 6, 12), ("q_C", "q_R", "c", "k_R")
+    cache = ours.new_cache(2, 6, torch.float16)
+    for piece in X.split([4, 2], dim=1):
+        q, _, c, k = case.unpack(ours.prepare(piece, cache), *names)
+        kept = cache.read().double()
+        case.equal(c, kept[..., :5], "c, half kept,")
+        case.equal(k, kept[..., 5:], "k_R, half kept,")
+        case.equal(q, case.unpack(ours.prepare(piece), *names)[0], "q_C, half kept,")
