@@ -430,13 +430,19 @@ def _contents(value: object) -> Any:
 
 
 def _unwrap(value):
-    """Replace Guarded objects among the arguments by what they guard."""
+    """Replace Guarded objects among the arguments by what they guard.
+
+    A list or dict that holds none stays the caller's own: whether it is kept can then be seen.
+    """
     if isinstance(value, Guarded):
         return value._target
     if type(value) in (list, tuple):
-        return type(value)(map(_unwrap, value))
+        items = list(map(_unwrap, value))
+        is_own = all(new is old for new, old in zip(items, value, strict=True))
+        return value if is_own else type(value)(items)
     if type(value) is dict:
-        return {key: _unwrap(item) for key, item in value.items()}
+        named = {key: _unwrap(item) for key, item in value.items()}
+        return value if all(named[key] is value[key] for key in value) else named
     return value
 
 
