@@ -10,7 +10,6 @@ from course_pkg.checking.registry import check
 from course_pkg.checks.kv_cache import demand_pieces
 from course_pkg.checks.paged_attention import number, same
 from course_pkg.checks.serving import (
-    compare_tokens,
     free_blocks,
     listed,
     run,
@@ -52,6 +51,10 @@ from course_pkg.checks.speculative import (
     restored,
     rounded_matrix,
     sampled,
+    tell_lengths,
+    tell_rows,
+    tell_served,
+    told,
     unlike,
     vectors,
     written_anew,
@@ -71,6 +74,7 @@ from course_pkg.speculative import (
     best_draft_length,
     dequantise,
     draw_token,
+    expected_tokens,
     pack_int4,
     prompt_lookup,
     quantise,
@@ -109,10 +113,9 @@ def same_model(accept, case):
 def same_model(speculators, case):
     """keeps all drafts if draft and target are the same model"""
     target = reader(case)
-    read, kept = compare_steps(
-        case, speculators, target, SmallReader((*target[:3], [])), 1.0, [3] * 6
-    )
-    same(case, read, kept, "lengths of the two caches after each of six steps")
+    twin = SmallReader((*target[:3], []))
+    found = compare_steps(case, speculators, target, twin, 1.0, [3] * 6)
+    tell_lengths(*found, "lengths of the two caches after each of six steps")
 
 
 @check(prompt_lookup, see="The text drafts for itself")
@@ -136,7 +139,8 @@ def without_drafts(writers, case):
             text, generator = case.integers(0, 7, 3).tolist(), torch.Generator().manual_seed(k)
             questions.append(((target, draft, 30, 0.9), text, count, k, generator))
             expected.append(by_hand(target, draft, text, count, k, 0.9, seed=k))
-    compare_tokens(case, written_anew(writers, questions), expected, "texts with k = 0 and k = 9")
+    rows = written_anew(writers, questions)
+    tell_rows(told(questions), rows, expected, "texts with k = 0 and k = 9")
     labels = torch.randperm(4, generator=case.generator)
     text = labels[[0, 3, 1, 2, 3, 0, 2, 1, 2, 3, 2, 0, 3, 1, 2, 3]]
     for k in (1, 5):  # a run of 3 was seen; of those of 1 and 5, another one was the latest
@@ -148,15 +152,27 @@ def without_drafts(writers, case):
 @check(SpeculativeWriter, see="A whole text")
 def one_after_the_other(writers, case):
     """draws each of several texts as if its caches were new, whatever the number of drafts"""
-    target, rows, expected = reader(case, V=4), [], []
+    target, rows, expected, scenes = reader(case, V=4), [], [], []
     for draft in (near(case, target), None):
         questions = []
         for length, k in ((10, 2), (35, 5), (60, 1)):
             text = case.integers(0, 4, length).tolist()
             questions.append((text, 20, k, torch.Generator().manual_seed(k)))
             expected.append(by_hand(target, draft, text, 20, k, 0.8, seed=k))
-        rows += written_in_turn(writers, (target, draft, 80, 0.8), questions)[0]
-    compare_tokens(case, rows, expected, "three texts of one writer, then three without a draft")
+        settings = target, draft, 80, 0.8
+        rows += written_in_turn(writers, settings, questions)[0]
+        asked = told([(settings, *question) for question in questions], "One writer's ")
+        scenes += [f"Text {n + 1} of three. {scene}" for n, scene in enumerate(asked)]
+    tell_rows(scenes, rows, expected, "three texts of one writer, then three without a draft")
+
+
+@check(expected_tokens, see="How many tokens a step adds")
+def elsewhere(expected, case):
+    """is right for other probabilities and lengths, up to drafts of 100 tokens"""
+    pairs = [(float(alpha), k) for alpha in case.rand(6) for k in (3, 17, 100)]
+    given = torch.tensor([float(expected(*pair)) for pair in pairs]).double()
+    sums = [sum(alpha**n for n in range(k + 1)) for alpha, k in pairs]
+    case.equal(given, torch.tensor(sums).double(), "tokens for 18 pairs of alpha and k")
 
 
 @check(best_draft_length, see="How many tokens to draft")
@@ -181,7 +197,7 @@ def under_load(engines, case):
         named = settings | {"block_size": 2, "propose": wrong_drafts(prompts, whole, 3)}
         engine = engines(model, **named)
         rows = serve(engine, prompts, Sampling(14))
-        compare_tokens(case, rows, expected, f"tokens with {listed(**settings)}")
+        tell_served(prompts, rows, expected, f"tokens with {listed(**settings)}")
         same(case, [free_blocks(engine)], [settings["blocks"]], "free blocks at the end")
 
 
@@ -196,7 +212,7 @@ def some_draft(engines, case):
     begun = [number(engine.add(*each), "add") for each in zip(prompts, how, strict=True)]
     rows = run(engine, {each: [] for each in begun})
     expected = [whole[0][5:], sampled(model, prompts[1], how[1], lambda text, k: [], 3, 4)]
-    compare_tokens(case, [rows[each] for each in begun], expected, "tokens of two sequences")
+    tell_served(prompts, [rows[each] for each in begun], expected, "tokens of two sequences")
 
 
 # Quantise

@@ -141,11 +141,41 @@ def judged(p: Tensor, q: Tensor, drafted: list[int], u: list[float]) -> list[int
 
 def as_list(value: object, what: str) -> list[int]:
     """Demand a tensor of tokens in one row."""
-    if not isinstance(value, Tensor) or value.dim() != 1 or value.is_floating_point():
+    if not isinstance(value, Tensor) or value.dim() != 1:
+        raise Failure(f"{what} should be a tensor of tokens, one row, yours is {describe(value)}.")
+    if value.is_floating_point() or value.dtype == torch.bool:
         raise Failure(
-            f"{what} should be a tensor of whole numbers, one row, yours is {describe(value)}."
+            f"{what} should hold tokens, whole numbers, yours is {value.dtype}: is it joined with "
+            "an empty tensor, or one of probabilities, that has this type?"
         )
     return value.tolist()
+
+
+def tell_rows(
+    scenes: Sequence[str], rows: list[list[int]], expected: list[list[int]], what: str
+) -> None:
+    """Compare rows of tokens; the first that is wrong is told with its scene.
+
+    Known mistakes are recognised by all rows; short ones are filled up with -1.
+    """
+    width = max(map(len, [*rows, *expected]), default=0)
+    given = torch.tensor([row + [-1] * (width - len(row)) for row in rows])
+    for scene, found, right in zip(scenes, rows, expected, strict=True):
+        if found != right:
+            raise Failure(f"{scene}: {tell_row(found, right)}", what=what, observed=given)
+
+
+def tell_row(found: list[int], right: list[int]) -> str:
+    """Say from which token on a row is another one than it should be."""
+    if max(len(found), len(right)) <= 9:
+        return f"{right} should come, yours gives {found}."
+    both = list(zip(found, right, strict=False))
+    n = next((n for n, (one, other) in enumerate(both) if one != other), len(both))
+    begin = f"the first {n} tokens are right, then " if n else ""
+    if n < len(both):
+        return f"{begin}token {right[n]} should come, yours gives {found[n]}."
+    left = len(right) - n, len(found) - n
+    return f"{begin}{left[0] or 'no'} more should come, yours gives {left[1] or 'none'}."
 
 
 def outcomes(accept, inputs: list[tuple]) -> list[list[int]]:
@@ -155,17 +185,28 @@ def outcomes(accept, inputs: list[tuple]) -> list[list[int]]:
         for p, q, drafted, u in inputs
     ]
     rows = [as_list(found, "the result") for found in of_each(accept, given)]
-    for tokens, (_, _, drafted, _) in zip(rows, inputs, strict=True):
+    for tokens, (p, _, drafted, _) in zip(rows, inputs, strict=True):
         if not 1 <= len(tokens) <= len(drafted) + 1:
             text = f"{len(drafted)} drafted tokens give 1 to {len(drafted) + 1}"
             raise Failure(f"Too many or too few: {text}, yours are {len(tokens)}.")
+        V = p.shape[1]
+        if any(not 0 <= token < V for token in tokens):
+            text = f"With {V} tokens in the vocabulary, each should lie in 0 … {V - 1}"
+            raise Failure(f"{text}, yours are {tokens}: do the weights sum to 0?")
     return rows
 
 
 def compare_outcomes(case: Case, accept, inputs: list[tuple], what: str) -> None:
-    """Compare what comes out of several calls; short rows are filled up with -1."""
+    """Compare what comes out of several calls."""
     rows = outcomes(accept, inputs)
-    compare_tokens(case, rows, [judged(*each) for each in inputs], what)
+    scenes = [judging(*each) for each in inputs]
+    tell_rows(scenes, rows, [judged(*each) for each in inputs], what)
+
+
+def judging(p: Tensor, q: Tensor, drafted: list[int], u: list[float]) -> str:
+    """Tell a call in words."""
+    ratios = ", ".join(f"{float(p[n, x] / q[n, x]):.3g}" for n, x in enumerate(drafted))
+    return f"Drafts {drafted}, p / q = {ratios}, u = {', '.join(f'{each:.3g}' for each in u)}"
 
 
 def boxes(p: Tensor, q: Tensor, drafted: tuple) -> list[tuple[float, list[float]]]:
@@ -340,18 +381,29 @@ def step_by_hand(
     temperature: float,
 ) -> list[int]:
     """Take a step without any cache."""
-    q, whole = [], list(text)
-    if draft is None:
-        whole += looked_up(text, k)
-        q = [torch.eye(target[2].shape[1])[x].double() for x in whole[len(text) :]]
-    else:
-        for n in range(k):
-            q.append(after(draft, whole, temperature)[-1])
-            whole.append(pick(q[n].tolist(), u[n]))
-    m = len(whole) - len(text)
-    p = after(target, whole, temperature)[len(text) - 1 :]
+    drafted, q = drafted_by_hand(target, draft, text, k, u, temperature)
+    p = after(target, text + drafted, temperature)[len(text) - 1 :]
     rows = torch.stack(q) if q else p[:0]
-    return judged(p, rows, whole[len(text) :], u[k : k + m + 1])
+    return judged(p, rows, drafted, u[k : k + len(drafted) + 1])
+
+
+def drafted_by_hand(
+    target: SmallReader,
+    draft: SmallReader | None,
+    text: list[int],
+    k: int,
+    u: list[float],
+    temperature: float,
+) -> tuple[list[int], list[Tensor]]:
+    """Draft without any cache: the tokens, and what each was drawn from."""
+    if draft is None:
+        drafted = looked_up(text, k)
+        return drafted, [torch.eye(target[2].shape[1])[x].double() for x in drafted]
+    q, whole = [], list(text)
+    for n in range(k):
+        q.append(after(draft, whole, temperature)[-1])
+        whole.append(pick(q[n].tolist(), u[n]))
+    return whole[len(text) :], q
 
 
 def take_steps(case: Case, one, text: list[int], ks: list[int]) -> tuple[list, list, list]:
@@ -387,22 +439,47 @@ def first_steps(speculators, questions: list[tuple]) -> list[tuple]:
     return found
 
 
-def compare_steps(case: Case, speculators, target, draft, temperature: float, ks: list) -> list:
-    """Compare steps with those by hand; give what the caches hold after each, and should hold."""
+def compare_steps(case: Case, speculators, target, draft, temperature: float, ks: list) -> tuple:
+    """Compare steps with those by hand.
+
+    Returns:
+        What the caches hold after each step, what they should hold, and each step in words.
+    """
     text = case.integers(0, 7, 4).tolist()
     one = speculators(target, draft, 80, temperature)
     rows, drawn, read = take_steps(case, one, text, ks)
-    expected, kept = [], []
+    expected, kept, scenes = [], [], []
     for k, u in zip(ks, drawn, strict=True):
         so_far = text + flat(expected)
+        guess, _ = drafted_by_hand(target, draft, so_far, k, u, temperature)
         expected.append(step_by_hand(target, draft, so_far, k, u, temperature))
         accepted = len(expected[-1]) - 1
         before = kept[-1][1] if kept else 0
         own = len(so_far) + min(accepted, k - 1) if k else before
         kept.append([len(so_far) + accepted, own])
-    what = f"new tokens of {len(ks)} steps at temperature {temperature}"
-    compare_tokens(case, rows, expected, what)
-    return [flat(read), flat(kept)]
+        scenes.append(
+            f"Step {len(scenes) + 1} at temperature {temperature}, with a text of {len(so_far)} "
+            f"tokens, drafts {guess} and accepts {accepted}"
+        )
+    tell_rows(scenes, rows, expected, f"new tokens of {len(ks)} steps at temperature {temperature}")
+    return read, kept, scenes
+
+
+def tell_lengths(read: list, kept: list, scenes: list[str], what: str) -> None:
+    """Compare how many tokens the two caches hold after each step, or each of several first ones.
+
+    Args:
+        read, kept: what they hold, and what they should hold: [target's, draft's] for each.
+        scenes: what has happened before.
+        what: by which known mistakes are recognised.
+    """
+    for scene, found, right in zip(scenes, read, kept, strict=True):
+        for owner, given, wanted in zip(("target", "draft"), found, right, strict=True):
+            if given != wanted:
+                given = number(given, f"lengths: that of the {owner}")
+                text = f"then the {owner}'s cache should hold {wanted} tokens, yours holds {given}."
+                observed = torch.tensor(flat(read))
+                raise Failure(f"{scene}: {text}", what=what, observed=observed)
 
 
 @check(Speculator, weight=3, see="One step")
@@ -438,16 +515,30 @@ def one_pass(speculators, case):
     passes = len(one.target[3])
     text = f"The target should make 8 passes for 8 steps, yours makes {passes}."
     case.that(passes == 8, f"{text} Does it read all drafts of a step at once?")
-    same(
-        case,
-        list(one.target[3]),
-        [4 + k] + [k + 1] * 7,
-        "tokens that the target reads in each pass",
-    )
-    expected = [4, 1, 1]
-    for row in rows[:-1]:
-        expected += [2 if len(row) == k + 1 else 1, 1, 1]
-    same(case, list(one.draft[3]), expected, "tokens that the draft reads in each pass")
+    before = ["of a new text of 4 tokens"]
+    before += [f"after one that accepted {len(row) - 1} of {k} drafts" for row in rows[:-1]]
+    scenes = [f"Step {n + 1}, {text}" for n, text in enumerate(before)]
+    tell_passes("target", scenes, list(one.target[3]), [[4 + k]] + [[k + 1]] * 7)
+    first = [2 if len(row) == k + 1 else 1 for row in rows[:-1]]
+    tell_passes("draft", scenes, list(one.draft[3]), [[n, 1, 1] for n in (4, *first)])
+
+
+def tell_passes(model: str, scenes: list[str], given: list[int], expected: list[list[int]]) -> None:
+    """Compare how many tokens a model reads in each pass of each step."""
+    what, at = f"tokens that the {model} reads in each pass", 0
+    for scene, right in zip(scenes, expected, strict=True):
+        found, at = given[at : at + len(right)], at + len(right)
+        if found != right:
+            text = f"the {model} should read {listing(right)}, yours reads {listing(found)}"
+            raise Failure(f"{scene}: {text}.", what=what, observed=torch.tensor(given))
+    if len(given) > at:
+        text = f"The {model} should make {at} passes in {len(scenes)} steps, yours makes"
+        raise Failure(f"{text} {len(given)}.", what=what, observed=torch.tensor(given))
+
+
+def listing(counts: list[int]) -> str:
+    """Say how many tokens are read in each of some passes."""
+    return f"{', then '.join(map(str, counts)) or 'no'} tokens"
 
 
 @check(Speculator, weight=2, see="Forget what is not the text")
@@ -457,12 +548,13 @@ def rolls_back(speculators, case):
     for length in range(2, 12):
         text, u = case.integers(0, 7, length).tolist(), case.rand(2 * k + 1)
         questions.append(((target, near(case, target), 40), text, k, u))
-    found = first_steps(speculators, questions)
+    found, scenes = first_steps(speculators, questions), []
     read = [list(case.unpack(pair, "target", "draft")) for _, pair in found]
     for (_, text, *_), (new, _) in zip(questions, found, strict=True):
         kept.append([len(text) + len(new) - 1, len(text) + min(len(new), k) - 1])
+        scenes.append(f"A first step accepts {len(new) - 1} of {k} drafts after {len(text)} tokens")
     what = "lengths of the caches of target and draft after a first step, for ten texts"
-    same(case, flat(read), flat(kept), what)
+    tell_lengths(read, kept, scenes, what)
 
 
 @check(Speculator, weight=2, see="One step")
@@ -470,8 +562,8 @@ def changing(speculators, case):
     """drafts another number of tokens in every step, none too"""
     target = reader(case)
     ks = [2, 0, 4, 1, 0, 0, 3, 5, 1]
-    read, kept = compare_steps(case, speculators, target, near(case, target), 0.7, ks)
-    same(case, read, kept, "lengths of the two caches after each of nine steps")
+    found = compare_steps(case, speculators, target, near(case, target), 0.7, ks)
+    tell_lengths(*found, "lengths of the two caches after each of nine steps")
 
 
 @check(Speculator, see="One step")
@@ -482,9 +574,23 @@ def accepted(speculators, case):
     for draft in (near(case, target), reader(case)):
         one, text = speculators(target, draft, 80), case.integers(0, 7, 4).tolist()
         rows, _, _ = take_steps(case, one, text, ks)
-        found += flat(pairs(one.history, "history"))
-        expected += flat([[k, len(row) - 1] for k, row in zip(ks, rows, strict=True)])
-    same(case, found, expected, "drafted and accepted tokens of each of six steps, for two drafts")
+        found.append(pairs(one.history, "history"))
+        expected.append([(k, len(row) - 1) for k, row in zip(ks, rows, strict=True)])
+    tell_history(found, expected, "drafted and accepted tokens of six steps, for two drafts")
+
+
+def tell_history(found: list, expected: list, what: str) -> None:
+    """Compare histories, of (drafted, accepted) for each step."""
+    observed = torch.tensor([value for rows in found for row in rows for value in row])
+    for given, right in zip(found, expected, strict=True):
+        if len(given) != len(right):
+            text = f"After {len(right)} steps the history should hold {len(right)} entries"
+            raise Failure(f"{text}, yours holds {len(given)}.", what=what, observed=observed)
+        for n, (one, other) in enumerate(zip(given, right, strict=True)):
+            if one != other:
+                text = f"Step {n + 1} drafts {other[0]} tokens, of which {other[1]} are accepted"
+                text += f": the history should note {other}, yours notes {one}."
+                raise Failure(text, what=what, observed=observed)
 
 
 @check(Speculator, see="Where there is no choice")
@@ -629,6 +735,16 @@ def written_anew(writers, questions: list[tuple]) -> list[list[int]]:
     return [written(writers(*settings), *asked) for settings, *asked in questions]
 
 
+def told(questions: list[tuple], before: str = "") -> list[str]:
+    """Tell the texts that new writers are asked for: their settings, text, count, and k."""
+    scenes = []
+    for (_, draft, _, temperature), text, count, k, *_ in questions:
+        how = "without a draft model" if draft is None else "with a draft model"
+        how += f", k = {k}, at temperature {temperature}"
+        scenes.append(f"{before}{len(text)} tokens continued by {count}, {how}")
+    return scenes
+
+
 @check(SpeculativeWriter, weight=2, see="A whole text")
 def greedy(writers, case):
     """writes what the target writes alone at temperature 0, of exactly `count` tokens"""
@@ -639,7 +755,7 @@ def greedy(writers, case):
             text = case.integers(0, 7, 3).tolist()
             questions.append(((target, draft, 40, 0.0), text, count, k))
             expected.append(plain(target, text, count))
-    compare_tokens(case, written_anew(writers, questions), expected, "texts at temperature 0")
+    tell_rows(told(questions), written_anew(writers, questions), expected, "texts at temperature 0")
 
 
 @check(SpeculativeWriter, weight=2, see="A whole text")
@@ -652,7 +768,8 @@ def draws(writers, case):
         generator = torch.Generator().manual_seed(seed)
         questions.append(((target, draft, 40, 0.8), text, 12, 3, generator))
         expected.append(by_hand(target, draft, text, 12, 3, 0.8, seed))
-    compare_tokens(case, written_anew(writers, questions), expected, "texts at temperature 0.8")
+    rows = written_anew(writers, questions)
+    tell_rows(told(questions), rows, expected, "texts at temperature 0.8")
 
 
 @check(SpeculativeWriter, weight=2, see="A whole text")
@@ -664,7 +781,8 @@ def from_itself(writers, case):
         text, generator = case.integers(0, 4, 6).tolist(), torch.Generator().manual_seed(seed)
         questions.append(((target, None, 40, temperature), text, 14, 3, generator))
         expected.append(by_hand(target, None, text, 14, 3, temperature, seed))
-    compare_tokens(case, written_anew(writers, questions), expected, "texts without a draft model")
+    rows = written_anew(writers, questions)
+    tell_rows(told(questions), rows, expected, "texts without a draft model")
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -674,8 +792,12 @@ def no_more_than_needed(writers, case):
     one = writers(target, target, 4 + 10, 1.0)
     text = case.integers(0, 7, 4).tolist()
     written(one, text, 11, 4)
-    found = flat(pairs(one.history, "history"))
-    same(case, found, [4, 4, 4, 4, 0, 0], "drafted and accepted tokens of each step")
+    found, right = pairs(one.history, "history"), [(4, 4), (4, 4), (0, 0)]
+    given = ", ".join(f"{m} drafts, {n} accepted" for m, n in found)
+    text = (
+        "With 11 tokens to come, k = 4 and a draft that is the target, the steps should have 4, 4 "
+    )
+    case.that(found == right, f"{text}and no drafts, all accepted; yours: {given or 'none'}.")
 
 
 @together
@@ -698,10 +820,12 @@ def again(writers, case):
             expected.append(plain(target, text, 14))
         settings = target, draft, 60, 0.0
         rows, found = written_in_turn(writers, settings, questions)
-        compare_tokens(case, rows, expected, "three texts of one writer at temperature 0")
+        scenes = told([(settings, *question) for question in questions], "One writer's ")
+        scenes = [f"Text {n + 1} of three. {scene}" for n, scene in enumerate(scenes)]
+        tell_rows(scenes, rows, expected, "three texts of one writer at temperature 0")
         alone = [written_in_turn(writers, settings, [question])[1] for question in questions]
         what = "drafted and accepted tokens of all steps of the three texts"
-        same(case, flat(found), flat(flat(alone)), what)
+        tell_history([found], [[tuple(row) for rows in alone for row in rows]], what)
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -718,10 +842,14 @@ def refuses(writers, case):
             lambda t=empty, n=count: one.speculative_generate(t, n, 3),
             f"{len(tokens)} tokens are given, {count} to be added, and there is room for 9",
         )
-    same(case, list(one.lengths), lengths, "lengths of the caches after an error")
-    rows += [written(one, text, count, 3) for count in (0, 1)]
-    expected = [plain(target, text, count) for count in (6, 0, 1)]
-    compare_tokens(case, rows, expected, "texts of 6, 0 and 1 more tokens")
+    scene = "After a text of 10 tokens comes one that is refused"
+    what = "lengths of the caches after an error"
+    tell_lengths([list(case.unpack(one.lengths, "target", "draft"))], [lengths], [scene], what)
+    counts = (6, 0, 1)
+    rows += [written(one, text, count, 3) for count in counts[1:]]
+    expected = [plain(target, text, count) for count in counts]
+    scenes = [f"4 tokens continued by {count}" for count in counts]
+    tell_rows(scenes, rows, expected, "texts of 6, 0 and 1 more tokens")
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -860,7 +988,17 @@ def plain_generation(engines, case):
     expected = [plain_tokens(model, prompt, 12) for prompt in prompts]
     for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
         rows = serve(engines(model, 80, S, **settings), prompts, Sampling(12))
-        compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
+        tell_served(prompts, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
+
+
+def tell_served(prompts: list, rows: list, expected: list, what: str) -> None:
+    """Compare the tokens that some prompts get, one of them told in words."""
+    many = len(prompts)
+    scenes = [
+        f"{what}: sequence {n + 1} of {many}, with a prompt of {len(prompt)}"
+        for n, prompt in enumerate(prompts)
+    ]
+    tell_rows(scenes, rows, expected, what)
 
 
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")
@@ -881,9 +1019,15 @@ def different_numbers(engines, case):
         counts.append([sum(each == one for one, _ in found) for each in begun])
     rows = run(engine, rows)
     expected = [right[len(text) :] for text, right in zip(prompts, whole, strict=True)]
-    compare_tokens(case, [rows[each] for each in begun], expected, "tokens of three sequences")
-    wanted = counts_by_hand(prompts, whole, drafts_of)
-    same(case, flat(counts), flat(wanted), "tokens of each sequence in each of six steps")
+    tell_served(prompts, [rows[each] for each in begun], expected, "tokens of three sequences")
+    wanted, what = counts_by_hand(prompts, whole, drafts_of), "tokens of each sequence in six steps"
+    for step, (found, right) in enumerate(zip(counts, wanted, strict=True)):
+        if found != right:
+            text = (
+                f"In step {step + 1} the sequences should get {right} tokens, as many drafts are "
+            )
+            text += f"right and one more, yours get {found}."
+            raise Failure(text, what=what, observed=torch.tensor(counts))
 
 
 @together
@@ -941,11 +1085,28 @@ def gives_back(engines, case):
     found, expected = [], []
     for _ in range(7):
         lengths, kept = kept_after_a_step(engine, begun)
-        found += kept
-        expected += flat([[length, math.ceil(length / 2), length] for length in lengths])
-        expected.append(40 - sum(math.ceil(length / 2) for length in lengths))
-    what = "length of the table, blocks, computed, of two; free blocks; after each of seven steps"
-    same(case, found, expected, what)
+        found.append(kept)
+        expected.append(flat([[length, math.ceil(length / 2), length] for length in lengths]))
+        expected[-1].append(40 - sum(math.ceil(length / 2) for length in lengths))
+    tell_kept(found, expected, "what is kept of two sequences after each of seven steps")
+
+
+def tell_kept(found: list[list[int]], expected: list[list[int]], what: str) -> None:
+    """Compare what is kept of sequences after each step, and the free blocks."""
+    names = ("its table should hold {} tokens", "it should have {} blocks", "computed should be {}")
+    for step, (given, right) in enumerate(zip(found, expected, strict=True)):
+        if given == right:
+            continue
+        n = [a == b for a, b in zip(given, right, strict=True)].index(False)
+        text = f"After step {step + 1}, {right[n]} blocks should be free"
+        if n < len(right) - 1:
+            each, part = divmod(n, len(names))
+            text = (
+                f"After step {step + 1}, sequence {each + 1} has {right[3 * each] + 1} tokens, all "
+            )
+            text += f"but the last of them computed: {names[part].format(right[n])}"
+        observed = torch.tensor(flat(found))
+        raise Failure(f"{text}, yours is {given[n]}.", what=what, observed=observed)
 
 
 @check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
@@ -965,8 +1126,17 @@ def cached(engines, case):
         ]
         hits.append(number(engine.scheduler.hits, "hits") - before)
         full.append(sum((len(text) - 1) // S * S for text in longer))
-    compare_tokens(case, rows, expected, "tokens that are added to what was written before")
-    same(case, hits, full, "tokens found in the cache, for blocks of 1, 2 and 3")
+    scenes = [
+        f"Blocks of {S}; prompts are served with some wrong drafts, and then once more with what "
+        f"they got: prompt {n + 1}"
+        for S in (1, 2, 3)
+        for n in range(len(prompts))
+    ]
+    tell_rows(scenes, rows, expected, "tokens that are added to what was written before")
+    for S, given, right in zip((1, 2, 3), hits, full, strict=True):
+        text = f"With blocks of {S}, {right} tokens that were written should be found in the cache"
+        observed = torch.tensor(hits)
+        case.that(given == right, f"{text}, yours finds {given}: which blocks are named?", observed)
 
 
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")
@@ -981,8 +1151,14 @@ def stops(engines, case):
         rows += serve(engine, prompts, Sampling(12, stop))
         expected += [plain_tokens(model, prompt, 12, stop) for prompt in prompts]
         free.append(free_blocks(engine))
-    compare_tokens(case, rows, expected, "tokens with four different stop tokens")
-    same(case, free, [40] * 4, "free blocks at the end")
+    scenes = [
+        f"Token {place + 1} after the first prompt is the stop token: sequence {n + 1} of 3"
+        for place in (4, 5, 6, 7)
+        for n in range(3)
+    ]
+    tell_rows(scenes, rows, expected, "tokens with four different stop tokens")
+    text = "When all sequences have ended, all 40 blocks should be free, yours has"
+    case.that(free == [40] * 4, f"{text} {min(free)} free.", torch.tensor(free))
 
 
 @once
@@ -1015,7 +1191,12 @@ def samples(engines, case):
         first = number(engine.add(prompt, how), "add")
         rows += run(engine, {first: []}).values()
         expected += [sampled(model, prompt, how, guess, 3, 5 + n) for n in range(3)]
-    compare_tokens(case, rows, expected, "tokens of three samples, for three settings")
+    scenes = [
+        f"Sample {n + 1} of three of one prompt, at temperature 4{how}"
+        for how in ("", " with top_k = 3", " with top_p = 0.8")
+        for n in range(3)
+    ]
+    tell_rows(scenes, rows, expected, "tokens of three samples, for three settings")
 
 
 @check(SpeculativeCore, see="Several tokens for each of many")
@@ -1034,7 +1215,16 @@ def errors_leave_no_trace(engines, case):
             case.raises(RuntimeError, engine.step, "the model fails")
         seen = state_of(engine, begun)
         before = before or seen
-        same(case, seen, before, "length of the table, tokens, of two; free blocks; drafted")
+        names = [
+            f"{part} of sequence {n}" for n in (1, 2) for part in ("length of the table", "tokens")
+        ]
+        for name, given, right in zip(
+            [*names, "free blocks", "drafted"], seen, before, strict=True
+        ):
+            text = (
+                f"The model fails in a step: afterwards {name} should be {right} as before, yours"
+            )
+            case.that(given == right, f"{text} is {given}.", torch.tensor(seen))
 
 
 @check(SpeculativeCore, see="Several tokens for each of many")
@@ -1044,10 +1234,11 @@ def limits(engines, case):
     (right,) = known(model, [prompt], 7)
     engine = engines(model, 3, 4, 2, k=4, propose=SmallDraft([right]))
     rows = serve(engine, [prompt], Sampling(7))
-    compare_tokens(case, rows, [right[6:]], "tokens when all 12 slots are needed")
+    tell_served([prompt], rows, [right[6:]], "tokens when all 12 slots are needed")
     case.raises(NeverFits, lambda: engine.add(prompt, Sampling(8)), "13 slots are needed")
     counts = [number(engine.drafted, "drafted"), number(engine.accepted, "accepted")]
-    same(case, counts, [4, 4], "drafted and accepted tokens")
+    text = "Four drafts, all of them right, make drafted 4 and accepted 4, yours are"
+    case.that(counts == [4, 4], f"{text} {counts[0]} and {counts[1]}.", torch.tensor(counts))
 
 
 @check(SpeculativeCore, see="Several tokens for each of many")
@@ -1065,7 +1256,7 @@ def stops_at_token_0(engines, case):
     engine = engines(exchanged, 40, 4, k=4, propose=SmallDraft(known(exchanged, prompts, 12)))
     rows = serve(engine, prompts, Sampling(12, 0))
     expected = [plain_tokens(exchanged, prompt, 12, 0) for prompt in prompts]
-    compare_tokens(case, rows, expected, "tokens with stop token 0")
+    tell_served(prompts, rows, expected, "tokens with stop token 0")
 
 
 @check(SpeculativeCore, see="What rejected drafts leave behind")
@@ -1077,9 +1268,9 @@ def only_the_last(engines, case):
     found, expected = [], []
     for _ in range(6):
         (length,), (_, blocks, _, free) = kept_after_a_step(engine, [begun])
-        found += [blocks, free]
-        expected += [length, 40 - length]
-    same(case, found, expected, "blocks of a sequence and free blocks, after each of six steps")
+        found.append([length, blocks, length, free])
+        expected.append([length, length, length, 40 - length])
+    tell_kept(found, expected, "blocks of a sequence and free blocks, after each of six steps")
 
 
 @check(SpeculativeCore, see="Several tokens for each of many")
