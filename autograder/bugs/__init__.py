@@ -1,5 +1,7 @@
 """Known wrong solutions, one module an assignment; each must lose points and be named."""
 
+import inspect
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,6 +46,28 @@ def bug(
         return solution
 
     return register
+
+
+def changed(
+    reference: Callable,
+    name: str,
+    sentence: str,
+    *changes: tuple[str, str],
+    told_by: str | None = None,
+    classic: bool = False,
+) -> None:
+    """Register a reference with some of its text replaced, as a wrong solution of that name."""
+    source, file = inspect.getsource(reference), f"<bug {name} of {reference.__name__}>"
+    for right, wrong in changes:
+        if right not in source:
+            raise ValueError(f"{reference.__name__} does not say {right!r}: what is {name} now?")
+        source = source.replace(right, wrong)
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace = dict(vars(inspect.getmodule(reference)))
+    exec(compile(source, file, "exec"), namespace)
+    solution = namespace[reference.__name__]
+    solution.__name__ = name
+    bug(reference, sentence, told_by=told_by, classic=classic)(solution)
 
 
 def equivalent(reference: Callable, mutant: str, reason: str) -> None:

@@ -1,11 +1,6 @@
 """Known wrong solutions of flash_kernels: the references with a few words changed."""
 
-import inspect
-import linecache
-from collections.abc import Callable
-
-from autograder.bugs import bug, equivalent, sample_mutants
-from course_pkg import flash_kernels
+from autograder.bugs import changed, equivalent, sample_mutants
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     flash_attention_forward,
@@ -13,28 +8,6 @@ from course_pkg.flash_kernels import (
     triton_flash_forward,
     triton_paged_decode,
 )
-
-
-def changed(
-    reference: Callable,
-    name: str,
-    sentence: str,
-    *changes: tuple[str, str],
-    told_by: str | None = None,
-    classic: bool = False,
-) -> None:
-    """Register a reference with some of its text replaced, as a bug of that name."""
-    source, file = inspect.getsource(reference), f"<bug {name} of {reference.__name__}>"
-    for right, wrong in changes:
-        assert right in source, right
-        source = source.replace(right, wrong)
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace = dict(vars(flash_kernels))
-    exec(compile(source, file, "exec"), namespace)
-    solution = namespace[reference.__name__]
-    solution.__name__ = name
-    bug(reference, sentence, told_by=told_by, classic=classic)(solution)
-
 
 changed(
     online_softmax,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.models import SmallDraft, SmallReader
+from course_pkg.checking.programs import follow
 from course_pkg.checking.registry import check
 from course_pkg.checks.kv_cache import demand_pieces
 from course_pkg.checks.paged_attention import number, same
@@ -18,6 +19,8 @@ from course_pkg.checks.serving import (
     texts,
 )
 from course_pkg.checks.speculative import (
+    PlainSpeculator,
+    Speculating,
     as_list,
     by_hand,
     by_slices,
@@ -32,13 +35,13 @@ from course_pkg.checks.speculative import (
     demand_quantised,
     demand_restored,
     drawn_integers,
-    expected_keys,
     far_from_zero,
+    follow_cache,
+    follow_engine,
     four,
     from_latents,
     hadamard,
     hexadecimal,
-    kept_in,
     known,
     latent_layer,
     looked_up,
@@ -48,14 +51,14 @@ from course_pkg.checks.speculative import (
     read_back,
     reader,
     recorded,
-    restored,
     rounded_matrix,
     sampled,
+    speculation_programs,
+    speculations,
     tell_lengths,
     tell_rows,
     tell_served,
     told,
-    unlike,
     vectors,
     written_anew,
     written_in_turn,
@@ -116,6 +119,13 @@ def same_model(speculators, case):
     twin = SmallReader((*target[:3], []))
     found = compare_steps(case, speculators, target, twin, 1.0, [3] * 6)
     tell_lengths(*found, "lengths of the two caches after each of six steps")
+
+
+@check(Speculator, weight=2, see="Forget what is not the text")
+def long_programs(speculators, case):
+    """stays right over very many steps, also where the text is changed between them"""
+    drawn = speculation_programs(case, 6, 12)
+    follow(speculators, PlainSpeculator, speculations, Speculating, drawn)
 
 
 @check(prompt_lookup, see="The text drafts for itself")
@@ -201,6 +211,18 @@ def under_load(engines, case):
         same(case, [free_blocks(engine)], [settings["blocks"]], "free blocks at the end")
 
 
+@check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
+def many_calls(engines, case):
+    """has the right tokens, blocks and free blocks after each of very many calls"""
+    for S, blocks, settings in (
+        (1, 60, {"k": 4}),
+        (2, 14, {"k": 3, "watermark": 1}),
+        (4, 30, {"k": 5, "most": 2, "budget": 6}),
+        (2, 17, {"k": 2, "host": 9}),
+    ):
+        follow_engine(case, engines, S, blocks, 40, **settings)
+
+
 @check(SpeculativeCore, see="Several tokens for each of many")
 def some_draft(engines, case):
     """serves sequences for which nothing is drafted beside others for which much is"""
@@ -280,19 +302,8 @@ def layouts(unpack, case):
 @check(QuantisedKVCache, weight=2, see="Cut within a group")
 def rejected(cache, case):
     """survives many cuts, some of them within groups of which more come again"""
-    B, G, D_h = 3, 2, 2
-    ours = cache(B, G, 20, D_h, 8, 4, torch.float64)
-    keys, values, at = torch.zeros(B, G, 0, D_h), torch.zeros(B, G, 0, D_h), 0
-    for come, keep in ((7, 5), (4, 6), (2, 3), (1, 4), (9, 11), (5, 10), (10, 9)):
-        K, V = unlike(case, B, G, come, D_h)
-        full = at // 4 * 4  # groups that were full before stay as they are
-        joined = torch.cat([keys[:, :, full:], K], dim=2)
-        keys = torch.cat([keys[:, :, :full], expected_keys(joined, 8, 4)], dim=2)
-        values = torch.cat([values, restored(V, 8, 3)], dim=2)
-        keys, values, at = keys[:, :, :keep], values[:, :, :keep], keep
-        found = kept_in(case, ours, keep, (B, G, D_h), [(K, V)], cut=True)
-        case.equal(found[0], keys, f"K after {come} came and {keep} were kept")
-        case.equal(found[1], values, f"V after {come} came and {keep} were kept")
+    for bits, group in ((8, 4), (4, 3), (8, 1), (8, 2)):
+        follow_cache(case, cache, bits, group, 25)
 
 
 # Paged cache

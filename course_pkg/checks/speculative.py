@@ -13,13 +13,13 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.models import SmallDraft, SmallReader, SmallServed
 from course_pkg.checking.once import once
+from course_pkg.checking.programs import Program, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import made, of_each, together
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.paged_attention import flat, number, numbers, pairs, record, same, tables
 from course_pkg.checks.positions import rotated
 from course_pkg.checks.serving import (
-    compare_tokens,
     free_blocks,
     listed,
     plain_logits,
@@ -623,6 +623,130 @@ def nothing_drafted(speculators, case):
     case.that(q is None, f"q should be None for k = 0, yours is {describe(q)}.")
 
 
+def unguarded(value):
+    """Give what stands behind the guard of something of a student's, beside which this runs."""
+    return getattr(value, "_target", value)
+
+
+@together
+def steps_with(speculators, settings: tuple, questions: list[tuple]) -> list[tuple]:
+    """Take a step of each of several new ones, whose `propose` gives tokens without a choice."""
+    found = []
+    for text, guess, k, u in questions:
+        one = speculators(*settings)
+        unguarded(one).propose = lambda text, k, u, guess=guess: (text.new_tensor(guess), None)
+        new = as_list(one.speculative_step(torch.tensor(text), k, u), "the new tokens")
+        found.append((new, pairs(one.history, "history")))
+    return found
+
+
+@check(Speculator, see="One step")
+def fewer(speculators, case):
+    """judges and notes as many drafts as there are, where `propose` finds fewer than k"""
+    target, k, questions, expected, scenes = reader(case), 4, [], [], []
+    for m in (0, 2, 1) * 3:
+        text, guess = case.integers(0, 7, 5).tolist(), case.integers(0, 7, m)
+        u = case.rand(2 * k + 1)
+        p = after(target, text + guess.tolist(), 1.0)[4:]
+        certain = functional.one_hot(guess, 7).to(p)
+        questions.append((text, guess.tolist(), k, u))
+        expected.append(judged(p, certain, guess.tolist(), u[k:].tolist()))
+        scenes.append(
+            f"A step of k = {k} for which propose finds {guess.tolist()}, without a choice"
+        )
+    found = steps_with(speculators, (target, reader(case), 40), questions)
+    tell_rows(scenes, [new for new, _ in found], expected, "new tokens where fewer are drafted")
+    noted = [history for _, history in found]
+    pairs_wanted = [
+        [(len(guess), len(right) - 1)]
+        for (_, guess, *_), right in zip(questions, expected, strict=True)
+    ]
+    tell_history(noted, pairs_wanted, "history where fewer are drafted")
+
+
+class PlainSpeculator:
+    """Take steps without any cache, and count what caches would hold."""
+
+    def __init__(self, target, draft, capacity: int, temperature: float):
+        self.models, self.temperature = (target, draft), temperature
+        self.lengths, self.history = (0, 0), []
+
+    def speculative_step(self, text: Tensor, k: int, u: Tensor) -> Tensor:
+        """Add tokens."""
+        before = text.tolist()
+        new = step_by_hand(*self.models, before, k, u.tolist(), self.temperature)
+        kept = len(before) + len(new) - 1
+        self.lengths = kept, min(kept, len(before) + k - 1) if k else self.lengths[1]
+        self.history.append((k, len(new) - 1))
+        return torch.tensor(new)
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first tokens."""
+        self.lengths = tuple(min(length, each) for each in self.lengths)
+
+
+class Speculating:
+    """A text at temperature {0}"""
+
+    def __init__(self, speculators, temperature: float, target, draft, text: list[int]):
+        self.one = speculators(target, draft, 200, temperature)
+        self.text = text
+
+    def step(self, k: int, u: list[float]) -> list[int]:
+        """a step of {0} drafts"""
+        numbers = torch.tensor(u, dtype=torch.float64)
+        new = self.one.speculative_step(torch.tensor(self.text), k, numbers)
+        self.text = self.text + as_list(new, "the new tokens")
+        return as_list(new, "the new tokens")
+
+    def change(self, back: int, tokens: list[int]) -> None:
+        """rollback, so that the last {0} tokens of the text are replaced by {1}"""
+        keep = max(len(self.text) - back, 0)
+        self.one.rollback(keep)
+        self.text = self.text[:keep] + tokens
+
+    def look(self) -> dict[str, object]:
+        target, draft = self.one.lengths
+        noted = pairs(self.one.history, "history")
+        return {
+            "the tokens in the target's cache": number(target, "lengths"),
+            "the tokens in the draft's cache": number(draft, "lengths"),
+            "the entries of the history": len(noted),
+            "the last entry of the history": noted[-1:],
+        }
+
+
+@together
+def speculations(speculators, programs: list[Program]) -> list:
+    """Play programs with a student's class."""
+    return [played(Speculating(speculators, *settings), calls) for settings, calls in programs]
+
+
+def speculation_programs(case: Case, count: int, length: int) -> list[Program]:
+    """Draw programs of steps and changes of the text."""
+    programs: list[Program] = []
+    for n in range(count):
+        target, calls = reader(case), []
+        draft = near(case, target) if n % 2 else reader(case)
+        for _ in range(length):
+            k = int(case.integers(0, 5, 1))
+            calls.append(("step", k, case.rand(2 * k + 1).tolist()))
+            if float(case.rand(1)) < 0.3:
+                calls.append(
+                    ("change", int(case.integers(0, 6, 1)), case.integers(0, 7, 2).tolist())
+                )
+        text = case.integers(0, 7, 4).tolist()
+        programs.append((((0.0, 1.0, 0.6)[n % 3], target, draft, text), calls))
+    return programs
+
+
+@check(Speculator, weight=2, see="Forget what is not the text")
+def programs(speculators, case):
+    """stays right over many steps, also where the text is changed between them"""
+    drawn = speculation_programs(case, 4, 4)
+    follow(speculators, PlainSpeculator, speculations, Speculating, drawn)
+
+
 def looked_up(tokens: list[int], k: int, longest: int = 3) -> list[int]:
     """Look up by comparing all places; go on with the distance between the two."""
     for n in range(longest, 0, -1):
@@ -640,7 +764,11 @@ def compare_guesses(case: Case, look_up, questions: list[tuple], what: str) -> N
     rows = [numbers(found, "the guess") for found in of_each(look_up, questions)]
     text = "Not every guess should be empty, yours are. Do the last tokens find themselves?"
     case.that(any(rows), text)
-    compare_tokens(case, rows, [looked_up(*each) for each in questions], what)
+    scenes = [
+        f"After {tokens}, " + ", ".join(map("{} = {}".format, ("k", "longest"), limits))
+        for tokens, *limits in questions
+    ]
+    tell_rows(scenes, rows, [looked_up(*each) for each in questions], what)
 
 
 @check(prompt_lookup, weight=2, see="The text drafts for itself")
@@ -682,6 +810,7 @@ def into_itself(look_up, case):
 def nothing(look_up, case):
     """guesses nothing after a token that is new"""
     for text in ([], [3], [1, 2, 1, 2, 3]):
+        case.that(look_up(text, 0) == [], "The guess of 0 tokens should be empty, yours is not.")
         found = look_up(text, 3)
         case.that(found == [], f"The guess after {text} should be empty, yours is {found}.")
 
@@ -791,7 +920,15 @@ def no_more_than_needed(writers, case):
     target = reader(case)
     one = writers(target, target, 4 + 10, 1.0)
     text = case.integers(0, 7, 4).tolist()
-    written(one, text, 11, 4)
+    try:
+        written(one, text, 11, 4)
+    except Failure as failure:
+        if "ValueError" in failure.kinds:
+            failure.message = (
+                "4 tokens and 11 to come are 15, of which 14 have to be read, as its last token is "
+                f"never read: they fit into caches for 14. {failure.message}"
+            )
+        raise
     found, right = pairs(one.history, "history"), [(4, 4), (4, 4), (0, 0)]
     given = ", ".join(f"{m} drafts, {n} accepted" for m, n in found)
     text = (
@@ -814,11 +951,11 @@ def again(writers, case):
     target = reader(case)
     for draft in (near(case, target), target):
         questions, expected = [], []
-        for length, k in ((5, 3), (35, 2), (20, 4)):  # the last is shorter than what was read
+        for length, k in ((5, 3), (30, 2), (55, 4)):  # each longer than what was read before it
             text = case.integers(0, 7, length).tolist()
             questions.append((text, 14, k))
             expected.append(plain(target, text, 14))
-        settings = target, draft, 60, 0.0
+        settings = target, draft, 80, 0.0
         rows, found = written_in_turn(writers, settings, questions)
         scenes = told([(settings, *question) for question in questions], "One writer's ")
         scenes = [f"Text {n + 1} of three. {scene}" for n, scene in enumerate(scenes)]
@@ -826,6 +963,31 @@ def again(writers, case):
         alone = [written_in_turn(writers, settings, [question])[1] for question in questions]
         what = "drafted and accepted tokens of all steps of the three texts"
         tell_history([found], [[tuple(row) for rows in alone for row in rows]], what)
+
+
+@check(SpeculativeWriter, see="A whole text")
+def shorter(writers, case):
+    """writes a text that is shorter than the one before it"""
+    target = reader(case)
+    settings = target, near(case, target), 40, 0.0
+    questions = [(case.integers(0, 7, length).tolist(), 9, 3) for length in (20, 4)]
+    rows, _ = written_in_turn(writers, settings, questions)
+    scenes = told([(settings, *question) for question in questions], "One writer's ")
+    expected = [plain(target, text, count) for text, count, _ in questions]
+    tell_rows(scenes, rows, expected, "two texts of one writer, the second shorter")
+
+
+@check(SpeculativeWriter, see="The text drafts for itself")
+def nothing_found(writers, case):
+    """drafts no tokens, of the text's dtype, where nothing is found in it"""
+    one = writers(reader(case), None, 20, 1.0)
+    for dtype in (torch.int64, torch.int32):
+        text = torch.tensor([3, 1, 4], dtype=dtype)
+        drafted, q = case.unpack(one.propose(text, 3, case.rand(3)), "drafted", "q")
+        case.shape(drafted, (0,), "drafted, where nothing is found,")
+        what = f"drafted, where nothing is found, should be {dtype} as the text is"
+        case.that(drafted.dtype == dtype, f"{what}, yours is {drafted.dtype}.")
+        case.that(q is None, f"q should be None without a draft model, yours is {describe(q)}.")
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -861,7 +1023,8 @@ def own_randomness(writers, case):
         torch.manual_seed(seed)
         rows.append(written(writers(target, draft, 40), text, 12, 3))
         expected.append(by_hand(target, draft, text, 12, 3, 1.0, seed))
-    compare_tokens(case, rows, expected, "texts from torch's own generator")
+    scenes = [f"4 tokens continued by 12 after torch.manual_seed({seed})" for seed in (3, 4)]
+    tell_rows(scenes, rows, expected, "texts from torch's own generator")
 
 
 @check(SpeculativeWriter, see="One step")
@@ -1282,17 +1445,234 @@ def pieces(engines, case):
     engine.step()
     own = numbers(record(engine, one).tokens, "tokens")
     _, *blocks = tables(engine, one)[0]
+    found, expected = [], []
     for start, drafted in ((9, [3, 4]), (6, [5, 6]), (2, [])):
-        stop = 10 + len(drafted)
-        rows = []
-        for row in engine.pieces(one, start, stop, drafted):
+        found.append([])
+        for row in engine.pieces(one, start, 10 + len(drafted), drafted):
             tokens, first, table = case.unpack(row, "tokens", "start", "blocks")
             first = number(first, "start")
-            rows.append((numbers(tokens, "tokens"), first, numbers(table, "blocks")))
-        expected = [(own[start:], start, blocks)]
-        expected += [([x], 10 + n, blocks) for n, x in enumerate(drafted)]
-        text = f"The pieces of positions {start} to {stop - 1} should be {expected}"
-        case.that(rows == expected, f"{text}, yours are {rows}.")
+            found[-1].append((numbers(tokens, "tokens"), first, numbers(table, "blocks")))
+        expected.append([(own[start:], start, blocks)])
+        expected[-1] += [([x], 10 + n, blocks) for n, x in enumerate(drafted)]
+    starts = torch.tensor([start for rows in found for _, start, _ in rows])
+    for rows, right in zip(found, expected, strict=True):
+        start, stop = right[0][1], right[-1][1] + len(right[-1][0])
+        text = f"The pieces of positions {start} to {stop - 1} should be {right}"
+        case.that(rows == right, f"{text}, yours are {rows}.", starts)
+
+
+def next_number(generator) -> float:
+    """Say what a generator draws next, without letting it draw."""
+    generator = unguarded(generator)
+    if not isinstance(generator, torch.Generator):
+        raise Failure(f"There should be a torch.Generator, yours is {describe(generator)}.")
+    return float(torch.rand(1, generator=generator.clone_state()))
+
+
+@together
+def kept_one_by_one(engine, prompt: list[int], sampling: Sampling, kept: list) -> list[tuple]:
+    """Let `keep` add tokens to a new sequence, step after step, as if they had been judged.
+
+    Args:
+        kept: (drafts that were planned, tokens to keep) for each step.
+    Returns:
+        After each: what it returns, the sequence's tokens, what is computed, its table's length,
+        blocks, the free blocks, a number from its generator, and whether it runs.
+    """
+    one = number(engine.add(prompt, sampling), "add")
+    engine.step()
+    found = []
+    for seed, (drafted, tokens) in enumerate(kept):
+        engine.plan({one: drafted})
+        result = pairs(engine.keep(one, tokens, torch.Generator().manual_seed(seed)), "keep")
+        sequence = record(engine, one)
+        table = sequence.block_table
+        held = (0, 0) if table is None else (table.length, len(table.blocks))
+        drawn = next_number(sequence.generator)
+        runs = one in [*engine.scheduler.running]
+        state = numbers(sequence.tokens, "tokens"), sequence.computed, *held, free_blocks(engine)
+        found.append((result, *state, drawn, runs))
+    return found
+
+
+@check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
+def keeps(engines, case):
+    """keeps what was judged, and lets go of the rest, until a sequence has all its tokens"""
+    model, (prompt,) = small_model(case, L=1), texts(case, 6)
+    drafted = texts(case, 4, 4, 4, 3)
+    kept = [(d, [*d[:n], 5]) for d, n in zip(drafted, (0, 2, 4, 3), strict=True)]
+    count = 1 + sum(len(tokens) for _, tokens in kept)
+    found = kept_one_by_one(engines(model, 20, 2, k=4), prompt, Sampling(count), kept)
+    observed = torch.tensor([[*map(float, row[2:7]), float(row[7])] for row in found])
+    text = found[0][1][:7]
+    for step, ((d, tokens), row) in enumerate(zip(kept, found, strict=True)):
+        text = text + tokens
+        N, ends = len(text) - 1, step == len(kept) - 1
+        blocks = 0 if ends else math.ceil(N / 2)
+        drawn = next_number(torch.Generator().manual_seed(step))
+        held = 0 if ends else N
+        wanted = ([(row[0][0][0], x) for x in tokens], text, held, held, blocks, 20 - blocks, drawn)
+        names = "what keep returns", "tokens", "computed", "the table's length", "blocks held"
+        names += "free blocks", "what its generator draws next", "whether it runs"
+        scene = f"Drafts {d} are planned, {tokens} kept; the sequence has {len(text)} tokens then"
+        scene += ", all it may have" if ends else ", all but the last of them computed"
+        for name, given, right in zip(names, row, (*wanted, not ends), strict=True):
+            case.that(
+                given == right, f"{scene}: {name} should be {right}, yours {given}.", observed
+            )
+
+
+@together
+def judged_at_once(engine, prompt: list[int], how: Sampling, drafted: list, logits: list) -> list:
+    """Let `judge` decide of several drafts what a new sequence gets, without keeping it.
+
+    Returns:
+        The new tokens, and what the generator that comes with them and the sequence's own draw next.
+    """
+    one = number(engine.add(prompt, how), "add")
+    found = []
+    for guess, rows in zip(drafted, logits, strict=True):
+        new, generator = Case.unpack(
+            unguarded(engine.judge(one, guess, rows)), "the new tokens", "a generator"
+        )
+        draws = next_number(generator), next_number(record(engine, one).generator)
+        found.append((numbers(new, "the new tokens"), *draws))
+    return found
+
+
+@check(SpeculativeCore, weight=2, see="Several tokens for each of many")
+def judges(engines, case):
+    """judges drafts with a sequence's settings and a copy of its generator, up to a stop token"""
+    model, (prompt,) = small_model(case, V=7, L=1), texts(case, 5, V=7)
+    drafted = [texts(case, m, V=7)[0] for m in (3, 1, 4, 2, 3)]
+    logits = [3 * case.randn(len(guess) + 1, 7) for guess in drafted]
+    for guess, rows in zip(drafted[::2], logits[::2], strict=True):
+        rows[range(len(guess)), guess] += 20  # of which the target is sure
+    for how in (Sampling(9, None, 1, 0.8, 3, seed=2), Sampling(9, drafted[0][1], 1, 1.3, seed=4)):
+        found = judged_at_once(engines(model, 20, 4, k=4), prompt, how, drafted, logits)
+        observed = [[len(new), *(new + [-1] * 5)[:5], *draws] for new, *draws in found]
+        for guess, rows, (new, drawn, own) in zip(drafted, logits, found, strict=True):
+            generator = torch.Generator().manual_seed(how.seed)
+            still = next_number(generator)
+            u = torch.rand(len(rows), generator=generator, dtype=torch.float64).tolist()
+            p = token_probabilities(rows, how.temperature, how.top_k, how.top_p)
+            right = judged(p, functional.one_hot(torch.tensor(guess), 7).to(p), guess, u)
+            if how.stop in right:
+                right = right[: right.index(how.stop) + 1]
+            settings = f"temperature {how.temperature}, top_k {how.top_k}, stop token {how.stop}"
+            scene = f"Drafts {guess} are judged with {settings}"
+            text = f"{scene}: {right} should come, yours gives {new}."
+            case.that(new == right, text, torch.tensor(observed))
+            text = f"{scene}: the generator that comes with the tokens should have drawn {len(u)} "
+            text += "numbers of float64, yours has not."
+            case.that(drawn == next_number(generator), text, torch.tensor(observed))
+            text = f"{scene}: the sequence's own generator should not have drawn, yours has."
+            case.that(own == still, text, torch.tensor(observed))
+
+
+@together
+def served_in_turn(engine, calls: list[tuple]) -> list[tuple]:
+    """Add, abort and step: after each call the tokens of each request, and what it holds.
+
+    Returns:
+        For each call: of each request its tokens, computed, the table's length and its blocks (-1
+        and none without a table), and whether it has ended; and the free blocks.
+    """
+    begun, found = [], []
+    for method, *arguments in calls:
+        if method == "add":
+            begun.append(number(engine.add(*arguments), "add"))
+        elif method == "abort":
+            engine.abort(begun[arguments[0]])
+        else:
+            engine.step()
+        rows = []
+        for each in begun:
+            sequence = record(engine, each)
+            length, blocks = -1, []
+            if sequence.block_table is not None:
+                length, *blocks = tables(engine, each)[0]
+            tokens = numbers(sequence.tokens, "tokens")
+            rows.append((tokens, sequence.computed, length, blocks, sequence.reason))
+        found.append((rows, free_blocks(engine)))
+    return found
+
+
+def follow_engine(case: Case, engines, S: int, blocks: int, count: int, **settings) -> None:
+    """Let an engine serve drawn requests; look after each call at all that it keeps of them."""
+    model, shared = small_model(case, calls=9 * count, L=1), texts(case, 5)[0]
+    prompts = [
+        shared[:n] + text
+        for n, text in zip((5, 0, 4, 5, 2), texts(case, 2, 4, 3, 1, 5), strict=True)
+    ]
+    whole = known(model, prompts, 12)
+    engine = engines(model, blocks, S, propose=wrong_drafts(prompts, whole, 3), **settings)
+    calls: list[tuple] = []
+    waiting = list(range(len(prompts)))
+    stops: list[int | None] = []
+    for _ in range(count):
+        chance = float(case.rand(1))
+        if waiting and (chance < 0.4 or not stops):
+            stop = whole[len(stops)][-3] if chance < 0.2 else None
+            calls.append(("add", prompts[waiting.pop(0)], Sampling(12, stop)))
+            stops.append(stop)
+        elif stops and chance > 0.93:
+            calls.append(("abort", int(case.integers(0, len(stops), 1))))
+        else:
+            calls.append(("step",))
+    told = f"{blocks} blocks of {S}"
+    for (method, *arguments), (rows, free) in zip(
+        calls, served_in_turn(engine, calls), strict=True
+    ):
+        about = {"add": "a request of {} tokens", "abort": "abort request {}", "step": "step"}
+        first = len(arguments[0]) if method == "add" else arguments[0] + 1 if arguments else 0
+        told += f"; {about[method].format(first)}"
+        used = {block for _, _, _, held, _ in rows for block in held}
+        for n, (tokens, computed, length, held, reason) in enumerate(rows):
+            right = whole[n]
+            if stops[n] in right[len(prompts[n]) :]:
+                right = right[: right.index(stops[n], len(prompts[n])) + 1]
+            scene = f"{told}. Then request {n + 1}"
+            wrong = f"{scene}: {tell_row(tokens, right[: len(tokens)])}"
+            case.that(tokens == right[: len(tokens)], wrong)
+            ends = reason is not None or length < 0
+            kept = 0 if ends else computed
+            blocks_of = math.ceil(kept / S)
+            text = f"{scene} should hold {blocks_of} blocks for {kept} computed tokens"
+            case.that(len(held) == blocks_of, f"{text}, yours holds {len(held)}.")
+            text = (
+                f"{scene} has {len(tokens)} tokens: computed should be less, yours is {computed}."
+            )
+            case.that(computed < len(tokens), text)
+            text = f"{scene} has all its tokens: it should have ended, yours has not."
+            case.that(reason is not None or len(tokens) < len(right), text)
+        text = f"{told}. Then {blocks - len(used)} blocks should be free, yours has {free} free."
+        case.that(free == blocks - len(used), text)
+
+
+@check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
+def calls(engines, case):
+    """has the right tokens, blocks and free blocks after each of many calls"""
+    follow_engine(case, engines, 2, 40, 14, k=3)
+    follow_engine(case, engines, 3, 9, 16, k=2, watermark=1)
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def one_call(engines, case):
+    """computes all sequences of a step, and all drafts, in one call of the model"""
+    model, prompts = small_model(case, L=1, calls=3), texts(case, 5, 3, 7)
+    engine = engines(model, 40, 4, k=3, propose=SmallDraft(known(small_model(case), prompts, 9)))
+    for prompt in prompts:
+        engine.add(prompt, Sampling(9))
+    try:
+        steps_of(engine, 3)
+    except Failure as failure:
+        if "called too often" in failure.message:
+            failure.message = (
+                "In each of three steps one call of the model should compute all three sequences "
+                "with their drafts, yours makes more."
+            )
+        raise
 
 
 # Quantise
@@ -1685,6 +2065,30 @@ def kept_in(
     return K, V
 
 
+def tell_kept_values(
+    case: Case, given: tuple, keys: Tensor, values: Tensor, group: int, when: str
+) -> None:
+    """Compare keys and values; the message says where in the cache the first wrong one lies."""
+    N = keys.shape[2]
+    full = N // group * group
+    for name, one, right in (("K", given[0], keys), ("V", given[1], values)):
+        try:
+            case.equal(one, right, f"{name} {when}")
+        except Failure as failure:
+            if isinstance(one, Tensor) and one.shape == right.shape:
+                wrong = ~torch.isclose(one.double(), right.double(), 1e-5, 1e-6)
+                n = int(wrong.any(3).any(1).any(0).long().argmax())
+                place = f"among the residual, from position {full} on"
+                if n < full:
+                    place = (
+                        f"in a full group, {n // group * group} … {n // group * group + group - 1}"
+                    )
+                failure.message += (
+                    f"\nPosition {n} of {N} is the first that is wrong: it lies {place}."
+                )
+            raise
+
+
 def unlike(case: Case, B: int, G: int, T: int, D_h: int) -> tuple[Tensor, Tensor]:
     """Draw keys and values, whose channels and tokens differ in size."""
     K = (case.randn(B, G, T, D_h) + 2) * (1 + torch.arange(D_h)) * (1 + torch.arange(T)[:, None])
@@ -1722,9 +2126,8 @@ def pieces(cache, case):
         ours = cache(B, G, 13, D_h, 8, 4, torch.float64)
         parts = list(zip(K.split(lengths, dim=2), V.split(lengths, dim=2), strict=True))
         found = kept_in(case, ours, 11, (B, G, D_h), parts)
-        what = f"after pieces of {', '.join(map(str, lengths))}"
-        case.equal(found[0], expected_keys(K, 8, 4), f"K {what}")
-        case.equal(found[1], restored(V, 8, 3), f"V {what}")
+        when = f"after pieces of {', '.join(map(str, lengths))}"
+        tell_kept_values(case, found, expected_keys(K, 8, 4), restored(V, 8, 3), 4, when)
 
 
 @check(QuantisedKVCache, weight=2, see="Two to a byte")
@@ -1735,8 +2138,7 @@ def four_bits(cache, case):
     ours = cache(B, G, 9, 2 * half, 4, 3, torch.float64)
     parts = list(zip(K.split([2, 5], dim=2), V.split([2, 5], dim=2), strict=True))
     found = kept_in(case, ours, 7, (B, G, 2 * half), parts)
-    case.equal(found[0], expected_keys(K, 4, 3), "K in 4 bits")
-    case.equal(found[1], restored(V, 4, 3), "V in 4 bits")
+    tell_kept_values(case, found, expected_keys(K, 4, 3), restored(V, 4, 3), 3, "in 4 bits")
 
 
 def cut(case: Case, cache, keep: int, more: int) -> None:
@@ -1748,16 +2150,14 @@ def cut(case: Case, cache, keep: int, more: int) -> None:
     before = expected_keys(K, 8, 4), restored(V, 8, 3)
     found = kept_in(case, ours, keep, (B, G, D_h), cut=True)
     when = f"after 10 positions were cut to {keep}"
-    case.equal(found[0], before[0][:, :, :keep], f"K {when}")
-    case.equal(found[1], before[1][:, :, :keep], f"V {when}")
+    tell_kept_values(case, found, before[0][:, :, :keep], before[1][:, :, :keep], 4, when)
     keys, values = unlike(case, B, G, more, D_h)
     found = kept_in(case, ours, keep + more, (B, G, D_h), [(keys, values)])
     joined = torch.cat([before[0][:, :, :keep], keys], dim=2)
     quantised, full = expected_keys(joined, 8, 4), keep // 4 * 4
     quantised[:, :, :full] = before[0][:, :, :full]
-    case.equal(found[0], quantised, f"K {when}, and {more} more came")
     given = torch.cat([before[1][:, :, :keep], restored(values, 8, 3)], dim=2)
-    case.equal(found[1], given, f"V {when}, and {more} more came")
+    tell_kept_values(case, found, quantised, given, 4, f"{when}, and {more} more came")
 
 
 @check(QuantisedKVCache, weight=2, see="Cut within a group")
@@ -1813,8 +2213,105 @@ def fills(cache, case):
     ours.append(K[:, :, :5], V[:, :, :5])
     case.raises(ValueError, lambda: ours.append(K[:, :, :3], V[:, :, :3]), "3 come and 2 fit")
     found = kept_in(case, ours, 7, (B, G, D_h), [(K[:, :, 5:], V[:, :, 5:])])
-    case.equal(found[0], expected_keys(K, 8, 3), "K of a full cache")
-    case.equal(found[1], restored(V, 8, 3), "V of a full cache")
+    tell_kept_values(case, found, expected_keys(K, 8, 3), restored(V, 8, 3), 3, "of a full cache")
+
+
+class PlainQuantised:
+    """What a cache holds by the words of its docstring."""
+
+    def __init__(self, B: int, G: int, capacity: int, D_h: int, bits: int, group: int):
+        self.capacity, self.bits, self.group = capacity, bits, group
+        self.keys = self.values = torch.zeros(B, G, 0, D_h, dtype=torch.float64)
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[2]
+
+    def append(self, K: Tensor, V: Tensor) -> bool:
+        """Add positions; say whether there was room."""
+        if self.length + K.shape[2] > self.capacity:
+            return False
+        full = self.length // self.group * self.group  # groups that are full stay as they are
+        joined = torch.cat([self.keys[:, :, full:], K], dim=2)
+        new = expected_keys(joined, self.bits, self.group)
+        self.keys = torch.cat([self.keys[:, :, :full], new], dim=2)
+        self.values = torch.cat([self.values, restored(V, self.bits, 3)], dim=2)
+        return True
+
+    def truncate(self, length: int) -> bool:
+        """Forget positions; say whether there are as many as are to be kept."""
+        if not 0 <= length <= self.length:
+            return False
+        self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
+        return True
+
+
+@together
+def called_in_turn(cache, settings: tuple, calls: list[tuple]) -> list[tuple]:
+    """Call one cache; after each call, whether it raised ValueError, the length, K and V.
+
+    K and V come twice: as they were then, and as the same tensors are at the end.
+    """
+    one, found = cache(*settings), []
+    for method, *arguments in calls:
+        works = True
+        try:
+            getattr(one, method)(*arguments)
+        except Failure as failure:
+            if "ValueError" not in failure.kinds:
+                raise
+            works = False
+        read = one.read()
+        then = tuple(each.clone() if isinstance(each, Tensor) else each for each in read)
+        found.append((works, one.length, then, read))
+    return found
+
+
+def follow_cache(case: Case, cache, bits: int, group: int, count: int) -> None:
+    """Compare a cache after each of some drawn calls with what it should hold."""
+    B, G, D_h, capacity = 2, 1, 2, 4 * group + 1
+    plain, calls, works, kept = PlainQuantised(B, G, capacity, D_h, bits, group), [], [], []
+    for _ in range(count):
+        if float(case.rand(1)) < 0.35:
+            length = int(case.integers(-1, plain.length + 2, 1))
+            calls.append(("truncate", length))
+        else:
+            T = int(case.integers(0, 2 * group + 1, 1))
+            calls.append(("append", *unlike(case, B, G, T, D_h)))
+        works.append(getattr(plain, calls[-1][0])(*calls[-1][1:]))
+        kept.append((plain.keys, plain.values))
+    settings = B, G, capacity, D_h, bits, group, torch.float64
+    found = called_in_turn(cache, settings, calls)
+    told = f"{bits} bits, groups of {group}, room for {capacity}"
+    for (method, *arguments), worked, right, (did, length, then, _) in zip(
+        calls, works, kept, found, strict=True
+    ):
+        count = arguments[0].shape[2] if method == "append" else arguments[0]
+        told += f"; {method} {count}"
+        if did != worked:
+            should = "work" if worked else "raise ValueError"
+            text = (
+                f"{told}: the last call should {should}, yours {'works' if did else 'raises it'}."
+            )
+            raise Failure(text, what=f"whether {method} works", observed=torch.tensor([did]))
+        N = right[0].shape[2]
+        text = f"{told}: then length should be {N}, yours is {length!r:.20}."
+        case.that(length == N, text, torch.tensor([N]))
+        given = case.unpack(then, "K", "V")
+        tell_kept_values(case, given, *right, group, f"after these calls: {told}:")
+    for _, _, then, later in found:
+        for name, one, other in zip("KV", then, later, strict=True):
+            text = (
+                f"{name} that was read should stay as it is when more comes, yours changes: is it "
+            )
+            case.that(torch.equal(one, other), f"{text}a view of what the cache keeps?")
+
+
+@check(QuantisedKVCache, weight=2, see="Cut within a group")
+def calls(cache, case):
+    """holds what it should after each of many calls, and what was read stays as it was"""
+    for bits, group, count in ((8, 3, 6), (4, 2, 8), (8, 4, 8)):
+        follow_cache(case, cache, bits, group, count)
 
 
 @check(QuantisedKVCache, see="Keys by channel, values by token")
@@ -2456,6 +2953,19 @@ def no_values(attention, case):
         "from the latents?",
     )
     case.equal(seen, expected[:, :-1], "Y, absorbed, but for the last position")
+
+
+@check(LatentAttention, see="One latent vector for all heads")
+def far_apart(attention, case):
+    """gives what may not be seen no weight, also beside scores of -1e12"""
+    ours, state = latent_layer(case, attention, 4, 5, 2)
+    state |= {"W_Q": 1e12 * state["W_Q"]}
+    ours.load_state_dict(state)
+    X = case.randn(2, 7, 12)
+    expected = from_latents(state, X)
+    what = "where scores reach from -1e12 to 1e12"
+    case.equal(ours(X), expected, f"Y {what}")
+    case.equal(ours.absorbed(X), expected, f"Y, absorbed, {what}")
 
 
 @check(LatentAttention, see="One latent vector for all heads")
