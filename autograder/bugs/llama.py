@@ -2072,6 +2072,15 @@ class ScaledByAlpha(Varied):
         self.scale = alpha
 
 
+@bug(LoRA, "what is added is scaled by alpha, not by alpha / r", classic=True)
+class ScaledByAlphaDrawnElse(ScaledByAlpha):
+    """The same with an A that is drawn by other means: it has no part in the mistake."""
+
+    def __init__(self, W, r, alpha):
+        super().__init__(W, r, alpha)
+        nn.init.normal_(self.A, std=len(W) ** -0.5)
+
+
 @bug(
     LoRA, "W is a parameter, and trains", told_by="should be A, B, yours are A, B, W", classic=True
 )

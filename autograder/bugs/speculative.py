@@ -524,12 +524,6 @@ def finds_itself(tokens, k, longest=3):
 
 equivalent(
     Speculator,
-    "tokens = accept_or_resample(p, q, drafted, u[k:k + m + 1]) → "
-    "tokens = accept_or_resample(p, q, drafted, u[k:k + m + 2])",
-    "a draft model drafts k tokens, so that m = k, where the numbers end",
-)
-equivalent(
-    Speculator,
     "cache.truncate(min(length, cache.length)) → cache.truncate(min(cache.length, length))",
     "the same minimum",
 )
@@ -1449,6 +1443,67 @@ def eight_bits(X, bits, dims, group=None, symmetric=False):
 @bug(quantise, "q is computed with a scale that half precision does not hold")
 def unrounded(X, bits, dims, group=None, symmetric=False):
     return quantised(X, bits, dims, group, symmetric, rounded=lambda part, X: part)
+
+
+# The same mistakes in the forms that differ in what keeps q within its range.
+clamped = "clamp(low, high)"
+not_kept = f".{clamped}", ""
+below = clamped, "clamp(-high - 1 if symmetric else 0, high)"
+guarded = "    scale = torch.where(scale == 0, 1, scale)\n", ""
+in_size = "precise.abs().amax(dims, keepdim=True)", "precise.amax(dims, keepdim=True)"
+more_steps = "keepdim=True) / high", "keepdim=True) / 2 ** (bits - 1)"
+changed(quantise, "never_clamps", "q is not kept within its range", not_kept)
+changed(
+    quantise,
+    "divides_by_zero_unclamped",
+    "a scale of 0 is divided by, and not replaced by 1",
+    guarded,
+    not_kept,
+    classic=True,
+)
+changed(
+    quantise,
+    "levels_unclamped",
+    "the range is divided by 2^bits, not by the steps between 2^bits integers",
+    ("- zero) / high", "- zero) / 2**bits"),
+    more_steps,
+    not_kept,
+    classic=True,
+)
+changed(
+    quantise,
+    "one_more_clamped",
+    "max |X| is divided by 2^(bits-1), so that the largest number has no integer",
+    more_steps,
+)
+changed(
+    quantise,
+    "far_apart_unclamped",
+    "a group is made of numbers that are far apart, not of neighbours",
+    (
+        "X.unflatten(axis, (shape[axis] // group, group)), (axis + 1,)",
+        "X.unflatten(axis, (group, shape[axis] // group)), (axis,)",
+    ),
+    ("scale.squeeze(axis + 1), zero.squeeze(axis + 1)", "scale.squeeze(axis), zero.squeeze(axis)"),
+    not_kept,
+    classic=True,
+)
+for name, kept in (("unclamped", not_kept), ("clamped_below", below)):
+    changed(
+        quantise,
+        f"without_size_{name}",
+        "a symmetric scale is made of the largest number, not of the largest in size",
+        in_size,
+        kept,
+    )
+for name, kept in (("", (clamped, clamped)), ("_unclamped", not_kept)):
+    changed(
+        quantise,
+        f"in_half{name}",
+        "half precision is computed in half precision, not in float32",
+        ("X.to(torch.promote_types(X.dtype, torch.float32))", "X"),
+        kept,
+    )
 
 
 @bug(

@@ -1527,7 +1527,7 @@ def judged_at_once(engine, prompt: list[int], how: Sampling, drafted: list, logi
     """Let `judge` decide of several drafts what a new sequence gets, without keeping it.
 
     Returns:
-        The new tokens, and what the generator that comes with them and the sequence's own draw next.
+        The new tokens, and what the generator that comes with them, and the own one, draw next.
     """
     one = number(engine.add(prompt, how), "add")
     found = []
