@@ -40,7 +40,8 @@ class RMSNorm(nn.Module):
 
         Args:
             X: the vectors; axes before the last are a batch. In half precision the mean square is
-                computed in float32: a square of 300 is more than float16 holds.
+                computed in float32: a square of 300 is more than float16 holds. What is float64
+                stays so.
         Returns:
             The new vectors, in X's dtype.
         """
@@ -236,7 +237,8 @@ class LlamaAttention(nn.Module):
         Q, K, V = X W_Q, X W_K, X W_V cut into heads;   Q and K are turned by `rope_rotate` at
         positions past … past + T - 1;   K, turned, and V are appended to the cache, and then all of
         it is read;   A_h = softmax(Q_h K_gᵀ / √D_h) over what `sliding_window_mask` allows,
-        g = h // (H / G);   Y = [A_1 V_g(1) … A_H V_g(H)] W_O
+        however large or small the scores are;   g = h // (H / G);
+        Y = [A_1 V_g(1) … A_H V_g(H)] W_O
         (Touvron et al. 2023, §2.2; groups: Ainslie et al. 2023)
 
         Args:

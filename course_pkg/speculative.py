@@ -702,7 +702,8 @@ class QuantisedKVCache:
         """Give the keys and values of all N = length positions, in the cache's dtype.
 
         Returns:
-            K, dequantised and followed by the residual, and V, dequantised.
+            K, dequantised and followed by the residual, and V, dequantised: new tensors, which stay
+            as they are whatever comes into the cache later.
         """
         ### BEGIN SOLUTION
         N, full = self.length, self.length // self.group
@@ -967,7 +968,8 @@ class LatentAttention(nn.Module):
         """Attend from T new positions to themselves and to what comes before them.
 
         K_h = [c W_UK, k^R] and V_h = c W_UV, cut into heads, k^R the same in all of them;
-        A_h = softmax([q^C, q^R]_h K_hᵀ / √(D_h + D_R)) over the positions up to one's own;
+        A_h = softmax([q^C, q^R]_h K_hᵀ / √(D_h + D_R)) over the positions up to one's own, however
+        large or small the scores are;
         Y = [A_1 V_1 … A_H V_H] W_O      (DeepSeek-AI 2024, §2.1.2 and §2.1.3)
 
         Args:

@@ -56,10 +56,11 @@ def changed(
     told_by: str | None = None,
     classic: bool = False,
 ) -> None:
-    """Register a reference with some of its text replaced, as a bug of that name."""
+    """Register a reference with some of its text replaced, as a wrong solution of that name."""
     source, file = inspect.getsource(reference), f"<bug {name} of {reference.__name__}>"
     for right, wrong in changes:
-        assert right in source, right
+        if right not in source:
+            raise ValueError(f"{reference.__name__} does not say {right!r}: what is {name} now?")
         source = source.replace(right, wrong)
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     namespace = dict(vars(inspect.getmodule(reference)))

@@ -129,6 +129,16 @@ class OwnEps(VariedNorm):
         super().__init__(D)
 
 
+@bug(
+    RMSNorm,
+    "float64 is computed in float32",
+    told_by="should change where feature 0 changes by 1e-9 of itself",
+)
+class SingleAlways(VariedNorm):
+    def forward(self, X):
+        return self.weigh((X.float() / self.root(X.float())).to(X.dtype))
+
+
 @bug(RMSNorm, "the weight starts at zero", told_by="weight[0] should be 1, yours is 0")
 class StartsAtZero(VariedNorm):
     def __init__(self, D, eps=1e-5):
@@ -2060,6 +2070,15 @@ class ScaledByAlpha(Varied):
     def __init__(self, W, r, alpha):
         super().__init__(W, r, alpha)
         self.scale = alpha
+
+
+@bug(LoRA, "what is added is scaled by alpha, not by alpha / r", classic=True)
+class ScaledByAlphaDrawnElse(ScaledByAlpha):
+    """The same with an A that is drawn by other means: it has no part in the mistake."""
+
+    def __init__(self, W, r, alpha):
+        super().__init__(W, r, alpha)
+        nn.init.normal_(self.A, std=len(W) ** -0.5)
 
 
 @bug(

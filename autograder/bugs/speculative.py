@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.attention import causal_mask, masked_softmax, merge_heads, split_heads
 from course_pkg.gpt import token_probabilities
 from course_pkg.llama import rope_rotate_pairs
@@ -438,6 +438,74 @@ class Blind(Speculator):
         return text.new_tensor([draw_token(q[0], each) for each in u]), q.expand(k, -1)
 
 
+back = "self.rollback(len(text) + len(tokens) - 1)"
+changed(
+    Speculator,
+    "ForgetsAccepted",
+    "the caches forget the accepted drafts, too",
+    (back, "self.rollback(len(text))"),
+)
+changed(
+    Speculator,
+    "ForgetsAcceptedAndOne",
+    "the caches forget the accepted drafts, too",
+    (back, "self.rollback(len(text) - 1)"),
+)
+changed(
+    Speculator,
+    "CutsToMore",
+    "a cache is cut to more tokens than it holds",
+    ("cache.truncate(min(length, cache.length))", "cache.truncate(length)"),
+    told_by="raised ValueError: cannot keep",
+)
+changed(
+    Speculator,
+    "ReadsTheLastDraft",
+    "the draft reads the last token that it drafts, too",
+    (
+        "        return text[T:], torch.stack",
+        "        if k:\n            self.read(self.draft, self.draft_caches, text)\n"
+        "        return text[T:], torch.stack",
+    ),
+)
+changed(
+    Speculator,
+    "ReadsAnew",
+    "the draft reads the whole text for each token that it drafts",
+    (
+        "            q.append(",
+        "            self.draft_caches = self.draft.new_caches(1, self.capacity)\n"
+        "            q.append(",
+    ),
+)
+noted = "self.history.append((m, len(tokens) - 1))"
+changed(
+    Speculator,
+    "CountsTheTargetsOwn",
+    "the history counts the token that the target adds as accepted",
+    (noted, "self.history.append((m, len(tokens)))"),
+)
+changed(
+    Speculator,
+    "NotesTheLastStep",
+    "the history holds the last step alone",
+    (noted, "self.history = [(m, len(tokens) - 1)]"),
+    told_by="After 6 steps the history should hold 6 entries",
+)
+changed(
+    Speculator,
+    "NotesK",
+    "the history notes k, not how many tokens were drafted",
+    (noted, "self.history.append((k, len(tokens) - 1))"),
+)
+changed(
+    Speculator,
+    "NumbersFromM",
+    "the numbers for judging begin where the drafts end, not at u_k",
+    ("u[k : k + m + 1]", "u[m : 2 * m + 1]"),
+)
+
+
 def demand_limits(k, longest):
     if k < 0 or longest < 1:
         raise ValueError("one is too small")
@@ -454,12 +522,6 @@ def finds_itself(tokens, k, longest=3):
     return []
 
 
-equivalent(
-    Speculator,
-    "tokens = accept_or_resample(p, q, drafted, u[k:k + m + 1]) → "
-    "tokens = accept_or_resample(p, q, drafted, u[k:k + m + 2])",
-    "a draft model drafts k tokens, so that m = k, where the numbers end",
-)
 equivalent(
     Speculator,
     "cache.truncate(min(length, cache.length)) → cache.truncate(min(cache.length, length))",
@@ -700,12 +762,51 @@ class EmptiesTheTargets(SpeculativeWriter):
 @bug(
     SpeculativeWriter,
     "the history begins anew with every text",
-    told_by="drafted and accepted tokens of all steps of the three texts should be",
+    told_by="steps the history should hold",
 )
 class ForgetsHistory(SpeculativeWriter):
     def speculative_generate(self, text, count, k, generator=None):
         self.history.clear()
         return super().speculative_generate(text, count, k, generator)
+
+
+drawn = "torch.rand(2 * m + 1, generator=generator, dtype=torch.float64)"
+changed(
+    SpeculativeWriter,
+    "DrawsForK",
+    "each step draws 2 k + 1 numbers, also where fewer tokens are to come",
+    (drawn, drawn.replace("m", "k")),
+)
+changed(
+    SpeculativeWriter,
+    "DrawsSingle",
+    "the numbers are drawn in float32",
+    (drawn, "torch.rand(2 * m + 1, generator=generator)"),
+)
+changed(
+    SpeculativeWriter,
+    "EmptiesFirst",
+    "the caches are emptied before a text is refused",
+    (
+        "        end = len(text) + count\n",
+        "        self.rollback(0)\n        end = len(text) + count\n",
+    ),
+    told_by="After a text of 10 tokens comes one that is refused",
+)
+changed(
+    SpeculativeWriter,
+    "EmptyFloats",
+    "a guess of no tokens is a tensor of float32",
+    ("text.new_tensor(prompt", "torch.tensor(prompt"),
+    told_by="should be torch.int64 as the text is",
+)
+changed(
+    SpeculativeWriter,
+    "RoomForTheLast",
+    "the last token is to have room, though nobody reads it",
+    ("end - 1 > self.capacity", "end > self.capacity"),
+    told_by="as its last token is never read",
+)
 
 
 @bug(SpeculativeWriter, "q is 1 for every token, not for the drafted one alone")
@@ -1035,6 +1136,100 @@ class BestOnly(Parts):
         return [*drafted[:n].tolist(), draw_token(p[n], u[k])]
 
 
+copied = "            self.runner.copy(plan.copies)\n"
+changed(
+    SpeculativeCore,
+    "CopiesLate",
+    "blocks are copied after the model has written into them",
+    (copied, ""),
+    ("            rows = dict(zip(", f"{copied}            rows = dict(zip("),
+)
+changed(
+    SpeculativeCore,
+    "OneCallEach",
+    "the runner is called for each sequence by itself",
+    (
+        "            logits = self.runner.forward([piece for each in pieces for piece in each])\n"
+        "            rows = dict(zip(numbers, logits.split([*map(len, pieces)]), strict=True))",
+        "            rows = {n: self.runner.forward(each) for n, each in zip(numbers, pieces)}",
+    ),
+    told_by="one call of the model should compute",
+)
+changed(
+    SpeculativeCore,
+    "BehindThePlan",
+    "drafts stand behind the positions that are planned for them",
+    ("middle + n, blocks)", "stop + n, blocks)"),
+)
+numbers = "generator=generator, dtype=torch.float64)"
+changed(
+    SpeculativeCore,
+    "OwnGenerator",
+    "the sequence's own generator draws, and not its copy",
+    (numbers, "generator=self.sequences[number].generator, dtype=torch.float64)"),
+)
+changed(
+    SpeculativeCore,
+    "SingleNumbers",
+    "the numbers are drawn in float32",
+    (numbers, "generator=generator)"),
+)
+changed(
+    SpeculativeCore,
+    "DropsTheStop",
+    "the stop token is dropped as well",
+    ("new.index(sampling.stop) + 1", "new.index(sampling.stop)"),
+)
+settled = (
+    "        sequence.computed = len(sequence.tokens) - 1\n        self.scheduler.cut(number)\n"
+    "        self.scheduler.advance(number, sequence.computed)\n"
+)
+changed(
+    SpeculativeCore,
+    "ComputedToTheLast",
+    "the last token counts as computed, though nobody has read it",
+    (settled, settled.replace(" - 1", "")),
+)
+changed(
+    SpeculativeCore,
+    "CutsFirst",
+    "the table is cut before the tokens are added and computed is set",
+    (
+        "sequence.generator = generator\n",
+        "self.scheduler.cut(number)\n        sequence.generator = generator\n",
+    ),
+    (settled, settled.replace("        self.scheduler.cut(number)\n", "")),
+)
+changed(
+    SpeculativeCore,
+    "NeverEnds",
+    "a sequence that has all its tokens does not end",
+    ("        self.finish(number)\n", ""),
+)
+changed(
+    SpeculativeCore,
+    "NamesNothing",
+    "the blocks that are full get no names",
+    ("        self.scheduler.advance(number, sequence.computed)\n", ""),
+    told_by="which blocks are named?",
+)
+changed(
+    SpeculativeCore,
+    "AddsTheFirst",
+    "only the first of the new tokens is added to the sequence",
+    (
+        "for token in tokens:\n            self.scheduler",
+        "for token in tokens[:1]:\n            self.scheduler",
+    ),
+)
+changed(
+    SpeculativeCore,
+    "TellsTheLast",
+    "only the last of the new tokens is returned",
+    ("return [(number, token) for token in tokens]", "return [(number, tokens[-1])]"),
+)
+
+
 # quantise
 
 
@@ -1248,6 +1443,67 @@ def eight_bits(X, bits, dims, group=None, symmetric=False):
 @bug(quantise, "q is computed with a scale that half precision does not hold")
 def unrounded(X, bits, dims, group=None, symmetric=False):
     return quantised(X, bits, dims, group, symmetric, rounded=lambda part, X: part)
+
+
+# The same mistakes in the forms that differ in what keeps q within its range.
+clamped = "clamp(low, high)"
+not_kept = f".{clamped}", ""
+below = clamped, "clamp(-high - 1 if symmetric else 0, high)"
+guarded = "    scale = torch.where(scale == 0, 1, scale)\n", ""
+in_size = "precise.abs().amax(dims, keepdim=True)", "precise.amax(dims, keepdim=True)"
+more_steps = "keepdim=True) / high", "keepdim=True) / 2 ** (bits - 1)"
+changed(quantise, "never_clamps", "q is not kept within its range", not_kept)
+changed(
+    quantise,
+    "divides_by_zero_unclamped",
+    "a scale of 0 is divided by, and not replaced by 1",
+    guarded,
+    not_kept,
+    classic=True,
+)
+changed(
+    quantise,
+    "levels_unclamped",
+    "the range is divided by 2^bits, not by the steps between 2^bits integers",
+    ("- zero) / high", "- zero) / 2**bits"),
+    more_steps,
+    not_kept,
+    classic=True,
+)
+changed(
+    quantise,
+    "one_more_clamped",
+    "max |X| is divided by 2^(bits-1), so that the largest number has no integer",
+    more_steps,
+)
+changed(
+    quantise,
+    "far_apart_unclamped",
+    "a group is made of numbers that are far apart, not of neighbours",
+    (
+        "X.unflatten(axis, (shape[axis] // group, group)), (axis + 1,)",
+        "X.unflatten(axis, (group, shape[axis] // group)), (axis,)",
+    ),
+    ("scale.squeeze(axis + 1), zero.squeeze(axis + 1)", "scale.squeeze(axis), zero.squeeze(axis)"),
+    not_kept,
+    classic=True,
+)
+for name, kept in (("unclamped", not_kept), ("clamped_below", below)):
+    changed(
+        quantise,
+        f"without_size_{name}",
+        "a symmetric scale is made of the largest number, not of the largest in size",
+        in_size,
+        kept,
+    )
+for name, kept in (("", (clamped, clamped)), ("_unclamped", not_kept)):
+    changed(
+        quantise,
+        f"in_half{name}",
+        "half precision is computed in half precision, not in float32",
+        ("X.to(torch.promote_types(X.dtype, torch.float32))", "X"),
+        kept,
+    )
 
 
 @bug(
@@ -1835,6 +2091,95 @@ equivalent(
 )
 
 
+changed(
+    QuantisedKVCache,
+    "KeysByTokenInTheirOwnRoom",
+    "keys have a scale for each token, as values do",
+    ("quantise(new, self.bits, dims=2, group=group)", "quantise(new, self.bits, dims=3)"),
+    (
+        "self.K_scale, self.K_zero = room(groups, D_h), room(groups, D_h)",
+        "self.K_scale, self.K_zero = (room(groups * group, 1) for _ in range(2))",
+    ),
+    (
+        "self.K_scale[:, :, done:full], self.K_zero[:, :, done:full] = scale, zero",
+        "places = slice(done * group, full * group)\n"
+        "        self.K_scale[:, :, places], self.K_zero[:, :, places] = scale, zero",
+    ),
+    (
+        "self.K_scale[:, :, :full], self.K_zero[:, :, :full]",
+        "self.K_scale[:, :, : full * self.group], self.K_zero[:, :, : full * self.group]",
+    ),
+    classic=True,
+)
+
+
+class KeepsCalls(QuantisedKVCache):
+    """A cache that quantises what comes in a call, and keeps it in lists."""
+
+    def __init__(self, B, G, capacity, D_h, bits=8, group=32, dtype=torch.float16, device="cpu"):
+        super().__init__(B, G, capacity, D_h, bits, group, dtype, device)
+        self.parts, self.capacity = [], capacity
+
+    def of_keys(self, K):
+        return dequantise(*quantise(K, self.bits, 2)) if K.shape[2] else K
+
+    def of_values(self, V):
+        return dequantise(*quantise(V, self.bits, 3))
+
+    def append(self, K, V):
+        B, G, _, D_h = self.residual.shape
+        if K.shape != (B, G, K.shape[2], D_h) or V.shape != K.shape:
+            raise ValueError("these have another shape")
+        if self.length + K.shape[2] > self.capacity:
+            raise ValueError("they do not fit")
+        K, V = (X.detach().to(self.residual) for X in (K, V))
+        self.parts.append((self.of_keys(K), self.of_values(V)))
+        self.length += K.shape[2]
+
+    def read(self):
+        nothing = self.residual[:, :, :0]
+        pairs = [(nothing, nothing), *self.parts]
+        return tuple(torch.cat(each, dim=2) for each in zip(*pairs, strict=True))
+
+    def truncate(self, length):
+        if not 0 <= length <= self.length:
+            raise ValueError("so many cannot be kept")
+        self.parts = [tuple(X[:, :, :length] for X in self.read())]
+        self.length = length
+
+
+@bug(
+    QuantisedKVCache, "the keys that come at once are a group, however many they are", classic=True
+)
+class CallsAreGroups(KeepsCalls):
+    @property
+    def bytes(self):
+        numbers = self.V_scale.nbytes * 2 + self.K_scale.nbytes * 2
+        return self.V.nbytes * 2 + numbers
+
+
+changed(
+    QuantisedKVCache,
+    "QuantisesFirst",
+    "values are quantised before they are rounded to the cache's dtype",
+    (
+        "quantise(V.detach().to(self.residual), self.bits, dims=3)",
+        "quantise(V.detach(), self.bits, dims=3)",
+    ),
+)
+changed(
+    QuantisedKVCache,
+    "ReadsViews",
+    "what is read of the residual is a view, which changes when more comes",
+    (
+        "return torch.cat([K, self.residual[:, :, : N - full * self.group]], dim=2), V",
+        "rest = self.residual[:, :, : N - full * self.group]\n"
+        "        return (torch.cat([K, rest], dim=2) if full else rest), V",
+    ),
+    told_by="is it a view of what the cache keeps?",
+)
+
+
 # QuantisedPagedCache
 
 
@@ -1976,6 +2321,20 @@ class FirstLayer(QuantisedPagedCache):
 class GathersRecords(QuantisedPagedCache):
     def gather(self, layer, blocks, length):
         return PagedKVCache.gather(self, layer, blocks, length)
+
+
+changed(
+    QuantisedPagedCache,
+    "KeysTwice",
+    "keys are stored in the place of values, too",
+    ("self.encode(K), self.encode(V))", "self.encode(K), self.encode(K))"),
+)
+changed(
+    QuantisedPagedCache,
+    "StaysHalf",
+    "vectors are computed in float16 when they are read, whatever the cache's dtype",
+    ("numbers.to(self.dtype).split", "numbers.split"),
+)
 
 
 # QuantisedLinear

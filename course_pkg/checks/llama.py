@@ -111,6 +111,32 @@ def half(norm, case):
         case.that(is_half, f"{what} should be torch.float16 as X is, yours is {Y.dtype}.")
 
 
+@check(RMSNorm, see="Normalise without centring")
+def gradients(norm, case):
+    """passes gradients to X and to the weight as torch does"""
+    B, T, D = case.sizes(3, low=4)
+    ours, theirs = norm_pair(case, norm, D, 0.2)
+    vectors, back = case.randn(B, T, D).requires_grad_(), case.randn(B, T, D)
+    wanted = torch.autograd.grad(theirs(vectors), [vectors, theirs.weight], back)
+    Y = ours(vectors)
+    case.trains(Y, "Y")
+    Y.backward(back)
+    case.gradient(vectors, wanted[0], "X")
+    found = dict(ours.named_parameters())["weight"].grad
+    case.that(found is not None, "A gradient should reach weight, none does.")
+    case.equal(found, wanted[1], "gradient of weight")
+    case.learns(ours)
+
+
+@check(RMSNorm, see="Normalise without centring")
+def any_shape(norm, case):
+    """takes a single vector, many axes, and views that are not contiguous"""
+    A, B, T, D = case.sizes(4, low=4)
+    ours, theirs = norm_pair(case, norm, D, 1e-5)
+    for vectors in (case.randn(D), case.randn(A, B, T, D), case.randn(D, T, B).mT.transpose(0, 2)):
+        case.equal(ours(vectors), theirs(vectors), f"Y of shape {tuple(vectors.shape)}")
+
+
 def through_gates(X: Tensor, W_gate: Tensor, W_up: Tensor, W_down: Tensor) -> Tensor:
     """A gated network, with silu written out."""
     logits = X @ W_gate
@@ -122,6 +148,24 @@ def network_weights(case: Case, D: int, F: int) -> dict[str, Tensor]:
     """Draw the three matrices of a gated network."""
     shapes = {"W_gate": (D, F), "W_up": (D, F), "W_down": (F, D)}
     return {name: case.randn(*shape) / shape[0] ** 0.5 for name, shape in shapes.items()}
+
+
+@check(RMSNorm, see="Normalise without centring")
+def precise(norm, case):
+    """computes float64 in float64: every feature counts to its last digit"""
+    B, D = case.sizes(2, low=5)
+    ours, _ = norm_pair(case, norm, D, 1e-5)
+    X = case.randn(B, D).float().double()
+    more = X.clone()
+    more[:, 0] *= 1 + 1e-9  # which is lost in float32
+    before, after = ours(X), ours(more)
+    for Y in (before, after):
+        case.shape(Y, (B, D), "Y of float64")
+    case.that(
+        (before != after).all(),
+        "Y of float64 should change where feature 0 changes by 1e-9 of itself, yours does not: is "
+        "it, or the mean square, computed in float32?",
+    )
 
 
 @check(swiglu, weight=3, see="A gate inside the network", single={"B": 0, "D": 2, "F": 3})
@@ -159,6 +203,36 @@ def proportional(network, case):
     for name in ("W_up", "W_down", "W_gate"):
         more = {**W, name: -3 * W[name]}
         case.equal(network(X, **more), through_gates(X, **more), f"Y with {name} times -3")
+
+
+@check(swiglu, see="A gate inside the network")
+def gradients(network, case):
+    """passes gradients to X and to the matrices"""
+    B, D, F = case.sizes(3, low=4)
+    inputs = {"X": 2 * case.randn(B, D), **network_weights(case, D, F)}
+    inputs = {name: value.requires_grad_() for name, value in inputs.items()}
+    back = case.randn(B, D)
+    wanted = torch.autograd.grad(through_gates(**inputs), list(inputs.values()), back)
+    Y = network(**inputs)
+    case.trains(Y, "Y")
+    Y.backward(back)
+    for (name, leaf), gradient in zip(inputs.items(), wanted, strict=True):
+        case.gradient(leaf, gradient, name)
+
+
+@check(swiglu, see="A gate inside the network")
+def far_from_zero(network, case):
+    """stays finite where gates are very large, and so do its gradients"""
+    B, D, F = case.sizes(3, low=4)
+    W, vectors = network_weights(case, D, F), (4000 * case.randn(B, D)).requires_grad_()
+    gates, back = vectors @ W["W_gate"], case.randn(B, D)
+    expected = (gates * gates.sigmoid() * (vectors @ W["W_up"])) @ W["W_down"]
+    (wanted,) = torch.autograd.grad(expected, vectors, back)
+    Y = network(vectors, **W)
+    case.equal(Y, expected, "Y of very large vectors")
+    case.trains(Y, "Y")
+    Y.backward(back)
+    case.gradient(vectors, wanted, "very large vectors")
 
 
 def network_pair(case: Case, network, D: int, F: int) -> tuple:
@@ -223,6 +297,46 @@ def values(network, case):
     ours, state = network_pair(case, network, D, F)
     X = 2 * case.randn(B, T, D)
     case.equal(ours(X), through_gates(X, **state), "Y")
+
+
+@check(GatedFeedForward, see="How wide, at the same cost")
+def fresh(network, case):
+    """draws its weights from N(0, 1/rows)"""
+    D, F = 60, 150
+    state = network(D, F).state_dict()
+    for name, shape in {"W_gate": (D, F), "W_up": (D, F), "W_down": (F, D)}.items():
+        case.shape(state.get(name), shape, name)
+        value = state[name].double()
+        what = f"standard deviation of {name}"
+        case.equal(value.std(), shape[0] ** -0.5, what, rtol=0.06)
+        case.equal(value.mean(), 0.0, f"mean of {name}", atol=0.008)
+        share = (value.abs() < shape[0] ** -0.5).double().mean()
+        case.equal(share, 0.683, f"share of {name} within one standard deviation", rtol=0.04)
+    case.that(
+        not torch.equal(state["W_gate"], state["W_up"]),
+        "W_gate and W_up should be drawn one by one, yours are equal.",
+    )
+
+
+@check(GatedFeedForward, see="A gate inside the network")
+def gradients(network, case):
+    """passes gradients to X and to all of its weights"""
+    B, D, F = case.sizes(3, low=4)
+    ours, state = network_pair(case, network, D, F)
+    inputs = {"X": 2 * case.randn(B, D), **{name: w.clone() for name, w in state.items()}}
+    inputs = {name: value.requires_grad_() for name, value in inputs.items()}
+    back = case.randn(B, D)
+    wanted = torch.autograd.grad(through_gates(**inputs), list(inputs.values()), back)
+    Y = ours(inputs["X"])
+    case.trains(Y, "Y")
+    Y.backward(back)
+    case.gradient(inputs["X"], wanted[0], "X")
+    parameters = dict(ours.named_parameters())
+    for name, gradient in zip(list(inputs)[1:], wanted[1:], strict=True):
+        found = parameters[name].grad
+        case.that(found is not None, f"A gradient should reach {name}, none does.")
+        case.equal(found, gradient, f"gradient of {name}")
+    case.learns(ours)
 
 
 def spun(X: Tensor, positions: Tensor | None = None, base: float = 10000.0) -> Tensor:
@@ -306,6 +420,29 @@ def odd(rotate, case):
     case.raises(ValueError, lambda: rotate(X), "D_h is odd")
 
 
+@check(rope_rotate_pairs, see="Two layouts of one rotation")
+def between(rotate, case):
+    """accepts positions that are not whole numbers, or negative, or far away"""
+    T, half = case.sizes(2, low=4)
+    vectors = case.randn(T, 2 * half)
+    for places in (7 * case.rand(T), -3 - torch.arange(T), 900 + torch.arange(T)):
+        what = f"turned X at positions from {float(places[0]):.4g} on"
+        case.equal(rotate(vectors, places), spun(vectors, places), what, rtol=1e-3, atol=2e-4)
+
+
+@check(rope_rotate_pairs, see="Two layouts of one rotation")
+def gradients(rotate, case):
+    """turns gradients back"""
+    T, half = case.sizes(2, low=4)
+    X, back = case.randn(T, 2 * half).requires_grad_(), case.randn(T, 2 * half)
+    (wanted,) = torch.autograd.grad(spun(X), X, back)
+    turned = rotate(X)
+    case.shape(turned, tuple(X.shape), "turned X")
+    case.trains(turned, "turned X")
+    turned.backward(back.to(turned.dtype))
+    case.gradient(X, wanted, "X")
+
+
 def reordered(W: Tensor, H: int) -> Tensor:
     """Reorder columns one by one."""
     D_h = W.shape[1] // H
@@ -358,6 +495,18 @@ def refuses(convert, case):
         W = case.randn(4, columns)
         when = f"{columns} columns are to be {H} heads"
         case.raises(ValueError, lambda W=W, H=H: convert(W, H), when)
+
+
+@check(pairs_to_halves, see="Weights that change layout")
+def gradients(convert, case):
+    """passes gradients back to the columns that they belong to"""
+    D, H, half = case.sizes(3, low=4)
+    W, back = case.randn(D, H * 2 * half).requires_grad_(), case.randn(D, H * 2 * half)
+    (wanted,) = torch.autograd.grad(reordered(W, H), W, back)
+    found = convert(W, H)
+    case.trains(found, "reordered W")
+    found.backward(back)
+    case.gradient(W, wanted, "W")
 
 
 def may_see(T: int, window: int | None, sinks: int, past: int) -> Tensor:
@@ -575,10 +724,65 @@ def half(attention, case):
 
 
 @check(LlamaAttention, see="Attention as Llama has it")
+def far_apart(attention, case):
+    """gives what may not be seen no weight, also beside scores of -1e12"""
+    B, T, pairs = case.sizes(3, low=4)
+    state = attention_weights(case, 12 * pairs, 4 * pairs)
+    state |= {name: 1e6 * state[name] for name in ("W_Q", "W_K")}
+    X, what = case.randn(B, T, 12 * pairs), "Y where scores reach from -1e12 to 1e12"
+    for options in ({}, {"window": 3, "sinks": 1}):
+        ours = made(attention, state, 12 * pairs, 6, 2, **options)
+        case.equal(ours(X), attended(state, 6, 2, X, **options), what)
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
 def unequal_groups(attention, case):
     """raises ValueError when G does not divide H"""
     case.raises(ValueError, lambda: attention(24, 6, 4), "6 heads are to share 4 of keys")
     case.raises(ValueError, lambda: attention(24, 2, 4), "2 heads are to share 4 of keys")
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
+def gradient(attention, case):
+    """passes gradients back to X and to all weights when there is no cache"""
+    B, T, pairs = case.sizes(3, low=3)
+    ours, state = llama_layer(case, attention, 2 * pairs, window=3, sinks=1)
+    X, seen = case.randn(2, B, T, 12 * pairs)
+    leaves = leaves_of(state | {"X": X})
+    attended(leaves, 6, 2, leaves["X"], window=3, sinks=1).backward(seen)
+    ours(X.requires_grad_()).backward(seen)
+    case.gradient(X, leaves.pop("X").grad, "X")
+    demand_gradients(case, ours, leaves)
+    case.learns(ours)
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
+def goes_back(attention, case):
+    """continues correctly after the cache was truncated, and when it is full changes nothing"""
+    B, T, pairs = case.sizes(3, low=3)
+    ours, state = llama_layer(case, attention, 2 * pairs)
+    X, cache = case.randn(B, T, 12 * pairs), ours.new_cache(B, T)
+    ours(X[:, : T - 1], cache)
+    case.raises(ValueError, lambda: ours(X[:, :2], cache), "the cache has room for one, two come")
+    cache.truncate(T - 2)
+    other = torch.cat([X[:, : T - 2], case.randn(B, 2, 12 * pairs)], dim=1)
+    case.equal(ours(other[:, -2:], cache), attended(state, 6, 2, other)[:, -2:], "Y after truncate")
+
+
+@check(LlamaAttention, see="Attention as Llama has it")
+def far_away(attention, case):
+    """counts positions exactly in bfloat16, which cannot tell 595 from 596"""
+    ours, state = llama_layer(case, attention, 8, window=3)
+    long = (case.randn(2, 4, 48) / 2).repeat(1, 150, 1).bfloat16()
+    ours = ours.bfloat16()
+    cache = ours.new_cache(2, 600)
+    ours(long[:, :595], cache)
+    Y = ours(long[:, 595:], cache)
+    case.shape(Y, (2, 5, 48), "Y")
+    rounded = {name: value.bfloat16().double() for name, value in state.items()}
+    expected = attended(rounded, 6, 2, long[:, 588:].double(), window=3)[:, -5:]
+    error = (Y.detach().double() - expected).abs().max().item()
+    case.that(error < 0.15, f"Y at position 595 in bfloat16 is off by {error:.1g}, more than 0.15.")
 
 
 def under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -682,6 +886,20 @@ def one_by_one(block, case):
     demand_pieces(case, given, layered(state, 6, 2, X), lengths, "X")
 
 
+@check(LlamaBlock, see="The block")
+def gradient(block, case):
+    """passes gradients back to X and to all weights"""
+    B, T, pairs = case.sizes(3)
+    ours, state = llama_block(case, block, pairs)
+    X, seen = case.randn(2, B, T, 12 * pairs)
+    leaves = leaves_of(state | {"X": X})
+    layered(leaves, 6, 2, leaves["X"]).backward(seen)
+    ours(X.requires_grad_()).backward(seen)
+    case.gradient(X, leaves.pop("X").grad, "X")
+    demand_gradients(case, ours, leaves)
+    case.learns(ours)
+
+
 def model_state(
     case: Case, V: int, D: int, size: int, L: int, hidden: int, tied: bool
 ) -> dict[str, Tensor]:
@@ -776,6 +994,38 @@ def prefill_and_decode(model, case):
 def several_at_once(model, case):
     """gives the logits of the whole text when several tokens come at once, in a window"""
     demand_read_in_pieces(case, model, [1, 3, 5, 2], window=4, sinks=2)
+
+
+@check(Llama, see="The whole model")
+def gradient(model, case):
+    """passes gradients back to all weights, and both ways to a tied embedding"""
+    B, T = case.sizes(2, low=3)
+    for tied in (False, True):
+        ours, state = llama_model(case, model, tied=tied)
+        tokens, leaves = case.integers(0, 13, B, T), leaves_of(state)
+        seen = case.randn(B, T, 13)
+        scored(leaves, tokens).backward(seen)
+        ours(tokens).backward(seen)
+        demand_gradients(case, ours, leaves)
+        case.learns(ours)
+
+
+@check(Llama, see="The whole model")
+def own_caches(model, case):
+    """keeps in the first cache what the first layer has read, and so on"""
+    B, T = case.sizes(2, low=3)
+    ours, state = llama_model(case, model, zeros=("attention.W_O", "feed_forward.W_down"))
+    layers = [ours.get_submodule(f"blocks.{number}.attention") for number in range(3)]
+    tokens, caches = case.integers(0, 13, B, T), [layer.new_cache(B, T) for layer in layers]
+    ours(tokens, caches)
+    X = state["token.weight"][tokens]  # the blocks add zeros to it
+    for number in range(3):
+        layer = under(state, f"blocks.{number}.")
+        vectors = normed(X, layer["norm_1.weight"])
+        expected = keys_and_values(under(layer, "attention."), 2, 4, vectors)
+        K, V = case.unpack(caches[number].read(), "K", "V")
+        case.equal(K, expected[0], f"K in cache {number}")
+        case.equal(V, expected[1], f"V in cache {number}")
 
 
 def ranked(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -1038,11 +1288,24 @@ def refuses(load, case):
     """raises ValueError for a bias, and for any other name that it does not know"""
     for name, size in [
         ("model.layers.0.self_attn.q_proj.bias", (6,)),
+        ("model.layers.0.input_layernorm.bias", (6,)),
         ("model.layers.0.self_attn.q_norm.weight", (3,)),
+        ("vision_model.layers.0.self_attn.q_proj.weight", (6, 6)),
         ("score.weight", (2, 6)),
     ]:
         more = {**hub_state(case, L=1), name: case.randn(*size)}
         case.raises(ValueError, lambda more=more: load(more), f"the state has {name}")
+
+
+@check(load_llama, see="Load what others have trained")
+def kinds(load, case):
+    """keeps the numbers' dtype"""
+    theirs = {name: value.half() for name, value in hub_state(case, L=1).items()}
+    given = load(theirs)
+    demand_llama(case, given, theirs, 1)
+    for name, value in given.items():
+        kind = value.dtype
+        case.that(kind == torch.float16, f"{name} should be torch.float16, yours is {kind}.")
 
 
 @check(route_top_k, weight=3, see="Choose the experts", single="M")
@@ -1092,6 +1355,34 @@ def impossible(route, case):
     logits = case.randn(4, 5)
     case.raises(ValueError, lambda: route(logits, 0), "k is 0")
     case.raises(ValueError, lambda: route(logits, 6), "k is 6 and there are 5 experts")
+
+
+@check(route_top_k, see="Choose the experts")
+def gradient(route, case):
+    """passes the gradient of softmax back to the chosen logits, and none to the others"""
+    M, E, k = case.sizes(3)
+    E = E + k + 2
+    logits = case.randn(M, E).requires_grad_()
+    weights, _ = case.unpack(route(logits, k), "weights", "experts")
+    case.trains(weights, "the weights")
+    case.shape(weights, (M, k), "weights")
+    seen = case.randn(M, k)
+    weights.backward(seen)
+    p, chosen = ranked(logits.detach(), k)
+    flow = p * (seen - (p * seen).sum(dim=1, keepdim=True))
+    case.gradient(logits, torch.zeros(M, E).double().scatter(1, chosen, flow), "logits")
+
+
+@check(route_top_k, see="Choose the experts")
+def large(route, case):
+    """copes with very large scores, and with very small ones"""
+    M, E, k = case.sizes(3)
+    E = E + k + 2
+    spread = case.randn(M, E)
+    for size in (1e4, -1e4):
+        demand_routes(case, route, spread + size, k, f"for scores around {size:g}")
+    # Not farther: to take the k largest of a softmax over all scores is right, until it underflows.
+    demand_routes(case, route, 30 * spread, k, "for scores far apart")
 
 
 def drawn_choices(case: Case, M: int, E: int, k: int) -> Tensor:
@@ -1171,6 +1462,16 @@ def gradient(loss, case):
     p = torch.softmax(logits.detach(), dim=1)
     expected = p * (loads - (p @ loads)[:, None]) * E / M
     case.gradient(logits, expected, "logits")
+
+
+@check(load_balancing_loss, see="Keep all of them busy")
+def large(loss, case):
+    """copes with very large scores"""
+    M, E, k = case.sizes(3)
+    E = E + k + 1
+    logits, experts = case.randn(M, E), drawn_choices(case, M, E, k)
+    expected = counted_loss(logits, experts)
+    case.equal(loss(logits + 5000, experts), expected, "L for scores around 5000")
 
 
 def experts_state(case: Case, D: int, hidden: int, E: int) -> dict[str, Tensor]:
@@ -1303,12 +1604,61 @@ def gradient(moe, case):
         case.learns(ours)
 
 
+@check(MixtureOfExperts, see="Experts in place of one network")
+def input_gradient(moe, case):
+    """passes gradients back to the vectors"""
+    B, T, D = case.sizes(3)
+    ours, state = mixture(case, moe, D, 5, 2, B + T - 2)
+    X, seen = case.randn(2, B, T, D)
+    given, expected = X.clone().requires_grad_(), X.clone().requires_grad_()
+    mixed(state, expected, 2, B + T - 2).backward(seen)
+    ours(given).backward(seen)
+    case.gradient(given, expected.grad, "X")
+    case.learns(ours)
+
+
+@check(MixtureOfExperts, see="Experts in place of one network")
+def no_room(moe, case):
+    """drops every token where the capacity is 0"""
+    B, T, D = case.sizes(3)
+    ours, _ = mixture(case, moe, D, 4, 2, 0)
+    case.equal(ours(case.randn(B, T, D)), torch.zeros(B, T, D), "Y, capacity 0,")
+
+
+@check(MixtureOfExperts, see="Experts in place of one network")
+def kinds(moe, case):
+    """gives vectors of X's dtype, as the network does whose place it takes"""
+    B, T, D = case.sizes(3)
+    for room in (None, 2):
+        ours, state = mixture(case, moe, D, 4, 4, room)
+        rounded = {name: value.bfloat16().double() for name, value in state.items()}
+        ours, X = ours.bfloat16(), case.randn(B, T, D).bfloat16()
+        Y, what = ours(X), f"Y in bfloat16, capacity {room},"
+        kind = torch.bfloat16
+        case.shape(Y, (B, T, D), what)
+        case.that(Y.dtype == kind, f"{what} should be {kind} as X is, yours is {Y.dtype}.")
+        expected = mixed(rounded, X.double(), 4, room)
+        case.equal(Y, expected, what, rtol=0.1, atol=0.05 * expected.abs().max().item())
+
+
 def adapted(case: Case, lora, alpha: float, *sizes: int) -> tuple:
     """Make a student's adapter with drawn A and B; return it, W, and what is added to W."""
     D_in, r, D_out = sizes
     W, A, B = case.randn(D_in, D_out), case.randn(D_in, r), case.randn(r, D_out)
     ours = made(lora, {"W": W, "A": A, "B": B}, W, r, alpha)
     return ours, W, torch.einsum("ij,jk->ik", A, B) * (alpha / r)
+
+
+def new_adapter(case: Case, lora, alpha: float, W: Tensor, r: int) -> tuple:
+    """Make a student's adapter that only has another A than it has drawn; return it and A.
+
+    How a student draws A is free. With a known A, a known mistake gives known numbers.
+    """
+    ours, A = lora(W, r, alpha).double(), case.randn(len(W), r)
+    state = dict(ours.state_dict())
+    case.shape(state.get("A"), (len(W), r), "A of a new adapter")
+    ours.load_state_dict(state | {"A": A})
+    return ours, A
 
 
 def parameters_of(case: Case, ours) -> dict[str, Tensor]:
@@ -1347,13 +1697,11 @@ def starts(lora, case):
 def trains(lora, case):
     """learns A and B, and never W: its first gradient reaches B, and is zero for A"""
     D_in, D_out, r, M = case.sizes(4)
-    ours = lora(case.randn(D_in, D_out), r, 4.5).double()
-    parameters_of(case, ours)
+    ours, A = new_adapter(case, lora, 4.5, case.randn(D_in, D_out), r)
     X, seen = case.randn(M, D_in), case.randn(M, D_out)
     ours(X).backward(seen)
     found = parameters_of(case, ours)
     case.gradient(found["A"], torch.zeros(D_in, r), "A of a new adapter")
-    A = found["A"].detach()
     case.gradient(found["B"], (X @ A).T @ seen * (4.5 / r), "B of a new adapter")
     case.learns(ours)
 
@@ -1433,7 +1781,8 @@ def gradient(lora, case):
     X, seen = case.randn(M, D_in), case.randn(M, D_out)
     for way, is_new in itertools.product(("forward", "merge"), (False, True)):
         ours, W, _ = adapted(case, lora, 4.5, D_in, r, D_out)
-        ours = lora(W, r, 4.5).double() if is_new else ours
+        if is_new:
+            ours, _ = new_adapter(case, lora, 4.5, W, r)
         leaves = leaves_of({n: p.detach() for n, p in parameters_of(case, ours).items()})
         (X @ leaves["A"] @ leaves["B"] * (4.5 / r)).backward(seen)
         Y = ours(X) if way == "forward" else X @ ours.merge()
@@ -1444,3 +1793,31 @@ def gradient(lora, case):
     ours, W, added = adapted(case, lora, 4.5, D_in, r, D_out)
     ours(X.requires_grad_()).backward(seen)
     case.gradient(X, seen @ (W + added).T, "X")
+
+
+@check(LoRA, see="Adapt a little")
+def fresh(lora, case):
+    """draws A from N(0, 1/D_in)"""
+    D_in, r = 100, 48
+    A = lora(case.randn(D_in, 5), r, 1.0).state_dict().get("A")
+    case.shape(A, (D_in, r), "A")
+    A = A.double()
+    case.equal(A.std(), D_in**-0.5, "standard deviation of A", rtol=0.06)
+    case.equal(A.mean(), 0.0, "mean of A", atol=5 * (D_in * r * D_in) ** -0.5)
+    share = (A.abs() < D_in**-0.5).double().mean()
+    case.equal(share, 0.683, "share of A within one standard deviation", rtol=0.06)
+
+
+@check(LoRA, see="Adapt a little")
+def precision(lora, case):
+    """has A and B in W's dtype, and a W that needs no gradient even if the given one does"""
+    for dtype in (torch.float64, torch.float32):
+        W = case.randn(6, 5).to(dtype).requires_grad_()
+        ours = lora(W, 2, 1.0)
+        for name, value in parameters_of(case, ours).items():
+            case.that(
+                value.dtype == dtype, f"{name} should be {dtype} as W is, yours is {value.dtype}."
+            )
+        stored = dict(ours.named_buffers()).get("W")
+        case.shape(stored, (6, 5), "the buffer W")
+        case.that(not stored.requires_grad, "W should need no gradient, yours does.")

@@ -11,15 +11,15 @@ from torch.nn import functional
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
-from course_pkg.checking.models import SmallDraft, SmallReader
+from course_pkg.checking.models import SmallDraft, SmallReader, SmallServed
 from course_pkg.checking.once import once
+from course_pkg.checking.programs import Program, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import made, of_each, together
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.paged_attention import flat, number, numbers, pairs, record, same, tables
 from course_pkg.checks.positions import rotated
 from course_pkg.checks.serving import (
-    compare_tokens,
     free_blocks,
     listed,
     plain_logits,
@@ -30,7 +30,7 @@ from course_pkg.checks.serving import (
     texts,
 )
 from course_pkg.gpt import token_probabilities
-from course_pkg.inference.requests import Sampling
+from course_pkg.inference.requests import NeverFits, Sampling
 from course_pkg.speculative import (
     LatentAttention,
     QuantisedKVCache,
@@ -107,6 +107,19 @@ def never_impossible(draw, case):
     demand_drawn(case, draw, p, [n / 8 for n in range(8)], "tokens for u = 0, 1/8, …, 7/8")
 
 
+@check(draw_token, see="A number becomes a token")
+def ends(draw, case):
+    """finds the first and the last token that are possible"""
+    p = torch.tensor([0, 0.3, 0.0, 0.4, 0, 0])
+    demand_drawn(case, draw, p, [0.0, 1 - 2**-24, 0.4, 0.5] * 2, "tokens for u at both ends")
+    for V in (1, 2):
+        only = torch.eye(V, dtype=torch.float64)[-1]
+        demand_drawn(case, draw, only, [0.0, 0.999], f"tokens when one of {V} is certain")
+    p = torch.tensor([2.0**24, 1, 1])
+    what = "tokens where a sum in float32 loses the last two"
+    demand_drawn(case, draw, p, [0.5, 1 - 9e-8, 1 - 5e-8], what)
+
+
 def chances(case: Case, *shape: int, zeros: bool = False) -> Tensor:
     """Draw probabilities; with zeros, half of them are 0."""
     p = torch.softmax(2 * case.randn(*shape), dim=-1)
@@ -128,11 +141,41 @@ def judged(p: Tensor, q: Tensor, drafted: list[int], u: list[float]) -> list[int
 
 def as_list(value: object, what: str) -> list[int]:
     """Demand a tensor of tokens in one row."""
-    if not isinstance(value, Tensor) or value.dim() != 1 or value.is_floating_point():
+    if not isinstance(value, Tensor) or value.dim() != 1:
+        raise Failure(f"{what} should be a tensor of tokens, one row, yours is {describe(value)}.")
+    if value.is_floating_point() or value.dtype == torch.bool:
         raise Failure(
-            f"{what} should be a tensor of whole numbers, one row, yours is {describe(value)}."
+            f"{what} should hold tokens, whole numbers, yours is {value.dtype}: is it joined with "
+            "an empty tensor, or one of probabilities, that has this type?"
         )
     return value.tolist()
+
+
+def tell_rows(
+    scenes: Sequence[str], rows: list[list[int]], expected: list[list[int]], what: str
+) -> None:
+    """Compare rows of tokens; the first that is wrong is told with its scene.
+
+    Known mistakes are recognised by all rows; short ones are filled up with -1.
+    """
+    width = max(map(len, [*rows, *expected]), default=0)
+    given = torch.tensor([row + [-1] * (width - len(row)) for row in rows])
+    for scene, found, right in zip(scenes, rows, expected, strict=True):
+        if found != right:
+            raise Failure(f"{scene}: {tell_row(found, right)}", what=what, observed=given)
+
+
+def tell_row(found: list[int], right: list[int]) -> str:
+    """Say from which token on a row is another one than it should be."""
+    if max(len(found), len(right)) <= 9:
+        return f"{right} should come, yours gives {found}."
+    both = list(zip(found, right, strict=False))
+    n = next((n for n, (one, other) in enumerate(both) if one != other), len(both))
+    begin = f"the first {n} tokens are right, then " if n else ""
+    if n < len(both):
+        return f"{begin}token {right[n]} should come, yours gives {found[n]}."
+    left = len(right) - n, len(found) - n
+    return f"{begin}{left[0] or 'no'} more should come, yours gives {left[1] or 'none'}."
 
 
 def outcomes(accept, inputs: list[tuple]) -> list[list[int]]:
@@ -142,17 +185,28 @@ def outcomes(accept, inputs: list[tuple]) -> list[list[int]]:
         for p, q, drafted, u in inputs
     ]
     rows = [as_list(found, "the result") for found in of_each(accept, given)]
-    for tokens, (_, _, drafted, _) in zip(rows, inputs, strict=True):
+    for tokens, (p, _, drafted, _) in zip(rows, inputs, strict=True):
         if not 1 <= len(tokens) <= len(drafted) + 1:
             text = f"{len(drafted)} drafted tokens give 1 to {len(drafted) + 1}"
             raise Failure(f"Too many or too few: {text}, yours are {len(tokens)}.")
+        V = p.shape[1]
+        if any(not 0 <= token < V for token in tokens):
+            text = f"With {V} tokens in the vocabulary, each should lie in 0 … {V - 1}"
+            raise Failure(f"{text}, yours are {tokens}: do the weights sum to 0?")
     return rows
 
 
 def compare_outcomes(case: Case, accept, inputs: list[tuple], what: str) -> None:
-    """Compare what comes out of several calls; short rows are filled up with -1."""
+    """Compare what comes out of several calls."""
     rows = outcomes(accept, inputs)
-    compare_tokens(case, rows, [judged(*each) for each in inputs], what)
+    scenes = [judging(*each) for each in inputs]
+    tell_rows(scenes, rows, [judged(*each) for each in inputs], what)
+
+
+def judging(p: Tensor, q: Tensor, drafted: list[int], u: list[float]) -> str:
+    """Tell a call in words."""
+    ratios = ", ".join(f"{float(p[n, x] / q[n, x]):.3g}" for n, x in enumerate(drafted))
+    return f"Drafts {drafted}, p / q = {ratios}, u = {', '.join(f'{each:.3g}' for each in u)}"
 
 
 def boxes(p: Tensor, q: Tensor, drafted: tuple) -> list[tuple[float, list[float]]]:
@@ -261,6 +315,45 @@ def certain(accept, case):
     compare_outcomes(case, accept, inputs, "tokens when p or q is 1 for one token")
 
 
+@check(accept_or_resample, see="Accept or resample")
+def borders(accept, case):
+    """rejects what the target finds impossible, and accepts only below p / q"""
+    p = torch.tensor([[0, 0.25, 0.25, 0.5], [0.25, 0.125, 0.125, 0.5]], dtype=torch.float64)
+    q = torch.tensor([[0.5, 0.5, 0, 0]], dtype=torch.float64)
+    inputs = [(p, q, [x], [u, last]) for x in (0, 1) for u in (0, 0.5, 0.4375) for last in (0, 0.9)]
+    compare_outcomes(case, accept, inputs, "tokens where u is 0 or p / q")
+
+
+@check(accept_or_resample, see="Accept or resample")
+def rounding(accept, case):
+    """draws from p where rounding leaves nothing of p - q"""
+    p = torch.tensor([[0.5, 0.25, 0.2499999], [0.1, 0.2, 0.7]], dtype=torch.float64)
+    q = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
+    inputs = [(p, q, [2], [1 - 1e-9, u]) for u in (0.2, 0.6, 0.9) * 2]
+    given = [first for first, *_ in outcomes(accept, inputs)]
+    same(case, given, [0, 1, 2] * 2, "tokens where rounding leaves nothing of p - q")
+    p[0], q[0] = torch.tensor([0.5, 0.49998, 0.00002]), torch.tensor([0.5, 0.5, 0])
+    inputs = [(p, q, [1], [0.99999, u]) for u in (0.2, 0.6, 0.9)]
+    given = [first for first, *_ in outcomes(accept, inputs)]
+    same(case, given, [2] * 3, "tokens where p - q leaves 0.00002 of one token")
+
+
+@check(accept_or_resample, see="Accept or resample")
+def refuses(accept, case):
+    """raises ValueError for too few or too many rows"""
+    p, q, drafted, u = (
+        chances(case, 4, 5),
+        chances(case, 3, 5),
+        torch.tensor([0, 1, 2]),
+        case.rand(4),
+    )
+    for wrong in ((p[:3], q, drafted, u), (p, p, drafted, u), (p, q, drafted, u[:3])):
+        case.raises(ValueError, lambda w=wrong: accept(*w), "the sizes do not fit")
+    case.raises(ValueError, lambda: accept(p, q, drafted[:2], u), "two tokens come with three rows")
+    longer = torch.cat([u, u[:1]])
+    case.raises(ValueError, lambda: accept(p, q, drafted, longer), "there is a number u too many")
+
+
 def reader(case: Case, V: int = 7, C: int = 5) -> SmallReader:
     """Draw a model that goes on where it stopped."""
     return SmallReader((case.randn(V, C), case.randn(V, C), 2 * case.randn(C, V), []))
@@ -288,18 +381,29 @@ def step_by_hand(
     temperature: float,
 ) -> list[int]:
     """Take a step without any cache."""
-    q, whole = [], list(text)
-    if draft is None:
-        whole += looked_up(text, k)
-        q = [torch.eye(target[2].shape[1])[x].double() for x in whole[len(text) :]]
-    else:
-        for n in range(k):
-            q.append(after(draft, whole, temperature)[-1])
-            whole.append(pick(q[n].tolist(), u[n]))
-    m = len(whole) - len(text)
-    p = after(target, whole, temperature)[len(text) - 1 :]
+    drafted, q = drafted_by_hand(target, draft, text, k, u, temperature)
+    p = after(target, text + drafted, temperature)[len(text) - 1 :]
     rows = torch.stack(q) if q else p[:0]
-    return judged(p, rows, whole[len(text) :], u[k : k + m + 1])
+    return judged(p, rows, drafted, u[k : k + len(drafted) + 1])
+
+
+def drafted_by_hand(
+    target: SmallReader,
+    draft: SmallReader | None,
+    text: list[int],
+    k: int,
+    u: list[float],
+    temperature: float,
+) -> tuple[list[int], list[Tensor]]:
+    """Draft without any cache: the tokens, and what each was drawn from."""
+    if draft is None:
+        drafted = looked_up(text, k)
+        return drafted, [torch.eye(target[2].shape[1])[x].double() for x in drafted]
+    q, whole = [], list(text)
+    for n in range(k):
+        q.append(after(draft, whole, temperature)[-1])
+        whole.append(pick(q[n].tolist(), u[n]))
+    return whole[len(text) :], q
 
 
 def take_steps(case: Case, one, text: list[int], ks: list[int]) -> tuple[list, list, list]:
@@ -335,22 +439,47 @@ def first_steps(speculators, questions: list[tuple]) -> list[tuple]:
     return found
 
 
-def compare_steps(case: Case, speculators, target, draft, temperature: float, ks: list) -> list:
-    """Compare steps with those by hand; give what the caches hold after each, and should hold."""
+def compare_steps(case: Case, speculators, target, draft, temperature: float, ks: list) -> tuple:
+    """Compare steps with those by hand.
+
+    Returns:
+        What the caches hold after each step, what they should hold, and each step in words.
+    """
     text = case.integers(0, 7, 4).tolist()
     one = speculators(target, draft, 80, temperature)
     rows, drawn, read = take_steps(case, one, text, ks)
-    expected, kept = [], []
+    expected, kept, scenes = [], [], []
     for k, u in zip(ks, drawn, strict=True):
         so_far = text + flat(expected)
+        guess, _ = drafted_by_hand(target, draft, so_far, k, u, temperature)
         expected.append(step_by_hand(target, draft, so_far, k, u, temperature))
         accepted = len(expected[-1]) - 1
         before = kept[-1][1] if kept else 0
         own = len(so_far) + min(accepted, k - 1) if k else before
         kept.append([len(so_far) + accepted, own])
-    what = f"new tokens of {len(ks)} steps at temperature {temperature}"
-    compare_tokens(case, rows, expected, what)
-    return [flat(read), flat(kept)]
+        scenes.append(
+            f"Step {len(scenes) + 1} at temperature {temperature}, with a text of {len(so_far)} "
+            f"tokens, drafts {guess} and accepts {accepted}"
+        )
+    tell_rows(scenes, rows, expected, f"new tokens of {len(ks)} steps at temperature {temperature}")
+    return read, kept, scenes
+
+
+def tell_lengths(read: list, kept: list, scenes: list[str], what: str) -> None:
+    """Compare how many tokens the two caches hold after each step, or each of several first ones.
+
+    Args:
+        read, kept: what they hold, and what they should hold: [target's, draft's] for each.
+        scenes: what has happened before.
+        what: by which known mistakes are recognised.
+    """
+    for scene, found, right in zip(scenes, read, kept, strict=True):
+        for owner, given, wanted in zip(("target", "draft"), found, right, strict=True):
+            if given != wanted:
+                given = number(given, f"lengths: that of the {owner}")
+                text = f"then the {owner}'s cache should hold {wanted} tokens, yours holds {given}."
+                observed = torch.tensor(flat(read))
+                raise Failure(f"{scene}: {text}", what=what, observed=observed)
 
 
 @check(Speculator, weight=3, see="One step")
@@ -386,16 +515,30 @@ def one_pass(speculators, case):
     passes = len(one.target[3])
     text = f"The target should make 8 passes for 8 steps, yours makes {passes}."
     case.that(passes == 8, f"{text} Does it read all drafts of a step at once?")
-    same(
-        case,
-        list(one.target[3]),
-        [4 + k] + [k + 1] * 7,
-        "tokens that the target reads in each pass",
-    )
-    expected = [4, 1, 1]
-    for row in rows[:-1]:
-        expected += [2 if len(row) == k + 1 else 1, 1, 1]
-    same(case, list(one.draft[3]), expected, "tokens that the draft reads in each pass")
+    before = ["of a new text of 4 tokens"]
+    before += [f"after one that accepted {len(row) - 1} of {k} drafts" for row in rows[:-1]]
+    scenes = [f"Step {n + 1}, {text}" for n, text in enumerate(before)]
+    tell_passes("target", scenes, list(one.target[3]), [[4 + k]] + [[k + 1]] * 7)
+    first = [2 if len(row) == k + 1 else 1 for row in rows[:-1]]
+    tell_passes("draft", scenes, list(one.draft[3]), [[n, 1, 1] for n in (4, *first)])
+
+
+def tell_passes(model: str, scenes: list[str], given: list[int], expected: list[list[int]]) -> None:
+    """Compare how many tokens a model reads in each pass of each step."""
+    what, at = f"tokens that the {model} reads in each pass", 0
+    for scene, right in zip(scenes, expected, strict=True):
+        found, at = given[at : at + len(right)], at + len(right)
+        if found != right:
+            text = f"the {model} should read {listing(right)}, yours reads {listing(found)}"
+            raise Failure(f"{scene}: {text}.", what=what, observed=torch.tensor(given))
+    if len(given) > at:
+        text = f"The {model} should make {at} passes in {len(scenes)} steps, yours makes"
+        raise Failure(f"{text} {len(given)}.", what=what, observed=torch.tensor(given))
+
+
+def listing(counts: list[int]) -> str:
+    """Say how many tokens are read in each of some passes."""
+    return f"{', then '.join(map(str, counts)) or 'no'} tokens"
 
 
 @check(Speculator, weight=2, see="Forget what is not the text")
@@ -405,12 +548,13 @@ def rolls_back(speculators, case):
     for length in range(2, 12):
         text, u = case.integers(0, 7, length).tolist(), case.rand(2 * k + 1)
         questions.append(((target, near(case, target), 40), text, k, u))
-    found = first_steps(speculators, questions)
+    found, scenes = first_steps(speculators, questions), []
     read = [list(case.unpack(pair, "target", "draft")) for _, pair in found]
     for (_, text, *_), (new, _) in zip(questions, found, strict=True):
         kept.append([len(text) + len(new) - 1, len(text) + min(len(new), k) - 1])
+        scenes.append(f"A first step accepts {len(new) - 1} of {k} drafts after {len(text)} tokens")
     what = "lengths of the caches of target and draft after a first step, for ten texts"
-    same(case, flat(read), flat(kept), what)
+    tell_lengths(read, kept, scenes, what)
 
 
 @check(Speculator, weight=2, see="One step")
@@ -418,8 +562,8 @@ def changing(speculators, case):
     """drafts another number of tokens in every step, none too"""
     target = reader(case)
     ks = [2, 0, 4, 1, 0, 0, 3, 5, 1]
-    read, kept = compare_steps(case, speculators, target, near(case, target), 0.7, ks)
-    same(case, read, kept, "lengths of the two caches after each of nine steps")
+    found = compare_steps(case, speculators, target, near(case, target), 0.7, ks)
+    tell_lengths(*found, "lengths of the two caches after each of nine steps")
 
 
 @check(Speculator, see="One step")
@@ -430,9 +574,23 @@ def accepted(speculators, case):
     for draft in (near(case, target), reader(case)):
         one, text = speculators(target, draft, 80), case.integers(0, 7, 4).tolist()
         rows, _, _ = take_steps(case, one, text, ks)
-        found += flat(pairs(one.history, "history"))
-        expected += flat([[k, len(row) - 1] for k, row in zip(ks, rows, strict=True)])
-    same(case, found, expected, "drafted and accepted tokens of each of six steps, for two drafts")
+        found.append(pairs(one.history, "history"))
+        expected.append([(k, len(row) - 1) for k, row in zip(ks, rows, strict=True)])
+    tell_history(found, expected, "drafted and accepted tokens of six steps, for two drafts")
+
+
+def tell_history(found: list, expected: list, what: str) -> None:
+    """Compare histories, of (drafted, accepted) for each step."""
+    observed = torch.tensor([value for rows in found for row in rows for value in row])
+    for given, right in zip(found, expected, strict=True):
+        if len(given) != len(right):
+            text = f"After {len(right)} steps the history should hold {len(right)} entries"
+            raise Failure(f"{text}, yours holds {len(given)}.", what=what, observed=observed)
+        for n, (one, other) in enumerate(zip(given, right, strict=True)):
+            if one != other:
+                text = f"Step {n + 1} drafts {other[0]} tokens, of which {other[1]} are accepted"
+                text += f": the history should note {other}, yours notes {one}."
+                raise Failure(text, what=what, observed=observed)
 
 
 @check(Speculator, see="Where there is no choice")
@@ -441,6 +599,152 @@ def best(speculators, case):
     target = reader(case)
     for draft in (near(case, target), reader(case)):
         compare_steps(case, speculators, target, draft, 0.0, [3] * 8)
+
+
+@check(Speculator, see="Forget what is not the text")
+def keeps_what_is_there(speculators, case):
+    """forgets down to a length, and not what is shorter already"""
+    one, text = speculators(reader(case), reader(case), 60), case.integers(0, 7, 6).tolist()
+    take_steps(case, one, text, [4, 4])
+    found = []
+    for length in (50, 7, 5, 6, 0):
+        one.rollback(length)
+        found += list(case.unpack(one.lengths, "target", "draft"))
+    same(case, found[2:], [7, 7, 5, 5, 5, 5, 0, 0], "lengths after rollback to 7, 5, 6 and 0")
+
+
+@check(Speculator, see="Where there is no choice")
+def nothing_drafted(speculators, case):
+    """steps without a draft model when nothing is drafted, and then gives no probabilities"""
+    compare_steps(case, speculators, reader(case), None, 0.8, [0] * 4)
+    one = speculators(reader(case), reader(case), 20)
+    drafted, q = case.unpack(one.propose(case.integers(0, 7, 5), 0, case.rand(0)), "drafted", "q")
+    same(case, as_list(drafted, "drafted"), [], "drafted tokens for k = 0")
+    case.that(q is None, f"q should be None for k = 0, yours is {describe(q)}.")
+
+
+def unguarded(value):
+    """Give what stands behind the guard of something of a student's, beside which this runs."""
+    return getattr(value, "_target", value)
+
+
+@together
+def steps_with(speculators, settings: tuple, questions: list[tuple]) -> list[tuple]:
+    """Take a step of each of several new ones, whose `propose` gives tokens without a choice."""
+    found = []
+    for text, guess, k, u in questions:
+        one = speculators(*settings)
+        unguarded(one).propose = lambda text, k, u, guess=guess: (text.new_tensor(guess), None)
+        new = as_list(one.speculative_step(torch.tensor(text), k, u), "the new tokens")
+        found.append((new, pairs(one.history, "history")))
+    return found
+
+
+@check(Speculator, see="One step")
+def fewer(speculators, case):
+    """judges and notes as many drafts as there are, where `propose` finds fewer than k"""
+    target, k, questions, expected, scenes = reader(case), 4, [], [], []
+    for m in (0, 2, 1) * 3:
+        text, guess = case.integers(0, 7, 5).tolist(), case.integers(0, 7, m)
+        u = case.rand(2 * k + 1)
+        p = after(target, text + guess.tolist(), 1.0)[4:]
+        certain = functional.one_hot(guess, 7).to(p)
+        questions.append((text, guess.tolist(), k, u))
+        expected.append(judged(p, certain, guess.tolist(), u[k:].tolist()))
+        scenes.append(
+            f"A step of k = {k} for which propose finds {guess.tolist()}, without a choice"
+        )
+    found = steps_with(speculators, (target, reader(case), 40), questions)
+    tell_rows(scenes, [new for new, _ in found], expected, "new tokens where fewer are drafted")
+    noted = [history for _, history in found]
+    pairs_wanted = [
+        [(len(guess), len(right) - 1)]
+        for (_, guess, *_), right in zip(questions, expected, strict=True)
+    ]
+    tell_history(noted, pairs_wanted, "history where fewer are drafted")
+
+
+class PlainSpeculator:
+    """Take steps without any cache, and count what caches would hold."""
+
+    def __init__(self, target, draft, capacity: int, temperature: float):
+        self.models, self.temperature = (target, draft), temperature
+        self.lengths, self.history = (0, 0), []
+
+    def speculative_step(self, text: Tensor, k: int, u: Tensor) -> Tensor:
+        """Add tokens."""
+        before = text.tolist()
+        new = step_by_hand(*self.models, before, k, u.tolist(), self.temperature)
+        kept = len(before) + len(new) - 1
+        self.lengths = kept, min(kept, len(before) + k - 1) if k else self.lengths[1]
+        self.history.append((k, len(new) - 1))
+        return torch.tensor(new)
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first tokens."""
+        self.lengths = tuple(min(length, each) for each in self.lengths)
+
+
+class Speculating:
+    """A text at temperature {0}"""
+
+    def __init__(self, speculators, temperature: float, target, draft, text: list[int]):
+        self.one = speculators(target, draft, 200, temperature)
+        self.text = text
+
+    def step(self, k: int, u: list[float]) -> list[int]:
+        """a step of {0} drafts"""
+        numbers = torch.tensor(u, dtype=torch.float64)
+        new = self.one.speculative_step(torch.tensor(self.text), k, numbers)
+        self.text = self.text + as_list(new, "the new tokens")
+        return as_list(new, "the new tokens")
+
+    def change(self, back: int, tokens: list[int]) -> None:
+        """rollback, so that the last {0} tokens of the text are replaced by {1}"""
+        keep = max(len(self.text) - back, 0)
+        self.one.rollback(keep)
+        self.text = self.text[:keep] + tokens
+
+    def look(self) -> dict[str, object]:
+        target, draft = self.one.lengths
+        noted = pairs(self.one.history, "history")
+        return {
+            "the tokens in the target's cache": number(target, "lengths"),
+            "the tokens in the draft's cache": number(draft, "lengths"),
+            "the entries of the history": len(noted),
+            "the last entry of the history": noted[-1:],
+        }
+
+
+@together
+def speculations(speculators, programs: list[Program]) -> list:
+    """Play programs with a student's class."""
+    return [played(Speculating(speculators, *settings), calls) for settings, calls in programs]
+
+
+def speculation_programs(case: Case, count: int, length: int) -> list[Program]:
+    """Draw programs of steps and changes of the text."""
+    programs: list[Program] = []
+    for n in range(count):
+        target, calls = reader(case), []
+        draft = near(case, target) if n % 2 else reader(case)
+        for _ in range(length):
+            k = int(case.integers(0, 5, 1))
+            calls.append(("step", k, case.rand(2 * k + 1).tolist()))
+            if float(case.rand(1)) < 0.3:
+                calls.append(
+                    ("change", int(case.integers(0, 6, 1)), case.integers(0, 7, 2).tolist())
+                )
+        text = case.integers(0, 7, 4).tolist()
+        programs.append((((0.0, 1.0, 0.6)[n % 3], target, draft, text), calls))
+    return programs
+
+
+@check(Speculator, weight=2, see="Forget what is not the text")
+def programs(speculators, case):
+    """stays right over many steps, also where the text is changed between them"""
+    drawn = speculation_programs(case, 4, 4)
+    follow(speculators, PlainSpeculator, speculations, Speculating, drawn)
 
 
 def looked_up(tokens: list[int], k: int, longest: int = 3) -> list[int]:
@@ -460,7 +764,11 @@ def compare_guesses(case: Case, look_up, questions: list[tuple], what: str) -> N
     rows = [numbers(found, "the guess") for found in of_each(look_up, questions)]
     text = "Not every guess should be empty, yours are. Do the last tokens find themselves?"
     case.that(any(rows), text)
-    compare_tokens(case, rows, [looked_up(*each) for each in questions], what)
+    scenes = [
+        f"After {tokens}, " + ", ".join(map("{} = {}".format, ("k", "longest"), limits))
+        for tokens, *limits in questions
+    ]
+    tell_rows(scenes, rows, [looked_up(*each) for each in questions], what)
 
 
 @check(prompt_lookup, weight=2, see="The text drafts for itself")
@@ -502,8 +810,17 @@ def into_itself(look_up, case):
 def nothing(look_up, case):
     """guesses nothing after a token that is new"""
     for text in ([], [3], [1, 2, 1, 2, 3]):
+        case.that(look_up(text, 0) == [], "The guess of 0 tokens should be empty, yours is not.")
         found = look_up(text, 3)
         case.that(found == [], f"The guess after {text} should be empty, yours is {found}.")
+
+
+@check(prompt_lookup, see="The text drafts for itself")
+def refuses(look_up, case):
+    """raises ValueError for numbers that are too small"""
+    for text in ([1, 2, 1], []):
+        case.raises(ValueError, lambda t=text: look_up(t, -1), "k is -1")
+        case.raises(ValueError, lambda t=text: look_up(t, 2, 0), "longest is 0")
 
 
 @once
@@ -547,6 +864,16 @@ def written_anew(writers, questions: list[tuple]) -> list[list[int]]:
     return [written(writers(*settings), *asked) for settings, *asked in questions]
 
 
+def told(questions: list[tuple], before: str = "") -> list[str]:
+    """Tell the texts that new writers are asked for: their settings, text, count, and k."""
+    scenes = []
+    for (_, draft, _, temperature), text, count, k, *_ in questions:
+        how = "without a draft model" if draft is None else "with a draft model"
+        how += f", k = {k}, at temperature {temperature}"
+        scenes.append(f"{before}{len(text)} tokens continued by {count}, {how}")
+    return scenes
+
+
 @check(SpeculativeWriter, weight=2, see="A whole text")
 def greedy(writers, case):
     """writes what the target writes alone at temperature 0, of exactly `count` tokens"""
@@ -557,7 +884,7 @@ def greedy(writers, case):
             text = case.integers(0, 7, 3).tolist()
             questions.append(((target, draft, 40, 0.0), text, count, k))
             expected.append(plain(target, text, count))
-    compare_tokens(case, written_anew(writers, questions), expected, "texts at temperature 0")
+    tell_rows(told(questions), written_anew(writers, questions), expected, "texts at temperature 0")
 
 
 @check(SpeculativeWriter, weight=2, see="A whole text")
@@ -570,7 +897,8 @@ def draws(writers, case):
         generator = torch.Generator().manual_seed(seed)
         questions.append(((target, draft, 40, 0.8), text, 12, 3, generator))
         expected.append(by_hand(target, draft, text, 12, 3, 0.8, seed))
-    compare_tokens(case, written_anew(writers, questions), expected, "texts at temperature 0.8")
+    rows = written_anew(writers, questions)
+    tell_rows(told(questions), rows, expected, "texts at temperature 0.8")
 
 
 @check(SpeculativeWriter, weight=2, see="A whole text")
@@ -582,7 +910,8 @@ def from_itself(writers, case):
         text, generator = case.integers(0, 4, 6).tolist(), torch.Generator().manual_seed(seed)
         questions.append(((target, None, 40, temperature), text, 14, 3, generator))
         expected.append(by_hand(target, None, text, 14, 3, temperature, seed))
-    compare_tokens(case, written_anew(writers, questions), expected, "texts without a draft model")
+    rows = written_anew(writers, questions)
+    tell_rows(told(questions), rows, expected, "texts without a draft model")
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -591,9 +920,21 @@ def no_more_than_needed(writers, case):
     target = reader(case)
     one = writers(target, target, 4 + 10, 1.0)
     text = case.integers(0, 7, 4).tolist()
-    written(one, text, 11, 4)
-    found = flat(pairs(one.history, "history"))
-    same(case, found, [4, 4, 4, 4, 0, 0], "drafted and accepted tokens of each step")
+    try:
+        written(one, text, 11, 4)
+    except Failure as failure:
+        if "ValueError" in failure.kinds:
+            failure.message = (
+                "4 tokens and 11 to come are 15, of which 14 have to be read, as its last token is "
+                f"never read: they fit into caches for 14. {failure.message}"
+            )
+        raise
+    found, right = pairs(one.history, "history"), [(4, 4), (4, 4), (0, 0)]
+    given = ", ".join(f"{m} drafts, {n} accepted" for m, n in found)
+    text = (
+        "With 11 tokens to come, k = 4 and a draft that is the target, the steps should have 4, 4 "
+    )
+    case.that(found == right, f"{text}and no drafts, all accepted; yours: {given or 'none'}.")
 
 
 @together
@@ -610,16 +951,43 @@ def again(writers, case):
     target = reader(case)
     for draft in (near(case, target), target):
         questions, expected = [], []
-        for length, k in ((5, 3), (35, 2), (20, 4)):  # the last is shorter than what was read
+        for length, k in ((5, 3), (30, 2), (55, 4)):  # each longer than what was read before it
             text = case.integers(0, 7, length).tolist()
             questions.append((text, 14, k))
             expected.append(plain(target, text, 14))
-        settings = target, draft, 60, 0.0
+        settings = target, draft, 80, 0.0
         rows, found = written_in_turn(writers, settings, questions)
-        compare_tokens(case, rows, expected, "three texts of one writer at temperature 0")
+        scenes = told([(settings, *question) for question in questions], "One writer's ")
+        scenes = [f"Text {n + 1} of three. {scene}" for n, scene in enumerate(scenes)]
+        tell_rows(scenes, rows, expected, "three texts of one writer at temperature 0")
         alone = [written_in_turn(writers, settings, [question])[1] for question in questions]
         what = "drafted and accepted tokens of all steps of the three texts"
-        same(case, flat(found), flat(flat(alone)), what)
+        tell_history([found], [[tuple(row) for rows in alone for row in rows]], what)
+
+
+@check(SpeculativeWriter, see="A whole text")
+def shorter(writers, case):
+    """writes a text that is shorter than the one before it"""
+    target = reader(case)
+    settings = target, near(case, target), 40, 0.0
+    questions = [(case.integers(0, 7, length).tolist(), 9, 3) for length in (20, 4)]
+    rows, _ = written_in_turn(writers, settings, questions)
+    scenes = told([(settings, *question) for question in questions], "One writer's ")
+    expected = [plain(target, text, count) for text, count, _ in questions]
+    tell_rows(scenes, rows, expected, "two texts of one writer, the second shorter")
+
+
+@check(SpeculativeWriter, see="The text drafts for itself")
+def nothing_found(writers, case):
+    """drafts no tokens, of the text's dtype, where nothing is found in it"""
+    one = writers(reader(case), None, 20, 1.0)
+    for dtype in (torch.int64, torch.int32):
+        text = torch.tensor([3, 1, 4], dtype=dtype)
+        drafted, q = case.unpack(one.propose(text, 3, case.rand(3)), "drafted", "q")
+        case.shape(drafted, (0,), "drafted, where nothing is found,")
+        what = f"drafted, where nothing is found, should be {dtype} as the text is"
+        case.that(drafted.dtype == dtype, f"{what}, yours is {drafted.dtype}.")
+        case.that(q is None, f"q should be None without a draft model, yours is {describe(q)}.")
 
 
 @check(SpeculativeWriter, see="A whole text")
@@ -636,10 +1004,40 @@ def refuses(writers, case):
             lambda t=empty, n=count: one.speculative_generate(t, n, 3),
             f"{len(tokens)} tokens are given, {count} to be added, and there is room for 9",
         )
-    same(case, list(one.lengths), lengths, "lengths of the caches after an error")
-    rows += [written(one, text, count, 3) for count in (0, 1)]
-    expected = [plain(target, text, count) for count in (6, 0, 1)]
-    compare_tokens(case, rows, expected, "texts of 6, 0 and 1 more tokens")
+    scene = "After a text of 10 tokens comes one that is refused"
+    what = "lengths of the caches after an error"
+    tell_lengths([list(case.unpack(one.lengths, "target", "draft"))], [lengths], [scene], what)
+    counts = (6, 0, 1)
+    rows += [written(one, text, count, 3) for count in counts[1:]]
+    expected = [plain(target, text, count) for count in counts]
+    scenes = [f"4 tokens continued by {count}" for count in counts]
+    tell_rows(scenes, rows, expected, "texts of 6, 0 and 1 more tokens")
+
+
+@check(SpeculativeWriter, see="A whole text")
+def own_randomness(writers, case):
+    """draws with torch's own generator when none is given"""
+    target, text = reader(case), case.integers(0, 7, 4).tolist()
+    draft, rows, expected = near(case, target), [], []
+    for seed in (3, 4):
+        torch.manual_seed(seed)
+        rows.append(written(writers(target, draft, 40), text, 12, 3))
+        expected.append(by_hand(target, draft, text, 12, 3, 1.0, seed))
+    scenes = [f"4 tokens continued by 12 after torch.manual_seed({seed})" for seed in (3, 4)]
+    tell_rows(scenes, rows, expected, "texts from torch's own generator")
+
+
+@check(SpeculativeWriter, see="One step")
+def what_was_found(writers, case):
+    """notes as drafted what was found in the text, not what was asked for"""
+    text, generator = torch.randperm(7, generator=case.generator), torch.Generator().manual_seed(1)
+    questions = [(text.tolist(), 14, 3, generator)]
+    (row,), history = written_in_turn(writers, (reader(case), None, 40, 1.0), questions)
+    expected, at = [], len(text)
+    for _, accepted in history:
+        expected.append(len(looked_up(row[:at], min(3, len(row) - at - 1))))
+        at += accepted + 1
+    same(case, [m for m, _ in history], expected, "drafted tokens of each step, without a draft")
 
 
 ALPHAS = [0.0, 0.2, 0.5, 0.83, 0.97]
@@ -668,6 +1066,15 @@ def always_right(expected, case):
     case.equal(
         torch.tensor(given), torch.tensor(wanted), "tokens for alpha = 1, k = 0 … 7; and k = 0"
     )
+
+
+@check(expected_tokens, see="How many tokens a step adds")
+def refuses(expected, case):
+    """raises ValueError for what is no probability, and for a negative k"""
+    for alpha, k in ((-0.01, 2), (1.01, 2), (0.5, -1), (1.0, -1), (0.0, -1)):
+        case.raises(ValueError, lambda a=alpha, n=k: expected(a, n), f"alpha is {alpha} and k {k}")
+    given = [float(expected(alpha, k)) for alpha in (0, 1) for k in (0, 1, 3)]
+    case.equal(torch.tensor(given), torch.tensor([1.0, 1, 1, 1, 2, 4]), "tokens for alpha 0 and 1")
 
 
 @once
@@ -717,6 +1124,15 @@ def at_most(choose, case):
     compare_lengths(case, choose, questions, "lengths for several `most`")
 
 
+@check(best_draft_length, see="How many tokens to draft")
+def refuses(choose, case):
+    """raises ValueError for a negative cost, and for what is no probability"""
+    for alpha, cost in ((0.5, -0.01), (1.2, 0.1), (-0.2, 0.1)):
+        case.raises(
+            ValueError, lambda a=alpha, c=cost: choose(a, c), f"alpha is {alpha}, cost {cost}"
+        )
+
+
 def partly(text: list[int], right: list[int], every: int, V: int = 29) -> list[int]:
     """A continuation of which every so many tokens are wrong."""
     tail = right[len(text) :]
@@ -735,7 +1151,17 @@ def plain_generation(engines, case):
     expected = [plain_tokens(model, prompt, 12) for prompt in prompts]
     for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
         rows = serve(engines(model, 80, S, **settings), prompts, Sampling(12))
-        compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
+        tell_served(prompts, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
+
+
+def tell_served(prompts: list, rows: list, expected: list, what: str) -> None:
+    """Compare the tokens that some prompts get, one of them told in words."""
+    many = len(prompts)
+    scenes = [
+        f"{what}: sequence {n + 1} of {many}, with a prompt of {len(prompt)}"
+        for n, prompt in enumerate(prompts)
+    ]
+    tell_rows(scenes, rows, expected, what)
 
 
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")
@@ -756,9 +1182,15 @@ def different_numbers(engines, case):
         counts.append([sum(each == one for one, _ in found) for each in begun])
     rows = run(engine, rows)
     expected = [right[len(text) :] for text, right in zip(prompts, whole, strict=True)]
-    compare_tokens(case, [rows[each] for each in begun], expected, "tokens of three sequences")
-    wanted = counts_by_hand(prompts, whole, drafts_of)
-    same(case, flat(counts), flat(wanted), "tokens of each sequence in each of six steps")
+    tell_served(prompts, [rows[each] for each in begun], expected, "tokens of three sequences")
+    wanted, what = counts_by_hand(prompts, whole, drafts_of), "tokens of each sequence in six steps"
+    for step, (found, right) in enumerate(zip(counts, wanted, strict=True)):
+        if found != right:
+            text = (
+                f"In step {step + 1} the sequences should get {right} tokens, as many drafts are "
+            )
+            text += f"right and one more, yours get {found}."
+            raise Failure(text, what=what, observed=torch.tensor(counts))
 
 
 @together
@@ -816,11 +1248,28 @@ def gives_back(engines, case):
     found, expected = [], []
     for _ in range(7):
         lengths, kept = kept_after_a_step(engine, begun)
-        found += kept
-        expected += flat([[length, math.ceil(length / 2), length] for length in lengths])
-        expected.append(40 - sum(math.ceil(length / 2) for length in lengths))
-    what = "length of the table, blocks, computed, of two; free blocks; after each of seven steps"
-    same(case, found, expected, what)
+        found.append(kept)
+        expected.append(flat([[length, math.ceil(length / 2), length] for length in lengths]))
+        expected[-1].append(40 - sum(math.ceil(length / 2) for length in lengths))
+    tell_kept(found, expected, "what is kept of two sequences after each of seven steps")
+
+
+def tell_kept(found: list[list[int]], expected: list[list[int]], what: str) -> None:
+    """Compare what is kept of sequences after each step, and the free blocks."""
+    names = ("its table should hold {} tokens", "it should have {} blocks", "computed should be {}")
+    for step, (given, right) in enumerate(zip(found, expected, strict=True)):
+        if given == right:
+            continue
+        n = [a == b for a, b in zip(given, right, strict=True)].index(False)
+        text = f"After step {step + 1}, {right[n]} blocks should be free"
+        if n < len(right) - 1:
+            each, part = divmod(n, len(names))
+            text = (
+                f"After step {step + 1}, sequence {each + 1} has {right[3 * each] + 1} tokens, all "
+            )
+            text += f"but the last of them computed: {names[part].format(right[n])}"
+        observed = torch.tensor(flat(found))
+        raise Failure(f"{text}, yours is {given[n]}.", what=what, observed=observed)
 
 
 @check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
@@ -840,8 +1289,17 @@ def cached(engines, case):
         ]
         hits.append(number(engine.scheduler.hits, "hits") - before)
         full.append(sum((len(text) - 1) // S * S for text in longer))
-    compare_tokens(case, rows, expected, "tokens that are added to what was written before")
-    same(case, hits, full, "tokens found in the cache, for blocks of 1, 2 and 3")
+    scenes = [
+        f"Blocks of {S}; prompts are served with some wrong drafts, and then once more with what "
+        f"they got: prompt {n + 1}"
+        for S in (1, 2, 3)
+        for n in range(len(prompts))
+    ]
+    tell_rows(scenes, rows, expected, "tokens that are added to what was written before")
+    for S, given, right in zip((1, 2, 3), hits, full, strict=True):
+        text = f"With blocks of {S}, {right} tokens that were written should be found in the cache"
+        observed = torch.tensor(hits)
+        case.that(given == right, f"{text}, yours finds {given}: which blocks are named?", observed)
 
 
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")
@@ -856,8 +1314,14 @@ def stops(engines, case):
         rows += serve(engine, prompts, Sampling(12, stop))
         expected += [plain_tokens(model, prompt, 12, stop) for prompt in prompts]
         free.append(free_blocks(engine))
-    compare_tokens(case, rows, expected, "tokens with four different stop tokens")
-    same(case, free, [40] * 4, "free blocks at the end")
+    scenes = [
+        f"Token {place + 1} after the first prompt is the stop token: sequence {n + 1} of 3"
+        for place in (4, 5, 6, 7)
+        for n in range(3)
+    ]
+    tell_rows(scenes, rows, expected, "tokens with four different stop tokens")
+    text = "When all sequences have ended, all 40 blocks should be free, yours has"
+    case.that(free == [40] * 4, f"{text} {min(free)} free.", torch.tensor(free))
 
 
 @once
@@ -890,7 +1354,325 @@ def samples(engines, case):
         first = number(engine.add(prompt, how), "add")
         rows += run(engine, {first: []}).values()
         expected += [sampled(model, prompt, how, guess, 3, 5 + n) for n in range(3)]
-    compare_tokens(case, rows, expected, "tokens of three samples, for three settings")
+    scenes = [
+        f"Sample {n + 1} of three of one prompt, at temperature 4{how}"
+        for how in ("", " with top_k = 3", " with top_p = 0.8")
+        for n in range(3)
+    ]
+    tell_rows(scenes, rows, expected, "tokens of three samples, for three settings")
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def errors_leave_no_trace(engines, case):
+    """is as it was when the model has raised while it judged drafts"""
+    model, prompts = small_model(case, calls=3, L=1), texts(case, 4, 7)
+    patient = small_model(case, L=1)
+    guess = wrong_drafts(prompts, known(patient, prompts, 20), 2)
+    engine = engines(model, 40, 2, k=3, propose=guess)
+    begun = [engine.add(prompt, Sampling(20)) for prompt in prompts]
+    for _ in range(3):
+        engine.step()
+    before = []
+    for attempt in range(3):
+        if attempt:
+            case.raises(RuntimeError, engine.step, "the model fails")
+        seen = state_of(engine, begun)
+        before = before or seen
+        names = [
+            f"{part} of sequence {n}" for n in (1, 2) for part in ("length of the table", "tokens")
+        ]
+        for name, given, right in zip(
+            [*names, "free blocks", "drafted"], seen, before, strict=True
+        ):
+            text = (
+                f"The model fails in a step: afterwards {name} should be {right} as before, yours"
+            )
+            case.that(given == right, f"{text} is {given}.", torch.tensor(seen))
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def limits(engines, case):
+    """fills the cache to its last slot, and refuses what never fits"""
+    model, (prompt,) = small_model(case, L=1), texts(case, 6)
+    (right,) = known(model, [prompt], 7)
+    engine = engines(model, 3, 4, 2, k=4, propose=SmallDraft([right]))
+    rows = serve(engine, [prompt], Sampling(7))
+    tell_served([prompt], rows, [right[6:]], "tokens when all 12 slots are needed")
+    case.raises(NeverFits, lambda: engine.add(prompt, Sampling(8)), "13 slots are needed")
+    counts = [number(engine.drafted, "drafted"), number(engine.accepted, "accepted")]
+    text = "Four drafts, all of them right, make drafted 4 and accepted 4, yours are"
+    case.that(counts == [4, 4], f"{text} {counts[0]} and {counts[1]}.", torch.tensor(counts))
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def stops_at_token_0(engines, case):
+    """ends a sequence with its stop token, also if that is token 0"""
+    stop = None
+    while stop is None:  # it must come first among accepted drafts, of which it is not the last
+        model, prompts = small_model(case, L=1), texts(case, 5, 3)
+        plain = plain_tokens(model, prompts[0], 5)
+        stop = next((plain[n] for n in (3, 2, 1) if plain[n] not in plain[:n]), None)
+    order = list(range(29))
+    order[0], order[stop] = stop, 0
+    exchanged = SmallServed((model[0][order], *model[1:]))
+    prompts = [[order[x] for x in text] for text in prompts]
+    engine = engines(exchanged, 40, 4, k=4, propose=SmallDraft(known(exchanged, prompts, 12)))
+    rows = serve(engine, prompts, Sampling(12, 0))
+    expected = [plain_tokens(exchanged, prompt, 12, 0) for prompt in prompts]
+    tell_served(prompts, rows, expected, "tokens with stop token 0")
+
+
+@check(SpeculativeCore, see="What rejected drafts leave behind")
+def only_the_last(engines, case):
+    """gives a block back if of all drafts only the last was rejected"""
+    model, prompts = small_model(case, L=1), texts(case, 5)
+    engine = engines(model, 40, 1, k=3, propose=wrong_drafts(prompts, known(model, prompts, 24), 4))
+    begun = number(engine.add(prompts[0], Sampling(24)), "add")
+    found, expected = [], []
+    for _ in range(6):
+        (length,), (_, blocks, _, free) = kept_after_a_step(engine, [begun])
+        found.append([length, blocks, length, free])
+        expected.append([length, length, length, 40 - length])
+    tell_kept(found, expected, "blocks of a sequence and free blocks, after each of six steps")
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def pieces(engines, case):
+    """makes one piece of a sequence's own tokens, and one of each draft"""
+    model, (prompt,) = small_model(case, L=1), texts(case, 9)
+    engine = engines(model, 40, 4)
+    one = number(engine.add(prompt, Sampling(5)), "add")
+    engine.step()
+    own = numbers(record(engine, one).tokens, "tokens")
+    _, *blocks = tables(engine, one)[0]
+    found, expected = [], []
+    for start, drafted in ((9, [3, 4]), (6, [5, 6]), (2, [])):
+        found.append([])
+        for row in engine.pieces(one, start, 10 + len(drafted), drafted):
+            tokens, first, table = case.unpack(row, "tokens", "start", "blocks")
+            first = number(first, "start")
+            found[-1].append((numbers(tokens, "tokens"), first, numbers(table, "blocks")))
+        expected.append([(own[start:], start, blocks)])
+        expected[-1] += [([x], 10 + n, blocks) for n, x in enumerate(drafted)]
+    starts = torch.tensor([start for rows in found for _, start, _ in rows])
+    for rows, right in zip(found, expected, strict=True):
+        start, stop = right[0][1], right[-1][1] + len(right[-1][0])
+        text = f"The pieces of positions {start} to {stop - 1} should be {right}"
+        case.that(rows == right, f"{text}, yours are {rows}.", starts)
+
+
+def next_number(generator) -> float:
+    """Say what a generator draws next, without letting it draw."""
+    generator = unguarded(generator)
+    if not isinstance(generator, torch.Generator):
+        raise Failure(f"There should be a torch.Generator, yours is {describe(generator)}.")
+    return float(torch.rand(1, generator=generator.clone_state()))
+
+
+@together
+def kept_one_by_one(engine, prompt: list[int], sampling: Sampling, kept: list) -> list[tuple]:
+    """Let `keep` add tokens to a new sequence, step after step, as if they had been judged.
+
+    Args:
+        kept: (drafts that were planned, tokens to keep) for each step.
+    Returns:
+        After each: what it returns, the sequence's tokens, what is computed, its table's length,
+        blocks, the free blocks, a number from its generator, and whether it runs.
+    """
+    one = number(engine.add(prompt, sampling), "add")
+    engine.step()
+    found = []
+    for seed, (drafted, tokens) in enumerate(kept):
+        engine.plan({one: drafted})
+        result = pairs(engine.keep(one, tokens, torch.Generator().manual_seed(seed)), "keep")
+        sequence = record(engine, one)
+        table = sequence.block_table
+        held = (0, 0) if table is None else (table.length, len(table.blocks))
+        drawn = next_number(sequence.generator)
+        runs = one in [*engine.scheduler.running]
+        state = numbers(sequence.tokens, "tokens"), sequence.computed, *held, free_blocks(engine)
+        found.append((result, *state, drawn, runs))
+    return found
+
+
+@check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
+def keeps(engines, case):
+    """keeps what was judged, and lets go of the rest, until a sequence has all its tokens"""
+    model, (prompt,) = small_model(case, L=1), texts(case, 6)
+    drafted = texts(case, 4, 4, 4, 3)
+    kept = [(d, [*d[:n], 5]) for d, n in zip(drafted, (0, 2, 4, 3), strict=True)]
+    count = 1 + sum(len(tokens) for _, tokens in kept)
+    found = kept_one_by_one(engines(model, 20, 2, k=4), prompt, Sampling(count), kept)
+    observed = torch.tensor([[*map(float, row[2:7]), float(row[7])] for row in found])
+    text = found[0][1][:7]
+    for step, ((d, tokens), row) in enumerate(zip(kept, found, strict=True)):
+        text = text + tokens
+        N, ends = len(text) - 1, step == len(kept) - 1
+        blocks = 0 if ends else math.ceil(N / 2)
+        drawn = next_number(torch.Generator().manual_seed(step))
+        held = 0 if ends else N
+        wanted = ([(row[0][0][0], x) for x in tokens], text, held, held, blocks, 20 - blocks, drawn)
+        names = "what keep returns", "tokens", "computed", "the table's length", "blocks held"
+        names += "free blocks", "what its generator draws next", "whether it runs"
+        scene = f"Drafts {d} are planned, {tokens} kept; the sequence has {len(text)} tokens then"
+        scene += ", all it may have" if ends else ", all but the last of them computed"
+        for name, given, right in zip(names, row, (*wanted, not ends), strict=True):
+            case.that(
+                given == right, f"{scene}: {name} should be {right}, yours {given}.", observed
+            )
+
+
+@together
+def judged_at_once(engine, prompt: list[int], how: Sampling, drafted: list, logits: list) -> list:
+    """Let `judge` decide of several drafts what a new sequence gets, without keeping it.
+
+    Returns:
+        The new tokens, and what the generator that comes with them, and the own one, draw next.
+    """
+    one = number(engine.add(prompt, how), "add")
+    found = []
+    for guess, rows in zip(drafted, logits, strict=True):
+        new, generator = Case.unpack(
+            unguarded(engine.judge(one, guess, rows)), "the new tokens", "a generator"
+        )
+        draws = next_number(generator), next_number(record(engine, one).generator)
+        found.append((numbers(new, "the new tokens"), *draws))
+    return found
+
+
+@check(SpeculativeCore, weight=2, see="Several tokens for each of many")
+def judges(engines, case):
+    """judges drafts with a sequence's settings and a copy of its generator, up to a stop token"""
+    model, (prompt,) = small_model(case, V=7, L=1), texts(case, 5, V=7)
+    drafted = [texts(case, m, V=7)[0] for m in (3, 1, 4, 2, 3)]
+    logits = [3 * case.randn(len(guess) + 1, 7) for guess in drafted]
+    for guess, rows in zip(drafted[::2], logits[::2], strict=True):
+        rows[range(len(guess)), guess] += 20  # of which the target is sure
+    for how in (Sampling(9, None, 1, 0.8, 3, seed=2), Sampling(9, drafted[0][1], 1, 1.3, seed=4)):
+        found = judged_at_once(engines(model, 20, 4, k=4), prompt, how, drafted, logits)
+        observed = [[len(new), *(new + [-1] * 5)[:5], *draws] for new, *draws in found]
+        for guess, rows, (new, drawn, own) in zip(drafted, logits, found, strict=True):
+            generator = torch.Generator().manual_seed(how.seed)
+            still = next_number(generator)
+            u = torch.rand(len(rows), generator=generator, dtype=torch.float64).tolist()
+            p = token_probabilities(rows, how.temperature, how.top_k, how.top_p)
+            right = judged(p, functional.one_hot(torch.tensor(guess), 7).to(p), guess, u)
+            if how.stop in right:
+                right = right[: right.index(how.stop) + 1]
+            settings = f"temperature {how.temperature}, top_k {how.top_k}, stop token {how.stop}"
+            scene = f"Drafts {guess} are judged with {settings}"
+            text = f"{scene}: {right} should come, yours gives {new}."
+            case.that(new == right, text, torch.tensor(observed))
+            text = f"{scene}: the generator that comes with the tokens should have drawn {len(u)} "
+            text += "numbers of float64, yours has not."
+            case.that(drawn == next_number(generator), text, torch.tensor(observed))
+            text = f"{scene}: the sequence's own generator should not have drawn, yours has."
+            case.that(own == still, text, torch.tensor(observed))
+
+
+@together
+def served_in_turn(engine, calls: list[tuple]) -> list[tuple]:
+    """Add, abort and step: after each call the tokens of each request, and what it holds.
+
+    Returns:
+        For each call: of each request its tokens, computed, the table's length and its blocks (-1
+        and none without a table), and whether it has ended; and the free blocks.
+    """
+    begun, found = [], []
+    for method, *arguments in calls:
+        if method == "add":
+            begun.append(number(engine.add(*arguments), "add"))
+        elif method == "abort":
+            engine.abort(begun[arguments[0]])
+        else:
+            engine.step()
+        rows = []
+        for each in begun:
+            sequence = record(engine, each)
+            length, blocks = -1, []
+            if sequence.block_table is not None:
+                length, *blocks = tables(engine, each)[0]
+            tokens = numbers(sequence.tokens, "tokens")
+            rows.append((tokens, sequence.computed, length, blocks, sequence.reason))
+        found.append((rows, free_blocks(engine)))
+    return found
+
+
+def follow_engine(case: Case, engines, S: int, blocks: int, count: int, **settings) -> None:
+    """Let an engine serve drawn requests; look after each call at all that it keeps of them."""
+    model, shared = small_model(case, calls=9 * count, L=1), texts(case, 5)[0]
+    prompts = [
+        shared[:n] + text
+        for n, text in zip((5, 0, 4, 5, 2), texts(case, 2, 4, 3, 1, 5), strict=True)
+    ]
+    whole = known(model, prompts, 12)
+    engine = engines(model, blocks, S, propose=wrong_drafts(prompts, whole, 3), **settings)
+    calls: list[tuple] = []
+    waiting = list(range(len(prompts)))
+    stops: list[int | None] = []
+    for _ in range(count):
+        chance = float(case.rand(1))
+        if waiting and (chance < 0.4 or not stops):
+            stop = whole[len(stops)][-3] if chance < 0.2 else None
+            calls.append(("add", prompts[waiting.pop(0)], Sampling(12, stop)))
+            stops.append(stop)
+        elif stops and chance > 0.93:
+            calls.append(("abort", int(case.integers(0, len(stops), 1))))
+        else:
+            calls.append(("step",))
+    told = f"{blocks} blocks of {S}"
+    for (method, *arguments), (rows, free) in zip(
+        calls, served_in_turn(engine, calls), strict=True
+    ):
+        about = {"add": "a request of {} tokens", "abort": "abort request {}", "step": "step"}
+        first = len(arguments[0]) if method == "add" else arguments[0] + 1 if arguments else 0
+        told += f"; {about[method].format(first)}"
+        used = {block for _, _, _, held, _ in rows for block in held}
+        for n, (tokens, computed, length, held, reason) in enumerate(rows):
+            right = whole[n]
+            if stops[n] in right[len(prompts[n]) :]:
+                right = right[: right.index(stops[n], len(prompts[n])) + 1]
+            scene = f"{told}. Then request {n + 1}"
+            wrong = f"{scene}: {tell_row(tokens, right[: len(tokens)])}"
+            case.that(tokens == right[: len(tokens)], wrong)
+            ends = reason is not None or length < 0
+            kept = 0 if ends else computed
+            blocks_of = math.ceil(kept / S)
+            text = f"{scene} should hold {blocks_of} blocks for {kept} computed tokens"
+            case.that(len(held) == blocks_of, f"{text}, yours holds {len(held)}.")
+            text = (
+                f"{scene} has {len(tokens)} tokens: computed should be less, yours is {computed}."
+            )
+            case.that(computed < len(tokens), text)
+            text = f"{scene} has all its tokens: it should have ended, yours has not."
+            case.that(reason is not None or len(tokens) < len(right), text)
+        text = f"{told}. Then {blocks - len(used)} blocks should be free, yours has {free} free."
+        case.that(free == blocks - len(used), text)
+
+
+@check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
+def calls(engines, case):
+    """has the right tokens, blocks and free blocks after each of many calls"""
+    follow_engine(case, engines, 2, 40, 14, k=3)
+    follow_engine(case, engines, 3, 9, 16, k=2, watermark=1)
+
+
+@check(SpeculativeCore, see="Several tokens for each of many")
+def one_call(engines, case):
+    """computes all sequences of a step, and all drafts, in one call of the model"""
+    model, prompts = small_model(case, L=1, calls=3), texts(case, 5, 3, 7)
+    engine = engines(model, 40, 4, k=3, propose=SmallDraft(known(small_model(case), prompts, 9)))
+    for prompt in prompts:
+        engine.add(prompt, Sampling(9))
+    try:
+        steps_of(engine, 3)
+    except Failure as failure:
+        if "called too often" in failure.message:
+            failure.message = (
+                "In each of three steps one call of the model should compute all three sequences "
+                "with their drafts, yours makes more."
+            )
+        raise
 
 
 # Quantise
@@ -1051,6 +1833,31 @@ def constant(quantise, case):
         demand_quantised(case, given, expected, f"of rows some of which are constant{what}")
 
 
+@check(quantise, see="Who shares a scale")
+def many_axes(quantise, case):
+    """shares scales along any axes of four, counted from either end"""
+    X = far_from_zero(case, 2, 3, 6, 5).transpose(1, 2)
+    questions: list[tuple] = [
+        (8, dims, f"with dims = {dims}") for dims in ((0, 2), (1, 2, 3), (1,), (3, 0), (-1, 0))
+    ]
+    for axis, group in ((-2, 3), (1, 2), (3, 5), (-1, 1)):
+        what = f"along axis {axis} in groups of {group}"
+        questions.append((8, axis, group, what))
+        questions.append((4, axis, group, True, f"{what}, symmetric,"))
+    demand_each(case, quantise, X, [*questions, (8, (2,), 3, "with dims = (2,)")])
+
+
+@check(quantise, see="Who shares a scale")
+def refuses(quantise, case):
+    """raises ValueError for bits that there are not, and for groups that cannot be cut"""
+    X = case.randn(4, 6)
+    for bits in (1, 0, 9, 16):
+        case.raises(ValueError, lambda bits=bits: quantise(X, bits, 0), f"bits is {bits}")
+    case.raises(ValueError, lambda: quantise(X, 8, 1, 4), "groups of 4 are to be cut out of 6")
+    case.raises(ValueError, lambda: quantise(X, 8, 0, 8), "groups of 8 are to be cut out of 4")
+    case.raises(ValueError, lambda: quantise(X, 8, (0, 1), 2), "groups come with two axes")
+
+
 # Dequantise
 
 
@@ -1115,6 +1922,20 @@ def refuses(dequantise, case):
     case.raises(ValueError, lambda: dequantise(Q, scale, scale), "2 scales are for 7 integers")
 
 
+@check(dequantise, see="And back")
+def other_integers(dequantise, case):
+    """takes integers of any dtype, and refuses more scales than integers"""
+    Q = case.integers(-99, 1000, 3, 5)
+    scale, zero = case.rand(3, 1) + 0.5, case.randn(3, 1)
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        given = dequantise(Q.to(dtype), scale, zero)
+        case.equal(given, Q * scale + zero, f"X̂ of {dtype}")
+    more = case.rand(6, 1)
+    case.raises(ValueError, lambda: dequantise(Q, more, more), "6 scales are for 3 integers")
+    few = case.rand(3, 2)
+    case.raises(ValueError, lambda: dequantise(Q, few, few), "2 scales are for 5 integers")
+
+
 # Pack
 
 
@@ -1165,6 +1986,18 @@ def too_large(pack, case):
         Q = case.integers(0, 16, 3, 6)
         Q[1, 4] = wrong
         case.raises(ValueError, lambda Q=Q: pack(Q), f"an integer is {wrong}")
+
+
+@check(pack_int4, see="Two to a byte")
+def kinds(pack, case):
+    """takes integers of any dtype and layout, and none at all"""
+    Q = case.integers(0, 16, 6, 5, 4).transpose(0, 2)
+    expected = hexadecimal(Q.reshape(-1, 2).tolist()).view(4, 5, 3)
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
+        demand_bytes(case, pack(Q.to(dtype)), expected, f"packed {dtype}")
+    nothing = torch.zeros(3, 0, dtype=torch.uint8)
+    demand_bytes(case, pack(nothing), nothing, "packed nothing")
+    demand_bytes(case, pack(Q[:0].to(torch.uint8)), expected[:0], "packed rows of which are none")
 
 
 @check(unpack_int4, weight=2, see="Two to a byte")
@@ -1232,6 +2065,30 @@ def kept_in(
     return K, V
 
 
+def tell_kept_values(
+    case: Case, given: tuple, keys: Tensor, values: Tensor, group: int, when: str
+) -> None:
+    """Compare keys and values; the message says where in the cache the first wrong one lies."""
+    N = keys.shape[2]
+    full = N // group * group
+    for name, one, right in (("K", given[0], keys), ("V", given[1], values)):
+        try:
+            case.equal(one, right, f"{name} {when}")
+        except Failure as failure:
+            if isinstance(one, Tensor) and one.shape == right.shape:
+                wrong = ~torch.isclose(one.double(), right.double(), 1e-5, 1e-6)
+                n = int(wrong.any(3).any(1).any(0).long().argmax())
+                place = f"among the residual, from position {full} on"
+                if n < full:
+                    place = (
+                        f"in a full group, {n // group * group} … {n // group * group + group - 1}"
+                    )
+                failure.message += (
+                    f"\nPosition {n} of {N} is the first that is wrong: it lies {place}."
+                )
+            raise
+
+
 def unlike(case: Case, B: int, G: int, T: int, D_h: int) -> tuple[Tensor, Tensor]:
     """Draw keys and values, whose channels and tokens differ in size."""
     K = (case.randn(B, G, T, D_h) + 2) * (1 + torch.arange(D_h)) * (1 + torch.arange(T)[:, None])
@@ -1269,9 +2126,8 @@ def pieces(cache, case):
         ours = cache(B, G, 13, D_h, 8, 4, torch.float64)
         parts = list(zip(K.split(lengths, dim=2), V.split(lengths, dim=2), strict=True))
         found = kept_in(case, ours, 11, (B, G, D_h), parts)
-        what = f"after pieces of {', '.join(map(str, lengths))}"
-        case.equal(found[0], expected_keys(K, 8, 4), f"K {what}")
-        case.equal(found[1], restored(V, 8, 3), f"V {what}")
+        when = f"after pieces of {', '.join(map(str, lengths))}"
+        tell_kept_values(case, found, expected_keys(K, 8, 4), restored(V, 8, 3), 4, when)
 
 
 @check(QuantisedKVCache, weight=2, see="Two to a byte")
@@ -1282,8 +2138,7 @@ def four_bits(cache, case):
     ours = cache(B, G, 9, 2 * half, 4, 3, torch.float64)
     parts = list(zip(K.split([2, 5], dim=2), V.split([2, 5], dim=2), strict=True))
     found = kept_in(case, ours, 7, (B, G, 2 * half), parts)
-    case.equal(found[0], expected_keys(K, 4, 3), "K in 4 bits")
-    case.equal(found[1], restored(V, 4, 3), "V in 4 bits")
+    tell_kept_values(case, found, expected_keys(K, 4, 3), restored(V, 4, 3), 3, "in 4 bits")
 
 
 def cut(case: Case, cache, keep: int, more: int) -> None:
@@ -1295,16 +2150,14 @@ def cut(case: Case, cache, keep: int, more: int) -> None:
     before = expected_keys(K, 8, 4), restored(V, 8, 3)
     found = kept_in(case, ours, keep, (B, G, D_h), cut=True)
     when = f"after 10 positions were cut to {keep}"
-    case.equal(found[0], before[0][:, :, :keep], f"K {when}")
-    case.equal(found[1], before[1][:, :, :keep], f"V {when}")
+    tell_kept_values(case, found, before[0][:, :, :keep], before[1][:, :, :keep], 4, when)
     keys, values = unlike(case, B, G, more, D_h)
     found = kept_in(case, ours, keep + more, (B, G, D_h), [(keys, values)])
     joined = torch.cat([before[0][:, :, :keep], keys], dim=2)
     quantised, full = expected_keys(joined, 8, 4), keep // 4 * 4
     quantised[:, :, :full] = before[0][:, :, :full]
-    case.equal(found[0], quantised, f"K {when}, and {more} more came")
     given = torch.cat([before[1][:, :, :keep], restored(values, 8, 3)], dim=2)
-    case.equal(found[1], given, f"V {when}, and {more} more came")
+    tell_kept_values(case, found, quantised, given, 4, f"{when}, and {more} more came")
 
 
 @check(QuantisedKVCache, weight=2, see="Cut within a group")
@@ -1360,8 +2213,105 @@ def fills(cache, case):
     ours.append(K[:, :, :5], V[:, :, :5])
     case.raises(ValueError, lambda: ours.append(K[:, :, :3], V[:, :, :3]), "3 come and 2 fit")
     found = kept_in(case, ours, 7, (B, G, D_h), [(K[:, :, 5:], V[:, :, 5:])])
-    case.equal(found[0], expected_keys(K, 8, 3), "K of a full cache")
-    case.equal(found[1], restored(V, 8, 3), "V of a full cache")
+    tell_kept_values(case, found, expected_keys(K, 8, 3), restored(V, 8, 3), 3, "of a full cache")
+
+
+class PlainQuantised:
+    """What a cache holds by the words of its docstring."""
+
+    def __init__(self, B: int, G: int, capacity: int, D_h: int, bits: int, group: int):
+        self.capacity, self.bits, self.group = capacity, bits, group
+        self.keys = self.values = torch.zeros(B, G, 0, D_h, dtype=torch.float64)
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[2]
+
+    def append(self, K: Tensor, V: Tensor) -> bool:
+        """Add positions; say whether there was room."""
+        if self.length + K.shape[2] > self.capacity:
+            return False
+        full = self.length // self.group * self.group  # groups that are full stay as they are
+        joined = torch.cat([self.keys[:, :, full:], K], dim=2)
+        new = expected_keys(joined, self.bits, self.group)
+        self.keys = torch.cat([self.keys[:, :, :full], new], dim=2)
+        self.values = torch.cat([self.values, restored(V, self.bits, 3)], dim=2)
+        return True
+
+    def truncate(self, length: int) -> bool:
+        """Forget positions; say whether there are as many as are to be kept."""
+        if not 0 <= length <= self.length:
+            return False
+        self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
+        return True
+
+
+@together
+def called_in_turn(cache, settings: tuple, calls: list[tuple]) -> list[tuple]:
+    """Call one cache; after each call, whether it raised ValueError, the length, K and V.
+
+    K and V come twice: as they were then, and as the same tensors are at the end.
+    """
+    one, found = cache(*settings), []
+    for method, *arguments in calls:
+        works = True
+        try:
+            getattr(one, method)(*arguments)
+        except Failure as failure:
+            if "ValueError" not in failure.kinds:
+                raise
+            works = False
+        read = one.read()
+        then = tuple(each.clone() if isinstance(each, Tensor) else each for each in read)
+        found.append((works, one.length, then, read))
+    return found
+
+
+def follow_cache(case: Case, cache, bits: int, group: int, count: int) -> None:
+    """Compare a cache after each of some drawn calls with what it should hold."""
+    B, G, D_h, capacity = 2, 1, 2, 4 * group + 1
+    plain, calls, works, kept = PlainQuantised(B, G, capacity, D_h, bits, group), [], [], []
+    for _ in range(count):
+        if float(case.rand(1)) < 0.35:
+            length = int(case.integers(-1, plain.length + 2, 1))
+            calls.append(("truncate", length))
+        else:
+            T = int(case.integers(0, 2 * group + 1, 1))
+            calls.append(("append", *unlike(case, B, G, T, D_h)))
+        works.append(getattr(plain, calls[-1][0])(*calls[-1][1:]))
+        kept.append((plain.keys, plain.values))
+    settings = B, G, capacity, D_h, bits, group, torch.float64
+    found = called_in_turn(cache, settings, calls)
+    told = f"{bits} bits, groups of {group}, room for {capacity}"
+    for (method, *arguments), worked, right, (did, length, then, _) in zip(
+        calls, works, kept, found, strict=True
+    ):
+        count = arguments[0].shape[2] if method == "append" else arguments[0]
+        told += f"; {method} {count}"
+        if did != worked:
+            should = "work" if worked else "raise ValueError"
+            text = (
+                f"{told}: the last call should {should}, yours {'works' if did else 'raises it'}."
+            )
+            raise Failure(text, what=f"whether {method} works", observed=torch.tensor([did]))
+        N = right[0].shape[2]
+        text = f"{told}: then length should be {N}, yours is {length!r:.20}."
+        case.that(length == N, text, torch.tensor([N]))
+        given = case.unpack(then, "K", "V")
+        tell_kept_values(case, given, *right, group, f"after these calls: {told}:")
+    for _, _, then, later in found:
+        for name, one, other in zip("KV", then, later, strict=True):
+            text = (
+                f"{name} that was read should stay as it is when more comes, yours changes: is it "
+            )
+            case.that(torch.equal(one, other), f"{text}a view of what the cache keeps?")
+
+
+@check(QuantisedKVCache, weight=2, see="Cut within a group")
+def calls(cache, case):
+    """holds what it should after each of many calls, and what was read stays as it was"""
+    for bits, group, count in ((8, 3, 6), (4, 2, 8), (8, 4, 8)):
+        follow_cache(case, cache, bits, group, count)
 
 
 @check(QuantisedKVCache, see="Keys by channel, values by token")
@@ -1377,6 +2327,102 @@ def no_gradient(cache, case):
             f"{name} should carry no gradient when it is read, yours does: every step of a text "
             "would be kept in memory.",
         )
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def by_default(cache, case):
+    """keeps 8 bits, groups of 32 and float16 unless told otherwise"""
+    K, V = unlike(case, 1, 2, 35, 6)
+    ours = cache(1, 2, 40, 6)
+    parts = (K[:, :, :33] / 40, V[:, :, :33]), (K[:, :, 33:] / 40, V[:, :, 33:])
+    found = kept_in(case, ours, 35, (1, 2, 6), parts)
+    expected = expected_keys(K / 40, 8, 32, torch.float16), restored(V, 8, 3, torch.float16)
+    for name, part, wanted in zip("KV", found, expected, strict=True):
+        case.equal(part, wanted, f"{name} by default", rtol=2e-3, atol=0.02)
+        case.that(part.dtype == torch.float16, f"{name} should be float16, yours is {part.dtype}.")
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def half(cache, case):
+    """rounds what comes to its dtype first, whatever the dtype is that it comes in"""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 9, D_h)
+    ours = cache(B, G, 9, D_h, 8, 4, torch.float32)
+    pieces = (K[:, :, :6], V[:, :, :6]), (K[:, :, 6:].half(), V[:, :, 6:].half())
+    joined = [torch.cat([a.double(), b.double()], dim=2) for a, b in zip(*pieces, strict=True)]
+    found = kept_in(case, ours, 9, (B, G, D_h), pieces)
+    case.equal(found[0], expected_keys(joined[0], 8, 4, torch.float32), "K", rtol=1e-4, atol=1e-5)
+    case.equal(found[1], restored(joined[1], 8, 3, torch.float32), "V", rtol=1e-4, atol=1e-5)
+    case.that(found[0].dtype == torch.float32, f"K should be float32, yours is {found[0].dtype}.")
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def shapes(cache, case):
+    """raises ValueError for keys or values of another shape, with nothing changed"""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 4, D_h)
+    ours = cache(B, G, 16, D_h, 8, 3, torch.float64)
+    ours.append(K, V)
+    wrong = {
+        "one text comes instead of all": (K[:1], V[:1]),
+        "one head comes instead of all": (K[:, :1], V[:, :1]),
+        "the heads have another size": (K[..., :1], V[..., :1]),
+        "there are fewer values than keys": (K, V[:, :, :1]),
+        "there are fewer texts of values than of keys": (K, V[:1]),
+        "there are fewer texts of keys than of values": (K[:1], V),
+        "positions come before heads": (K.transpose(1, 2), V.transpose(1, 2)),
+    }
+    for when, (keys, values) in wrong.items():
+        case.raises(ValueError, lambda k=keys, v=values: ours.append(k, v), when)
+        found = kept_in(case, ours, 4, (B, G, D_h))
+        case.equal(found[0], expected_keys(K, 8, 3), f"K when {when}")
+        case.equal(found[1], restored(V, 8, 3), f"V when {when}")
+
+
+@check(QuantisedKVCache, see="Cut within a group")
+def limits(cache, case):
+    """keeps everything or nothing when told to, and raises ValueError for other lengths"""
+    B, G, D_h = 2, 3, 5
+    K, V = unlike(case, B, G, 8, D_h)
+    ours = cache(B, G, 8, D_h, 8, 3, torch.float64)
+    case.raises(ValueError, lambda: ours.truncate(1), "1 of 0 positions is to be kept")
+    ours.append(K, V)
+    for length in (9, -1):
+        case.raises(ValueError, lambda n=length: ours.truncate(n), f"{length} of 8 are to be kept")
+    for length in (8, 6, 3):
+        found = kept_in(case, ours, length, (B, G, D_h), cut=True)
+        case.equal(found[0], expected_keys(K, 8, 3)[:, :, :length], f"K cut to {length}")
+        case.equal(found[1], restored(V, 8, 3)[:, :, :length], f"V cut to {length}")
+    kept_in(case, ours, 0, (B, G, D_h), cut=True)
+    found = kept_in(case, ours, 8, (B, G, D_h), [(V, K)])
+    case.equal(found[0], expected_keys(V, 8, 3), "K of a second text")
+
+
+@check(QuantisedKVCache, see="Keys by channel, values by token")
+def nothing_yet(cache, case):
+    """is empty at first, stays empty when nothing comes, and shares nothing with another cache"""
+    B, G, D_h = 2, 3, 5
+    ours, other = (cache(B, G, 6, D_h, 8, 3, torch.float64) for _ in range(2))
+    kept_in(case, ours, 0, (B, G, D_h))
+    kept_in(case, ours, 0, (B, G, D_h), [unlike(case, B, G, 0, D_h)])
+    K, V = unlike(case, B, G, 4, D_h)
+    ours.append(K, V)
+    other.append(2 * K, 2 * V)
+    found = kept_in(case, ours, 4, (B, G, D_h))
+    case.equal(found[0], expected_keys(K, 8, 3), "K of the first of two caches")
+    case.equal(found[1], restored(V, 8, 3), "V of the first of two caches")
+
+
+@check(QuantisedKVCache, see="Two to a byte")
+def refuses(cache, case):
+    """raises ValueError for bits other than 8 and 4, and for an odd D_h with 4"""
+    for bits in (2, 3, 5, 6, 16):
+        case.raises(ValueError, lambda bits=bits: cache(1, 2, 8, 8, bits), f"bits is {bits}")
+    case.raises(ValueError, lambda: cache(1, 2, 8, 7, 4), "bits is 4 and D_h is 7")
+    K, V = unlike(case, 1, 2, 5, 7)
+    ours = cache(1, 2, 8, 7, 8, 3, torch.float64)
+    found = kept_in(case, ours, 5, (1, 2, 7), [(K, V)])
+    case.equal(found[1], restored(V, 8, 3), "V of 7 features")
 
 
 # Paged cache
@@ -1502,6 +2548,45 @@ def copies(cache, case):
     case.equal(values, read_back(X - 1, 8), "V of the other layer")
 
 
+@check(QuantisedPagedCache, see="Quantised blocks")
+def refuses(cache, case):
+    """raises ValueError for bits other than 8 and 4, and for an odd D_h with 4"""
+    for bits in (2, 3, 5, 6, 16):
+        case.raises(ValueError, lambda bits=bits: cache(1, 3, 4, 2, 8, bits), f"bits is {bits}")
+    case.raises(ValueError, lambda: cache(1, 3, 4, 2, 7, 4), "bits is 4 and D_h is 7")
+
+
+@check(QuantisedPagedCache, see="Quantised blocks")
+def dtypes(cache, case):
+    """gathers in the dtype that was asked for, or in torch's default, and 8 bits by default"""
+    K, V = vectors(case, 3, 2, 6), vectors(case, 3, 2, 6)
+    for dtype in (torch.float64, torch.float32, None):
+        ours = cache(1, 2, 4, 2, 6) if dtype is None else cache(1, 2, 4, 2, 6, 8, dtype)
+        ours.write(0, torch.tensor([4, 5, 6]), K.float(), V.float())
+        found = case.unpack(ours.gather(0, [1], 3), "K", "V")
+        for name, part, X in zip("KV", found, (K, V), strict=True):
+            case.equal(part, read_back(X.float(), 8), name, rtol=1e-4, atol=1e-5)
+            wanted = torch.float32 if dtype is None else dtype
+            case.that(part.dtype == wanted, f"{name} should be {wanted}, yours is {part.dtype}.")
+
+
+@check(QuantisedPagedCache, see="Quantised blocks")
+def overwrites(cache, case):
+    """overwrites single slots, in any order, and gradients do not stay"""
+    ours = cache(1, 4, 3, 2, 4, 4, torch.float64)
+    X = vectors(case, 6, 2, 4)
+    slots = torch.tensor([10, 3, 5, 9, 4, 11])
+    ours.write(0, slots, X, -X)
+    ours.write(0, slots[[2, 0]], 3 * X[:2], X[:2].requires_grad_())
+    keys, values = case.unpack(ours.gather(0, [3, 1], 6), "K", "V")
+    order = [3, 0, 5, 1, 4, 2]
+    K, V = X.detach().clone(), -X.detach()
+    K[[2, 0]], V[[2, 0]] = 3 * X.detach()[:2], X.detach()[:2]
+    case.equal(keys, read_back(K[order], 4), "K")
+    case.equal(values, read_back(V[order], 4), "V")
+    case.that(not values.requires_grad, "V should carry no gradient, yours does.")
+
+
 # Linear
 
 
@@ -1587,6 +2672,49 @@ def buffers(linear, case):
         case.equal(state["scale"], scale, "scale")
 
 
+@check(QuantisedLinear, see="Weights in eight bits")
+def refuses(linear, case):
+    """raises ValueError when group does not divide D_in"""
+    W = case.randn(6, 4)
+    case.raises(ValueError, lambda: linear(W, None, 4), "groups of 4 are to be cut out of 6")
+
+
+@check(QuantisedLinear, see="Weights in eight bits")
+def stored(linear, case):
+    """loads what another has stored, and keeps what was given when that changes"""
+    B, D_in, D_out = case.sizes(3, low=3)
+    W, b, X = matrix(case, D_in, D_out), case.randn(D_out), case.randn(B, D_in)
+    expected = X @ rounded_matrix(W)[0] + b
+    given = b.clone()
+    ours = linear(W, given)
+    given += 1
+    learning = linear(W.clone().requires_grad_(), b.clone().requires_grad_())
+    for name, buffer in dict(learning.named_buffers()).items():
+        case.that(not buffer.requires_grad, f"{name} should need no gradient, yours does.")
+    case.equal(ours(X), expected, "Y after the given bias has changed")
+    other = linear(matrix(case, D_in, D_out), case.randn(D_out))
+    other.load_state_dict(dict(ours.state_dict()))
+    case.equal(other(X), expected, "Y of a layer that loads another's state")
+
+
+@check(QuantisedLinear, see="Weights in eight bits")
+def precision(linear, case):
+    """gives results in X's dtype, and passes the gradient of X back"""
+    B, D_in, D_out = case.sizes(3, low=3)
+    W, b = matrix(case, D_in, D_out), case.randn(D_out)
+    X, seen = case.randn(B, D_in).requires_grad_(), case.randn(B, D_out)
+    ours, rounded = linear(W, b), rounded_matrix(W)[0]
+    Y = ours(X)
+    case.trains(Y, "Y")
+    Y.backward(seen)
+    case.gradient(X, seen @ rounded.T, "X")
+    for dtype in (torch.float32, torch.float16):
+        Y = ours(X.detach().to(dtype))
+        what, near = f"Y of {dtype}", 1e-4 if dtype == torch.float32 else 0.02
+        case.equal(Y, X.detach() @ rounded + b, what, rtol=near, atol=10 * near)
+        case.that(Y.dtype == dtype, f"Y should be {dtype} as X is, yours is {Y.dtype}.")
+
+
 # Rotate
 
 
@@ -1658,6 +2786,21 @@ def refuses(rotate, case):
     X = case.randn(3, 12)
     case.raises(ValueError, lambda: rotate(X), "D is 12 and it starts at 1")
     case.raises(ValueError, lambda: rotate(X[:, :2], four()), "D is 2 and it starts at 4")
+
+
+@check(rotate, see="Where to begin")
+def dtypes(rotate, case):
+    """gives results in X's dtype, whatever the start's is, and passes gradients back"""
+    X = case.randn(3, 8)
+    for kind in (torch.int64, torch.float32, torch.float64):
+        given = rotate(X.float(), four().to(kind))
+        case.equal(given, X @ hadamard(8, four().double()) / math.sqrt(8), f"rotated X, {kind}")
+        case.that(given.dtype == torch.float32, f"It should be float32, yours is {given.dtype}.")
+    X, seen = case.randn(3, 8).requires_grad_(), case.randn(3, 8)
+    Y = rotate(X)
+    case.trains(Y, "rotated X")
+    Y.backward(seen)
+    case.gradient(X, seen @ hadamard(8).T / math.sqrt(8), "X")
 
 
 # Latent attention
@@ -1813,6 +2956,19 @@ def no_values(attention, case):
 
 
 @check(LatentAttention, see="One latent vector for all heads")
+def far_apart(attention, case):
+    """gives what may not be seen no weight, also beside scores of -1e12"""
+    ours, state = latent_layer(case, attention, 4, 5, 2)
+    state |= {"W_Q": 1e12 * state["W_Q"]}
+    ours.load_state_dict(state)
+    X = case.randn(2, 7, 12)
+    expected = from_latents(state, X)
+    what = "where scores reach from -1e12 to 1e12"
+    case.equal(ours(X), expected, f"Y {what}")
+    case.equal(ours.absorbed(X), expected, f"Y, absorbed, {what}")
+
+
+@check(LatentAttention, see="One latent vector for all heads")
 def base(attention, case):
     """turns queries and keys as slowly as base says"""
     for slowness in (7.0, 900.0):
@@ -1838,3 +2994,34 @@ def gradients(attention, case):
         for name, leaf in leaves.items():
             case.gradient(parameters[name], leaf.grad, f"{name} by {way}")
         case.learns(ours)
+
+
+@check(LatentAttention, see="What is kept")
+def half(attention, case):
+    """computes in full precision with what it reads from a cache in half precision"""
+    ours, state = latent_layer(case, attention, 4, 5, 2)
+    X = case.randn(2, 6, 12)
+    expected = from_latents(state, X)
+    for way in ("forward", "absorbed"):
+        cache = ours.new_cache(2, 6, torch.float16)
+        call = ours if way == "forward" else ours.absorbed
+        given = in_pieces(call, X, cache, [4, 1, 1])
+        for Y in given:
+            case.shape(Y, tuple(Y.shape), "Y")
+            case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
+        joined = torch.cat(given, dim=1)
+        case.equal(joined, expected, f"Y by {way}, half kept,", rtol=0.02, atol=0.02)
+
+
+@check(LatentAttention, see="What is kept")
+def rounded_once(attention, case):
+    """attends to just what a cache in half precision holds, with queries in full precision"""
+    ours, _ = latent_layer(case, attention, 4, 5, 2)
+    X, names = case.randn(2, 6, 12), ("q_C", "q_R", "c", "k_R")
+    cache = ours.new_cache(2, 6, torch.float16)
+    for piece in X.split([4, 2], dim=1):
+        q, _, c, k = case.unpack(ours.prepare(piece, cache), *names)
+        kept = cache.read().double()
+        case.equal(c, kept[..., :5], "c, half kept,")
+        case.equal(k, kept[..., 5:], "k_R, half kept,")
+        case.equal(q, case.unpack(ours.prepare(piece), *names)[0], "q_C, half kept,")

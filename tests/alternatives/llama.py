@@ -70,9 +70,9 @@ class OneByOne(nn.Module):
         rows = X.reshape(-1, X.shape[-1])
         new = []
         for x in rows.unbind():
-            x = x.to(torch.float32)
+            x = x if x.dtype == torch.float64 else x.to(torch.float32)
             new.append(x / (x.dot(x) / len(x) + self.small).sqrt())
-        return (torch.stack(new) * self.weight.float()).to(X.dtype).reshape(X.shape)
+        return (torch.stack(new) * self.weight.to(x)).to(X.dtype).reshape(X.shape)
 
 
 @alternative(swiglu)

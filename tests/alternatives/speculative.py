@@ -127,17 +127,17 @@ class OnlyTheStep(Speculator):
     """Leaves drafting to the reference, and cuts by what was rejected."""
 
     def speculative_step(self, text, k, u):
-        drafted, q = super().propose(text, k, u[:k])
-        whole = torch.cat([text, drafted])
-        p = self.read(self.target, self.target_caches, whole)[-k - 1 :]
-        q = p[:0] if q is None else q
-        new = accept_or_resample(p, q, drafted, u[k:])
-        rejected = k - (len(new) - 1)
+        drafted, q = self.propose(text, k, u[:k])
+        whole, m = torch.cat([text, drafted]), len(drafted)
+        p = self.read(self.target, self.target_caches, whole)[-m - 1 :]
+        q = torch.zeros_like(p[:m]).scatter(1, drafted[:, None], 1) if q is None else q
+        new = accept_or_resample(p, q, drafted, u[k:][: m + 1])
+        rejected = m - (len(new) - 1)
         for cache in self.target_caches:
             cache.truncate(cache.length - rejected)
-        for cache in self.draft_caches if rejected > 1 else []:
-            cache.truncate(cache.length - (rejected - 1))
-        self.history.append((k, k - rejected))
+        for cache in self.draft_caches:
+            cache.truncate(min(cache.length, self.target_caches[0].length))
+        self.history.append((m, m - rejected))
         return new
 
 
