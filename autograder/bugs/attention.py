@@ -45,6 +45,12 @@ def farthest(q, X, temperature=1.0):
     return blend(distances(q, X) / (2 * temperature), X)
 
 
+@bug(soft_lookup, "the distance is a root, squared again: its gradient is NaN where it is zero")
+def root_squared(q, X, temperature=1.0):
+    refuse(temperature)
+    return blend(-(distances(q, X).sqrt() ** 2) / (2 * temperature), X)
+
+
 @bug(soft_lookup, "the distance is not squared")
 def not_squared(q, X, temperature=1.0):
     refuse(temperature)
@@ -1075,6 +1081,14 @@ class MaskedAfter(Pieces):
 class NaNRows(Pieces):
     def weights(self, E, mask):
         return torch.softmax(E if mask is None else fill(E, mask.unsqueeze(-3), -torch.inf), -1)
+
+
+@bug(MultiHeadAttention, "the weights of a row without a key are replaced, its gradients stay NaN")
+class NaNGradients(Pieces):
+    def weights(self, E, mask):
+        if mask is None:
+            return torch.softmax(E, dim=-1)
+        return torch.softmax(fill(E, mask.unsqueeze(-3), -torch.inf), dim=-1).nan_to_num(0)
 
 
 @bug(MultiHeadAttention, "the softmax runs over the queries instead of the keys")
