@@ -85,7 +85,11 @@ def bias_first(X, gain, bias, eps=1e-5):
     return gain * (standardise(X, eps) + bias)
 
 
-@bug(layer_norm, "the deviation is a root, squared again: its gradient is NaN for equal numbers")
+@bug(
+    layer_norm,
+    "the deviation is a root, squared again: its gradient is NaN for equal numbers",
+    told_by="yours is nan (",
+)
 def root_squared(X, gain, bias, eps=1e-5):
     centred = X - X.mean(-1, keepdim=True)
     deviation = centred.square().mean(-1, keepdim=True).sqrt()

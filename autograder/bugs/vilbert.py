@@ -678,10 +678,14 @@ def regions_over_all(words, goals, regions, p, chosen, match):
     return part + word_part(words, goals, match)
 
 
-@bug(masked_multimodal_loss, "0/0 is replaced where nothing was hidden, its gradient stays NaN")
+@bug(
+    masked_multimodal_loss,
+    "0/0 is replaced where nothing was hidden, its gradient stays NaN",
+    told_by="yours is nan (",
+)
 def replaced_late(words, goals, regions, p, chosen, match):
     hidden = chosen & match[:, None]
-    part = torch.where(hidden, divergence(regions, p), 0).sum() / hidden.sum()
+    part = (divergence(regions, p) * hidden).sum() / hidden.sum()
     return torch.where(part.isnan(), 0, part) + word_part(words, goals, match)
 
 
@@ -1110,11 +1114,15 @@ def not_low_enough(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
     return A @ (X @ V), A
 
 
-@bug(agent_aware_attention, "a row that may attend to nothing is replaced, its gradient stays NaN")
+@bug(
+    agent_aware_attention,
+    "a row that may attend to nothing is replaced, its gradient stays NaN",
+    told_by="The gradient of X should be finite",
+)
 def nan_gradients(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
     own, others = (X @ Q_self) @ (X @ K_self).mT, (X @ Q_other) @ (X @ K_other).mT
     E = torch.where(alike(X, agents), own, others) / math.sqrt(Q_self.shape[1])
-    E = E if mask is None else E.masked_fill(~mask, -torch.inf)
+    E = E if mask is None else E + torch.where(mask, 0, -torch.inf)
     A = torch.softmax(E, dim=-1).nan_to_num(0)
     return A @ (X @ V), A
 

@@ -18,6 +18,7 @@ from course_pkg.checks.vilbert import (
     fits,
     found,
     four,
+    hidden_parts,
     masked_case,
     masked_sizes,
     model_case,
