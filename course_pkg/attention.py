@@ -23,7 +23,8 @@ def soft_lookup(
         X: the table; each row is a key and a value at once.
         temperature: τ. Near 0 only the nearest row counts; the larger τ, the more even the blend.
     Returns:
-        y, the weighted average of the rows, and a, its weights; a sums to one.
+        y, the weighted average of the rows, and a, its weights; a sums to one. Gradients are
+        finite, also where the query is one of the rows.
     Raises:
         ValueError: temperature is not positive.
     """
@@ -222,6 +223,9 @@ def masked_softmax(
 
     A_ij = exp(E_ij) / Σ_k exp(E_ik) over the allowed k, and exactly 0 where j is forbidden
 
+    This holds for allowed similarities of any finite size: they may lie below -10⁹, or whatever
+    large negative number one would like to put in the place of -∞.
+
     Args:
         E: the similarities; forbidden ones may be anything, ∞ and NaN too, and are not changed.
         mask: what is allowed, of a shape that broadcasts to E's; everything when None.
@@ -313,7 +317,8 @@ class MultiHeadAttention(nn.Module):
                 and has at least two axes: the same for all heads. Everything when None.
             return_weights: whether to return A as well, the weights of every head.
         Returns:
-            Y, or (Y, A). A query that may attend to nothing has zero weights.
+            Y, or (Y, A). A query that may attend to nothing has zero weights and finite gradients.
+            What is forbidden has weight 0, whatever the size of the scores.
         """
         ### BEGIN SOLUTION
         if memory is None:

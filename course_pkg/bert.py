@@ -337,7 +337,8 @@ def pretraining_loss(
         nsp_logits: the scores of "follows" and "does not".
         nsp_targets: 0 for pairs that follow, 1 for others.
     Returns:
-        The loss in nats. Where no word was chosen in the whole batch, the first mean counts as 0.
+        The loss in nats. Where no word was chosen in the whole batch, the first mean counts as 0,
+        and has no gradient.
     """
     words = functional.cross_entropy(mlm_logits.mT, mlm_targets, reduction="sum")
     chosen = (mlm_targets != -100).sum().clamp(min=1)

@@ -41,7 +41,8 @@ def online_softmax(
         z = shrink * z + P.sum(dim=1)
         U = shrink[:, None] * U + P @ v
         m = highest
-    return U / torch.where(z == 0, 1, z)[:, None], m + torch.log(z)
+    z = torch.where(z == 0, 1, z)  # the query looks nowhere: U is 0, m is -∞, and they stay so
+    return U / z[:, None], m + torch.log(z)
 
 
 def flash_attention_forward(
@@ -60,7 +61,8 @@ def flash_attention_forward(
 
     Args:
         Q, K, V: queries, keys and values; T ≤ N if causal.
-        causal: whether a query sees only its own position and what comes before.
+        causal: whether a query sees only its own position and what comes before; the rest gets no
+            weight, whatever the size of the scores.
         rows: the most queries in a tile.
         columns: the most keys in a tile.
     Returns:

@@ -250,7 +250,7 @@ def chunked_scan(
 
     Args:
         Q, K, V: queries, keys and values.
-        log_decay: log γ ≤ 0, one number for each step and head.
+        log_decay: log γ ≤ 0, finite, one number for each step and head.
         S: S_0, not changed in place; zeros when None.
         chunk: C, steps in a chunk; the last one may have fewer.
     Returns:

@@ -22,7 +22,7 @@ def content_addressing(
         key: k, what to look for.
         beta: β ≥ 0, how sharply to look.
     Returns:
-        w, the weights of the rows.
+        w, the weights of the rows. Gradients are finite, also where a row or the key is all zero.
     """
     similarity = functional.cosine_similarity(memory, key[:, None], dim=2)  # (B, N)
     return torch.softmax(beta[:, None] * similarity, dim=1)
@@ -242,7 +242,7 @@ def dnc_usage(
         w_read: the weights of the R read heads at the previous step.
         free: f, the free gates of the read heads, in [0, 1].
     Returns:
-        u_t.
+        u_t. Gradients are finite, also where a row is freed entirely.
     """
     retained = (1 - free[:, :, None] * w_read).prod(dim=1)  # ψ (B, N)
     return (usage + w_write - usage * w_write) * retained
@@ -258,6 +258,7 @@ def dnc_allocation(usage: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
         usage: u, from 0 (free) to 1 (in use).
     Returns:
         a, the weights of the rows; they sum to 1 - Π_i u(i), which is zero when all are in use.
+        Gradients are finite, also where a row is free.
     """
     ascending, order = usage.sort(dim=1)
     before = torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)

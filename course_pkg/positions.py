@@ -107,7 +107,9 @@ def shaw_relative_attention(
             them.
         mask: what may be attended to, of a shape that broadcasts to E's; everything when None.
     Returns:
-        Y, the outputs, and A, the weights; each row of A sums to one.
+        Y, the outputs, and A, the weights; each row of A sums to one, or is all zeros when nothing
+        is allowed; gradients are finite then. What is forbidden has weight 0, whatever the size
+        of the scores.
     """
     T, D_Q = Q.shape[-2:]
     k = len(R_K) // 2
@@ -190,7 +192,8 @@ class RotaryAttention(nn.Module):
                 at least two axes: the same for all heads. Everything when None.
             return_weights: whether to return A as well, the weights of every head.
         Returns:
-            Y, or (Y, A). A query that may attend to nothing has zero weights.
+            Y, or (Y, A). A query that may attend to nothing has zero weights and finite gradients.
+            What is forbidden has weight 0, whatever the size of the scores.
         """
         ### BEGIN SOLUTION
         Q, K, V = (split_heads(X @ W, self.H) for W in (self.W_Q, self.W_K, self.W_V))

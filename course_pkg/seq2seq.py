@@ -235,7 +235,8 @@ def attend(
         h: the encoder's states.
         mask: True where a word is; every sentence has at least one.
     Returns:
-        The contexts c_t, and the weights a_t, which are zero where padding is.
+        The contexts c_t, and the weights a_t, which are zero where padding is, whatever the size
+        of the scores.
     """
     a = torch.softmax(e.masked_fill(~mask, -math.inf), dim=1)
     return torch.einsum("bn,bnc->bc", a, h), a

@@ -113,7 +113,9 @@ class WindowAttention(nn.Module):
 
         Args:
             windows: the windows of `window_partition`, T = M·M.
-            mask: for each window of a map, what may be attended to; everything when None.
+            mask: for each window of a map, what may be attended to; everything when None. The
+                rest has weight 0, whatever the size of the scores: to add -100, as the published
+                code does, is not enough.
             return_weights: whether to return A as well, the weights of every head.
         Returns:
             Y, or (Y, A).

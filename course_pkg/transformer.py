@@ -155,8 +155,9 @@ class DecoderLayer(nn.Module):
         Args:
             Y: the vectors of the target; they are not changed in place.
             memory: the encoder's output, which is used as it is.
-            mask: which positions of the target each one may attend to, usually the causal mask.
-            memory_mask: which words of the source.
+            mask: which positions of the target each one may attend to, usually the causal mask, of
+                a shape that broadcasts to (B, M, M).
+            memory_mask: which words of the source, of a shape that broadcasts to (B, M, N).
         Returns:
             The new vectors of the target.
         """

@@ -254,7 +254,7 @@ def masked_multimodal_loss(
         chosen: which regions were hidden.
         match: which captions describe their picture; the other pairs do not count.
     Returns:
-        The loss in nats. A mean over nothing counts as 0.
+        The loss in nats. A mean over nothing counts as 0, and has no gradient.
     """
     word_targets = torch.where(match[:, None], word_targets, -100)
     words = functional.cross_entropy(word_logits.mT, word_targets, reduction="sum")
@@ -322,7 +322,8 @@ def path_selection_loss(
     Args:
         scores: how well each path fits its instruction; they may be large.
         right: the number of the right path.
-        paths: which candidates are there, where instructions have fewer than K; all when None.
+        paths: which candidates are there, where instructions have fewer than K; all when None. The
+            others take no part, whatever the size of the scores.
     Returns:
         The loss in nats.
     Raises:
@@ -353,14 +354,17 @@ def agent_aware_attention(
 
     Args:
         X: the vectors of all agents at all times, in any order.
-        agents: the number of each vector's agent; only which numbers are equal matters.
+        agents: the number of each vector's agent, with the same axes before the last as X has
+            before its last two; only which numbers are equal matters.
         W_Q_self, W_K_self: how a vector asks, and is found, within its agent.
         W_Q_other, W_K_other: the same between agents.
         W_V: the values, the same for both.
-        mask: what may be attended to, boolean; everything when None.
+        mask: what may be attended to, boolean, of a shape that broadcasts to E's; everything when
+            None.
     Returns:
         Y and the weights A. A row of A sums to one over the agent's own vectors and the others'
-        together.
+        together, or is all zeros when nothing is allowed; gradients are finite then. What is
+        forbidden gets exactly 0, whatever the size of the scores.
     Raises:
         ValueError: there is not one agent's number for each vector.
     """

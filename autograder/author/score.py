@@ -144,11 +144,8 @@ def _in_full(report: Report) -> str:
 
 
 def _score_checks(exercise: Exercise, row: Row) -> None:
-    kinds = {check.hidden for check in CHECKS[exercise].values()}
-    if False not in kinds:
+    if all(check.hidden for check in CHECKS[exercise].values()):
         row.problems.append(f"no check that students run: course_pkg/checks/{exercise.module}.py")
-    if True not in kinds:
-        row.problems.append(f"no hidden check: autograder/hidden/{exercise.module}.py")
     untitled = [check.name for check in CHECKS[exercise].values() if not check.title]
     row.problems += [f"the check {name} has no docstring that says what holds" for name in untitled]
 
@@ -175,11 +172,22 @@ def _score_bugs(exercise: Exercise, row: Row) -> None:
                 f"bug {bug.name} is not named, or wrongly; if it is new or a check has changed,"
                 f" build its assignment first\n{report.text}"
             )
+        if not report.passed and (places := _only_in_grading(report)):
+            row.problems.append(f"bug {bug.name} passes at home, and fails only {places}")
         if any(len(line) > WIDTH for line in report.text.splitlines()):
             row.problems.append(f"bug {bug.name} gets a line wider than {WIDTH}\n{report.text}")
     if row.bugs < BUGS_NEEDED:
         place = f"autograder/bugs/{exercise.module}.py"
         row.problems.append(f"{row.bugs} known mistakes: write {BUGS_NEEDED} in {place}")
+
+
+def _only_in_grading(report: Report) -> str:
+    """Name the hidden checks that fail where all visible ones pass: no student could know."""
+    failed = [outcome.check for outcome in report.outcomes if outcome.failure is not None]
+    if not all(check.hidden for check in failed):
+        return ""
+    names = " and ".join(check.name for check in failed)
+    return f"{names}: what an exercise promises is checked in course_pkg/checks"
 
 
 def _score_mutants(exercise: Exercise, row: Row, patience: float) -> None:

@@ -45,6 +45,16 @@ def farthest(q, X, temperature=1.0):
     return blend(distances(q, X) / (2 * temperature), X)
 
 
+@bug(
+    soft_lookup,
+    "the distance is a root, squared again: its gradient is NaN where it is zero",
+    told_by="yours is nan (",
+)
+def root_squared(q, X, temperature=1.0):
+    refuse(temperature)
+    return blend(-(distances(q, X).sqrt() ** 2) / (2 * temperature), X)
+
+
 @bug(soft_lookup, "the distance is not squared")
 def not_squared(q, X, temperature=1.0):
     refuse(temperature)
@@ -1075,6 +1085,19 @@ class MaskedAfter(Pieces):
 class NaNRows(Pieces):
     def weights(self, E, mask):
         return torch.softmax(E if mask is None else fill(E, mask.unsqueeze(-3), -torch.inf), -1)
+
+
+@bug(
+    MultiHeadAttention,
+    "the weights of a row without a key are replaced, its gradients stay NaN",
+    told_by="The gradient of X should be finite",
+)
+class NaNGradients(Pieces):
+    def weights(self, E, mask):
+        if mask is None:
+            return torch.softmax(E, dim=-1)
+        added = torch.where(mask.unsqueeze(-3), 0, -torch.inf)
+        return torch.softmax(E + added, dim=-1).nan_to_num(0)
 
 
 @bug(MultiHeadAttention, "the softmax runs over the queries instead of the keys")

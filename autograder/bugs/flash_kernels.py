@@ -47,7 +47,7 @@ changed(
     online_softmax,
     "never_divided",
     "U is returned without dividing it by z",
-    ("return U / torch.where(z == 0, 1, z)[:, None],", "return U,"),
+    ("return U / z[:, None],", "return U,"),
 )
 changed(
     online_softmax,
@@ -455,8 +455,8 @@ EXCUSES = {
         "for e, v in zip(E, V, strict=True): → for e, v in zip(E, V, strict=False):": (
             "there is a v for each e"
         ),
-        "return (U / torch.where(z == 0, 1, z)[:, None], m + torch.log(z)) → "
-        "return (U / torch.where(z == 0, 2, z)[:, None], m + torch.log(z))": "0 / 2 is 0 too",
+        "z = torch.where(z == 0, 1, z) → z = torch.where(z == 0, 2, z)": "0 / 2 is 0 too, and "
+        "-∞ + log 2 is -∞",
     },
     flash_attention_forward: {
         "m, z, U = (q.new_full(q.shape[:3], -math.inf), q.new_zeros(q.shape[:3]), "

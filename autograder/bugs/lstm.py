@@ -789,6 +789,18 @@ def no_error(b, u, T_max):
     return chrono(b, forget, -forget)
 
 
+@bug(
+    LSTM,
+    "the initial state is drawn at random",
+    told_by="Two calls with the same input differ: outputs of the second call",
+)
+class RandomState(LSTM):
+    def forward(self, X, state=None, lengths=None):
+        if state is None:
+            state = torch.randn(2, len(X), self.H).to(X).unbind()
+        return super().forward(X, state, lengths)
+
+
 @bug(LSTM, "outputs end with the longest sequence, although X goes on")
 class EndsWithTheLongest(LSTM):
     def forward(self, X, state=None, lengths=None):

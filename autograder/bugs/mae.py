@@ -811,7 +811,11 @@ def standard_fit(features, labels, new, classes, penalty=0.01, **changes):
     return fit(X, labels, X_new, classes, penalty, **changes)
 
 
-@bug(linear_probe, "the features are left as they are")
+# Whether the mean is subtracted makes no difference: b makes up for it.
+UNDIVIDED = "the features are not divided by their standard deviations"
+
+
+@bug(linear_probe, UNDIVIDED)
 def no_units(features, labels, new, classes, penalty=0.01):
     return fit(features, labels, new, classes, penalty).softmax(dim=1)
 
@@ -841,7 +845,7 @@ def new_left(features, labels, new, classes, penalty=0.01):
     return fit(X, labels, new, classes, penalty).softmax(dim=1)
 
 
-@bug(linear_probe, "the features are centred but not divided")
+@bug(linear_probe, UNDIVIDED)
 def only_centred(features, labels, new, classes, penalty=0.01):
     mean = features.mean(dim=0)
     return fit(features - mean, labels, new - mean, classes, penalty).softmax(dim=1)

@@ -227,6 +227,13 @@ def empty_row(memory, key, beta):
     return torch.softmax(beta[:, None] * product / lengths, dim=1)
 
 
+@bug(content_addressing, "lengths are roots of sums, whose gradient is NaN where a sum is zero")
+def roots(memory, key, beta):
+    lengths = memory.square().sum(dim=2).sqrt() * key.square().sum(dim=1).sqrt()[:, None]
+    similarity = (memory @ key[:, :, None])[:, :, 0] / lengths.clamp(min=1e-8)
+    return torch.softmax(beta[:, None] * similarity, dim=1)
+
+
 @bug(content_addressing, "lengths below 0.01 count as 0.01, so that short rows look unlike any key")
 def short_rows(memory, key, beta):
     rows, key = (functional.normalize(part, dim=-1, eps=1e-2) for part in (memory, key))
@@ -768,6 +775,12 @@ def usage_ignored(usage, w_write, w_read, free):
     return dnc_usage(0 * usage, w_write, w_read, free)
 
 
+@bug(dnc_usage, "ψ is exp of a sum of logarithms, whose gradient is NaN where a row is freed")
+def by_logarithms(usage, w_write, w_read, free):
+    retained = torch.log(1 - free[:, :, None] * w_read).sum(dim=1).exp()
+    return (usage + w_write - usage * w_write) * retained
+
+
 @bug(dnc_usage, "usage is updated in place")
 def in_place(usage, w_write, w_read, free):
     with torch.no_grad():
@@ -800,6 +813,16 @@ def gathered(usage):
 def most_used_first(usage):
     weights, order = sorted_weights(usage, descending=True)
     return torch.zeros_like(usage).scatter(1, order, weights)
+
+
+@bug(
+    dnc_allocation,
+    "the product is exp of a sum of logarithms, whose gradient is NaN where a row is free",
+)
+def by_logarithms(usage):
+    ascending, order = usage.sort(dim=1)
+    before = functional.pad(ascending.log().cumsum(dim=1)[:, :-1], (1, 0)).exp()
+    return torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)
 
 
 @bug(dnc_allocation, "a row's own usage is also in the product", classic=True)

@@ -318,14 +318,31 @@ class Zeros(LearnedPositions):
         self.P.data.zero_()
 
 
-def shaw(Q, K, V, R_K, R_V, mask=None, *, r=None, scale=None, both=True):
+def low(E, mask):
+    """Set forbidden scores to -1e4, and the rows without a key to zero."""
+    if mask is None:
+        return torch.softmax(E, dim=-1)
+    return torch.softmax(E.masked_fill(~mask, -1e4), -1).masked_fill(~mask.any(-1)[..., None], 0)
+
+
+def replaced_late(E, mask):
+    """Replace 0/0 in the rows without a key."""
+    E = E if mask is None else E + torch.where(mask, 0, -torch.inf)
+    return torch.softmax(E, dim=-1).nan_to_num(0)
+
+
+LOW = "forbidden scores are set to -1e4, which allowed ones may lie below"
+LATE = "the weights of a row without a key are replaced, its gradients stay NaN"
+
+
+def shaw(Q, K, V, R_K, R_V, mask=None, *, r=None, scale=None, both=True, softmax=masked_softmax):
     """Shaw's attention with what the bugs below change."""
     T, D_Q = Q.shape[-2:]
     k = len(R_K) // 2
     t = torch.arange(T)
     r = (t - t[:, None]).clamp(-k, k) + k if r is None else r(t, k)
     E = Q @ K.mT + torch.einsum("...id,ijd->...ij", Q, R_K[r])
-    A = masked_softmax(E / (math.sqrt(D_Q) if scale is None else scale), mask)
+    A = softmax(E / (math.sqrt(D_Q) if scale is None else scale), mask)
     Y = A @ V
     return (Y + torch.einsum("...ij,ijd->...id", A, R_V[r]) if both else Y), A
 
@@ -419,6 +436,16 @@ def keys_with_table(Q, K, V, R_K, R_V, mask=None):
 @bug(shaw_relative_attention, "the mask is ignored")
 def mask_ignored(Q, K, V, R_K, R_V, mask=None):
     return shaw(Q, K, V, R_K, R_V)
+
+
+@bug(shaw_relative_attention, LOW)
+def not_low_enough(Q, K, V, R_K, R_V, mask=None):
+    return shaw(Q, K, V, R_K, R_V, mask, softmax=low)
+
+
+@bug(shaw_relative_attention, LATE)
+def nan_gradients(Q, K, V, R_K, R_V, mask=None):
+    return shaw(Q, K, V, R_K, R_V, mask, softmax=replaced_late)
 
 
 @bug(
@@ -578,7 +605,7 @@ class Rotary(RotaryAttention):
         Q, K, V = (self.split(X @ W) for W in (self.W_Q, self.W_K, self.W_V))
         Q, K, V = self.turn(Q, K, V)
         E = Q @ K.mT / self.scale(Q)
-        A = masked_softmax(E, self.mask(mask))
+        A = self.softmax(E, self.mask(mask))
         Y = self.join(A @ V)
         return (Y, A) if return_weights else Y
 
@@ -597,8 +624,30 @@ class Rotary(RotaryAttention):
     def mask(self, mask):
         return None if mask is None else mask.unsqueeze(-3)
 
+    def softmax(self, E, mask):
+        return masked_softmax(E, mask)
+
     def join(self, Y):
         return merge_heads(Y) @ self.W_O
+
+
+@bug(RotaryAttention, LOW)
+class NotLowEnough(Rotary):
+    def softmax(self, E, mask):
+        return low(E, mask)
+
+
+@bug(RotaryAttention, LATE, told_by="The gradient of X should be finite")
+class NaNGradients(Rotary):
+    def softmax(self, E, mask):
+        return replaced_late(E, mask)
+
+
+@bug(RotaryAttention, "a position that may attend to nothing gets equal weights, not zeros")
+class EvenRows(Rotary):
+    def softmax(self, E, mask):
+        E = E if mask is None else E.masked_fill(~mask, torch.finfo(E.dtype).min)
+        return torch.softmax(E, dim=-1)
 
 
 UNTURNED = "nothing is turned, or everything by the same angle, whatever its position"

@@ -166,6 +166,15 @@ def from_ones(X, W, b, h_0=None):
 last_states = {}
 
 
+@bug(
+    rnn_forward,
+    "the initial state is drawn at random",
+    told_by="Two calls with the same input differ: outputs of the second call",
+)
+def random_state(X, W, b, h_0=None):
+    return rnn_forward(X, W, b, torch.randn(len(X), len(b)).to(X) if h_0 is None else h_0)
+
+
 @bug(rnn_forward, "the state of the last call is where the next one starts")
 def state_kept(X, W, b, h_0=None):
     if h_0 is None:

@@ -678,6 +678,17 @@ def regions_over_all(words, goals, regions, p, chosen, match):
     return part + word_part(words, goals, match)
 
 
+@bug(
+    masked_multimodal_loss,
+    "0/0 is replaced where nothing was hidden, its gradient stays NaN",
+    told_by="yours is nan (",
+)
+def replaced_late(words, goals, regions, p, chosen, match):
+    hidden = chosen & match[:, None]
+    part = (divergence(regions, p) * hidden).sum() / hidden.sum()
+    return torch.where(part.isnan(), 0, part) + word_part(words, goals, match)
+
+
 @bug(masked_multimodal_loss, "the divergence is averaged over the classes, not summed")
 def class_mean(words, goals, regions, p, chosen, match):
     part = region_part(divergence(regions, p) / p.shape[-1], chosen, match)
@@ -1091,6 +1102,28 @@ def over_queries(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
     own, others = both_scores(X, Q_self, K_self, Q_other, K_other)
     E = torch.where(alike(X, agents), own, others)
     A = masked_softmax(E.mT, None if mask is None else mask.mT).mT
+    return A @ (X @ V), A
+
+
+@bug(agent_aware_attention, "forbidden scores are set to -1e4, which allowed ones may lie below")
+def not_low_enough(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    own, others = (X @ Q_self) @ (X @ K_self).mT, (X @ Q_other) @ (X @ K_other).mT
+    E = torch.where(alike(X, agents), own, others) / math.sqrt(Q_self.shape[1])
+    mask = E.new_ones(E.shape[-2:]).bool() if mask is None else mask
+    A = torch.softmax(E.masked_fill(~mask, -1e4), dim=-1).masked_fill(~mask.any(-1)[..., None], 0)
+    return A @ (X @ V), A
+
+
+@bug(
+    agent_aware_attention,
+    "a row that may attend to nothing is replaced, its gradient stays NaN",
+    told_by="The gradient of X should be finite",
+)
+def nan_gradients(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    own, others = (X @ Q_self) @ (X @ K_self).mT, (X @ Q_other) @ (X @ K_other).mT
+    E = torch.where(alike(X, agents), own, others) / math.sqrt(Q_self.shape[1])
+    E = E if mask is None else E + torch.where(mask, 0, -torch.inf)
+    A = torch.softmax(E, dim=-1).nan_to_num(0)
     return A @ (X @ V), A
 
 

@@ -1,35 +1,30 @@
-"""Hidden checks of memory: gradients, limiting cases, symmetries, numbers that overflow."""
+"""Hidden checks of memory: gradients, limiting cases, symmetries, equal sizes."""
 
 import math
-from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checks.memory import (
     LINKS,
     LOSSES,
-    bank,
     bank_inputs,
     codes,
-    compare,
     drawer,
     drawn,
+    flow,
     focus,
     glimpse_inputs,
     link_inputs,
     linked,
-    machine,
     on_one_row,
     shifted,
     usage_inputs,
+    used,
     write_inputs,
 )
 from course_pkg.memory import (
     DRAW,
-    NTM,
     circular_shift,
     content_addressing,
     dnc_allocation,
@@ -43,31 +38,8 @@ from course_pkg.memory import (
     interpolate,
     ntm_read,
     ntm_write,
-    reparameterise,
     sharpen,
 )
-
-
-def flow(case: Case, call: Callable, oracle: Callable, inputs: list[Tensor], names: str) -> None:
-    """Compare the gradients of a student's function with those of sums written another way."""
-    inputs = [tensor.requires_grad_() for tensor in inputs]
-    expected = oracle(*inputs)
-    seen = case.randn(*expected.shape)
-    gradients = torch.autograd.grad(expected, inputs, seen)
-    result = call(*inputs)
-    case.shape(result, tuple(expected.shape), "the result")
-    case.trains(result, "result")
-    result.backward(seen.to(result))
-    for name, tensor, gradient in zip(names.split(), inputs, gradients, strict=True):
-        case.gradient(tensor, gradient, name)
-
-
-@check(ntm_read, see="Reading is attention")
-def gradients(read, case):
-    """passes the row's share back to the memory, and the row itself to the weight"""
-    B, N, M = case.sizes(3)
-    inputs = [case.randn(B, N, M), focus(case, B, N)]
-    flow(case, read, lambda memory, w: (memory * w[:, :, None]).sum(dim=1), inputs, "memory w")
 
 
 @check(ntm_read, see="Reading is attention")
@@ -77,18 +49,6 @@ def square(read, case):
     memory, rows = case.randn(B, N, N), case.integers(0, N, B)
     expected = torch.stack([memory[n, int(row)] for n, row in enumerate(rows)])
     case.equal(read(memory, on_one_row(rows, N)), expected, "r")
-
-
-@check(ntm_write, see="Erase, then add")
-def gradients(write, case):
-    """passes gradients to the memory, the weights, and what is erased and added"""
-    B, N, M = case.sizes(3)
-
-    def oracle(memory, w, erase, add):
-        erased = torch.einsum("bnm,bn,bm->bnm", memory, w, erase)
-        return memory - erased + torch.einsum("bn,bm->bnm", w, add)
-
-    flow(case, write, oracle, write_inputs(case, B, N, M), "memory w erase add")
 
 
 @check(ntm_write, see="Erase, then add")
@@ -137,36 +97,6 @@ def very_sharp(find, case):
     case.equal(w, on_one_row(rows, N), "w")
 
 
-@check(content_addressing, see="Find a row by its content")
-def nothing_to_find(find, case):
-    """weighs all rows equally when the key is zero"""
-    B, N, M = case.sizes(3, low=3)
-    w = find(case.randn(B, N, M), torch.zeros(B, M, dtype=torch.float64), 1 + case.rand(B))
-    case.equal(w, torch.full((B, N), 1 / N), "w")
-
-
-@check(content_addressing, see="Find a row by its content")
-def almost_empty(find, case):
-    """finds the same rows when all of them are 1000 times shorter"""
-    B, N, M = case.sizes(3, low=3)
-    memory, key, beta = case.randn(B, N, M), case.randn(B, M), 1 + case.rand(B)
-    short, whole = find(memory / 1000, key, beta), find(memory, key, beta)
-    case.shape(short, (B, N), "w of shorter rows")
-    case.equal(short, whole, "w of shorter rows", rtol=1e-3)
-
-
-@check(interpolate, see="By content or by place")
-def gradients(mix, case):
-    """passes gradients to both weights and to the gate"""
-    B, N = case.sizes(2)
-    inputs = [focus(case, B, N), focus(case, B, N), case.rand(B)]
-
-    def oracle(w_content, w_before, g):
-        return w_before + torch.einsum("b,bn->bn", g, w_content - w_before)
-
-    flow(case, mix, oracle, inputs, "w_content w_before g")
-
-
 @check(interpolate, see="By content or by place")
 def square(mix, case):
     """gives each sequence its own gate when B = N"""
@@ -183,14 +113,6 @@ def gradients(shift, case):
 
 
 @check(circular_shift, see="Move on by a row")
-def five_shifts(shift, case):
-    """moves by up to two rows when S = 5"""
-    B, N = case.sizes(2, low=6)
-    w, s = focus(case, B, N), focus(case, B, 5)
-    case.equal(shift(w, s), shifted(w, s), "w")
-
-
-@check(circular_shift, see="Move on by a row")
 def one_shift(shift, case):
     """multiplies by s when the only shift is that by 0"""
     B, N = case.sizes(2, low=4)
@@ -198,14 +120,6 @@ def one_shift(shift, case):
     case.equal(
         shift(w, s), torch.stack([row * share for row, share in zip(w, s, strict=True)]), "w"
     )
-
-
-@check(circular_shift, see="Move on by a row")
-def refuses_two(shift, case):
-    """raises ValueError when there are two shifts"""
-    B, N = case.sizes(2, low=4)
-    w, s = focus(case, B, N), focus(case, B, 2)
-    case.raises(ValueError, lambda: shift(w, s), "there are two shifts")
 
 
 @check(sharpen, see="Against the blur")
@@ -219,49 +133,11 @@ def gradients(sharp, case):
     flow(case, sharp, oracle, [focus(case, B, N), 1 + 2 * case.rand(B)], "w gamma")
 
 
-@check(sharpen, see="Against the blur")
-def shares_the_largest(sharp, case):
-    """shares the weight between two equally large ones when γ is very large"""
-    w = torch.tensor([[0.1, 0.35, 0.2, 0.35], [0.5, 0.1, 0.4, 0.0]], dtype=torch.float64)
-    expected = torch.tensor([[0, 0.5, 0, 0.5], [1, 0, 0, 0]], dtype=torch.float64)
-    case.equal(sharp(w, torch.tensor([3e3, 4e3], dtype=torch.float64)), expected, "w")
-
-
-@check(NTM, see="One step of the machine")
-def starts_afresh(student, case):
-    """gives the same when called twice"""
-    D, D_Y, H, N, M = case.sizes(5)
-    B, T = 2, 3
-    ours, _ = machine(case, student, D, D_Y, H, N, M)
-    X = case.randn(B, T, D)
-    first = case.unpack(ours(X), "outputs", "state")
-    compare(case, ours(X), first, "outputs of the second call")
-
-
-@check(NTM, see="One step of the machine")
-def alone(student, case):
-    """gives each sequence the same output in a batch and on its own"""
-    T, D, D_Y, H, N, M = case.sizes(6)
-    ours, _ = machine(case, student, D, D_Y, H, N, M)
-    X = case.randn(3, T, D)
-    outputs, _ = case.unpack(ours(X), "outputs", "state")
-    case.shape(outputs, (3, T, D_Y), "outputs")
-    single, _ = case.unpack(ours(X[1:2]), "outputs", "state")
-    case.equal(single, outputs[1:2], "outputs of a single sequence")
-
-
 @check(dnc_usage, see="What is in use")
 def gradients(update, case):
     """passes gradients to everything that it depends on"""
     B, R, N = case.sizes(3)
-
-    def oracle(usage, w_write, w_read, free):
-        kept = 1 - (1 - usage) * (1 - w_write)
-        for head in range(R):
-            kept = kept - torch.einsum("bn,bn,b->bn", kept, w_read[:, head], free[:, head])
-        return kept
-
-    flow(case, update, oracle, usage_inputs(case, B, R, N), "usage w_write w_read free")
+    flow(case, update, used, usage_inputs(case, B, R, N), "usage w_write w_read free")
 
 
 @check(dnc_usage, see="What is in use")
@@ -283,19 +159,6 @@ def rests(update, case):
 
 
 @check(dnc_allocation, see="The row used least")
-def gradients(allocate, case):
-    """passes gradients to the usage of every row"""
-    B, N = case.sizes(2, low=4)
-
-    def oracle(usage):
-        others = usage[:, None].expand(B, N, N)  # at [n, i, j] the usage of row j
-        less = others < usage[:, :, None]
-        return (1 - usage) * torch.where(less, others, 1).prod(dim=2)
-
-    flow(case, allocate, oracle, [case.rand(B, N)], "usage")
-
-
-@check(dnc_allocation, see="The row used least")
 def follows_the_rows(allocate, case):
     """moves with the rows when they change places"""
     B, N = case.sizes(2, low=5)
@@ -314,27 +177,6 @@ def total(allocate, case):
     a = allocate(usage)
     case.shape(a, (B, N), "a")
     case.equal(a.sum(dim=1), 1 - usage[:, 0] ** N, "sum of a")
-
-
-@check(dnc_links, see="In what order")
-def gradients(update, case):
-    """passes gradients of both results to everything that they depend on"""
-    B, N = case.sizes(2, low=3)
-    others = 1 - torch.eye(N, dtype=torch.float64)
-
-    def oracle(links, precedence, w):
-        cut = torch.einsum("bi,bij->bij", w, links) + torch.einsum("bj,bij->bij", w, links)
-        links = (links - cut + torch.einsum("bi,bj->bij", w, precedence)) * others
-        left = precedence - torch.einsum("bi,bj->bj", w, precedence)
-        return torch.cat([links, (left + w)[:, None]], dim=1)
-
-    def call(links, precedence, w):
-        links, precedence = case.unpack(update(links, precedence, w), *LINKS)
-        case.shape(links, (B, N, N), "links")
-        case.shape(precedence, (B, N), "precedence")
-        return torch.cat([links, precedence[:, None]], dim=1)
-
-    flow(case, call, oracle, link_inputs(case, B, N), "links precedence w_write")
 
 
 @check(dnc_links, weight=2, see="In what order")
@@ -379,25 +221,6 @@ def square(update, case):
 
 
 @check(dnc_follow, see="There and back")
-def gradients(follow, case):
-    """passes gradients of both results to the links and to the weights"""
-    B, R, N = case.sizes(3)
-    links, _, _ = link_inputs(case, B, N)
-
-    def oracle(links, w):
-        after = (links[:, None] * w[:, :, None]).sum(dim=3)
-        return torch.stack([after, (links[:, None] * w[:, :, :, None]).sum(dim=2)])
-
-    def call(links, w):
-        forward, backward = case.unpack(follow(links, w), "forward", "backward")
-        case.shape(forward, (B, R, N), "forward")
-        case.shape(backward, (B, R, N), "backward")
-        return torch.stack([forward, backward])
-
-    flow(case, call, oracle, [links, torch.softmax(case.randn(B, R, N), dim=2)], "links w_read")
-
-
-@check(dnc_follow, see="There and back")
 def square(follow, case):
     """keeps heads and rows apart when R = N"""
     B, N = case.sizes(2, low=3)
@@ -426,35 +249,6 @@ def gradients(make, case):
     flow(case, call, oracle, bank_inputs(case, B, size), "centre stride sigma")
 
 
-@check(gaussian_filterbank, see="A row of Gaussian filters")
-def one_filter(make, case):
-    """puts a single filter at the centre, whatever the stride"""
-    B, size = case.sizes(2, low=4)
-    centre, stride, sigma = bank_inputs(case, B, size)
-    case.equal(make(centre, stride, sigma, 1, size), bank(centre, stride, sigma, 1, size), "F")
-
-
-@check(gaussian_filterbank, see="A row of Gaussian filters")
-def nearest_pixel(make, case):
-    """picks the pixel at the border when a narrow filter lies outside"""
-    centre = torch.tensor([-80.0, 90.0], dtype=torch.float64)
-    narrow = torch.full((2,), 0.4, dtype=torch.float64)
-    F = make(centre, torch.full((2,), 2.0, dtype=torch.float64), narrow, 2, 6)
-    expected = on_one_row(torch.tensor([[0, 0], [5, 5]]), 6)
-    case.equal(F, expected, "F")
-
-
-@check(draw_read, see="Take a glimpse")
-def gradients(look, case):
-    """passes gradients to the image, to both filters and to γ"""
-    B, N, Y, X = case.sizes(4)
-
-    def oracle(image, F_Y, F_X, gamma):
-        return torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
-
-    flow(case, look, oracle, glimpse_inputs(case, B, N, Y, X), "image F_Y F_X gamma")
-
-
 @check(draw_read, see="Take a glimpse")
 def square(look, case):
     """uses the vertical filters on rows, even for square images with N = Y = X, at any γ"""
@@ -468,18 +262,6 @@ def square(look, case):
 
 
 @check(draw_write, see="Paint where you look")
-def gradients(paint, case):
-    """passes gradients to the patch, to both filters and to γ"""
-    B, N, Y, X = case.sizes(4)
-    _, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
-
-    def oracle(patch, F_Y, F_X, gamma):
-        return torch.einsum("b,biy,bij,bjx->byx", 1 / gamma, F_Y, patch, F_X)
-
-    flow(case, paint, oracle, [case.randn(B, N, N), F_Y, F_X, gamma], "patch F_Y F_X gamma")
-
-
-@check(draw_write, see="Paint where you look")
 def square(paint, case):
     """uses the vertical filters on rows, even for square images with N = Y = X, at any γ"""
     B, N = case.sizes(2, low=3)
@@ -488,29 +270,6 @@ def square(paint, case):
     patch = case.randn(B, N, N)
     expected = torch.stack([F_Y[n].T @ patch[n] @ F_X[n] / gamma[n] for n in range(B)])
     case.equal(paint(patch, F_Y, F_X, gamma), expected, "canvas")
-
-
-@check(reparameterise, see="Pictures from noise")
-def gradients(sample, case):
-    """passes gradients to μ, to log σ and to the noise"""
-    B, T, D_Z = case.sizes(3)
-
-    def oracle(mu, log_sigma, noise):
-        return mu + torch.einsum("btd,btd->btd", log_sigma.exp(), noise)
-
-    inputs = [case.randn(B, T, D_Z), case.randn(B, T, D_Z), case.randn(B, T, D_Z)]
-    flow(case, sample, oracle, inputs, "mu log_sigma noise")
-
-
-@check(reparameterise, see="Pictures from noise")
-def one_vector(sample, case):
-    """works for numbers of any shape"""
-    (D_Z,) = case.sizes(1)
-    mu, log_sigma, noise = case.randn(D_Z), 5 * case.randn(D_Z), case.randn(D_Z)
-    z = torch.distributions.Normal(mu, log_sigma.exp()).icdf(
-        torch.distributions.Normal(0, 1).cdf(noise)
-    )
-    case.equal(sample(mu, log_sigma, noise), z, "z")
 
 
 @check(draw_kl, see="What a code costs")
@@ -578,31 +337,3 @@ def same_pictures(student, case):
     last = torch.stack([drawn(weights, mu + log_sigma.exp() * row, N, A)[-1] for row in noise])
     expected = torch.nn.functional.binary_cross_entropy(last.sigmoid(), x, reduction="none")
     case.equal(reconstruction, expected.sum(dim=(1, 2)), "reconstruction")
-
-
-@check(DRAW, see="A machine that draws")
-def alone(student, case):
-    """gives each picture the same losses in a batch and on its own, twice"""
-    T, D_Z, H = case.sizes(3)
-    A, N = 5, 2
-    ours, _ = drawer(case, student, A, N, D_Z, H)
-    x, noise = case.rand(3, A, A).round(), case.randn(3, T, D_Z)
-    whole = case.unpack(ours(x, noise), *LOSSES)
-    for rows in (slice(1, 2), slice(0, 3)):
-        given = case.unpack(ours(x[rows], noise[rows]), *LOSSES)
-        for part, other, name in zip(given, whole, LOSSES, strict=True):
-            case.shape(other, (3,), name)
-            case.equal(part, other[rows], f"{name} of pictures {rows.start} to {rows.stop - 1}")
-
-
-@check(DRAW, see="A machine that draws")
-def sure_and_wrong(student, case):
-    """pays 200 nats for a black pixel where the canvas is 200, and less for a grey one"""
-    A, N = 5, 2
-    ours, weights = drawer(case, student, A, N, 2, 3)
-    weights = {name: 0 * tensor for name, tensor in weights.items()}
-    weights["blank"] = torch.tensor(200.0, dtype=torch.float64)
-    ours.load_state_dict(weights)
-    x = case.rand(4, A, A) ** 2
-    reconstruction, _ = case.unpack(ours(x, case.randn(4, 1, 2)), *LOSSES)
-    case.equal(reconstruction, 200 * (1 - x).sum(dim=(1, 2)), "reconstruction by a canvas of 200")

@@ -1,12 +1,9 @@
-"""Hidden checks of positions: gradients, single positions, masks, errors."""
+"""Hidden checks of positions: gradients, many positions and one."""
 
 import torch
-from torch.nn import functional
 
 from course_pkg.checking.registry import check
 from course_pkg.checks.positions import (
-    attended,
-    learned_pair,
     rotary_oracle,
     rotary_pair,
     rotated,
@@ -14,13 +11,11 @@ from course_pkg.checks.positions import (
     shaw_loop,
 )
 from course_pkg.positions import (
-    LearnedPositions,
     RotaryAttention,
     interpolate_positions,
     linear_positions,
     rope_rotate,
     shaw_relative_attention,
-    sinusoidal_positions,
 )
 
 
@@ -31,26 +26,6 @@ def many(linear, case):
     expected = torch.arange(300.0)[:, None].repeat(1, D)
     case.equal(linear(300, D), expected, "P")
     case.equal(linear(300, D, True), expected / 299, "P, normalised,")
-
-
-@check(sinusoidal_positions, see="Clocks that run at different speeds")
-def odd(sinusoidal, case):
-    """raises ValueError when D is odd"""
-    T, half = case.sizes(2, low=3)
-    case.raises(ValueError, lambda: sinusoidal(T, 2 * half + 1), "D is odd")
-
-
-@check(LearnedPositions, see="Learn a table")
-def gradients(learned, case):
-    """passes gradients to the rows that are used, and only to them"""
-    B, T, D = case.sizes(3, low=3)
-    module, P = learned_pair(case, learned, T + 2, D)
-    grad_Y = case.randn(B, T, D)
-    Y = module(torch.zeros(B, T, D, dtype=P.dtype))
-    case.trains(Y, "Y")
-    Y.backward(grad_Y)
-    expected = torch.cat([grad_Y.sum(dim=0), torch.zeros(2, D)])
-    case.gradient(dict(module.named_parameters())["P"], expected, "P")
 
 
 @check(shaw_relative_attention, see="Keys that say how far away they are")
@@ -73,29 +48,6 @@ def gradients(attend, case):
         case.gradient(tensor, gradient, name)
 
 
-@check(shaw_relative_attention, see="Keys that say how far away they are")
-def short_and_narrow(attend, case):
-    """handles a single position, a table of one row, and input without a batch"""
-    D_Q, D_V, T = case.sizes(3)
-    for k, length in ((3, 1), (0, T)):
-        inputs = shaw_inputs(case, 1, 1, length, D_Q, D_V, k)
-        inputs = [inputs[0][0, 0], inputs[1][0, 0], inputs[2][0, 0], *inputs[3:]]
-        attended(case, attend(*inputs), shaw_loop(*inputs))
-
-
-@check(shaw_relative_attention, see="Keys that say how far away they are")
-def nothing_allowed(attend, case):
-    """gives zeros where a position may attend to nothing"""
-    k, B, H, T, D_Q, D_V = case.sizes(6)
-    inputs = shaw_inputs(case, B, H, T, D_Q, D_V, k)
-    mask = (torch.arange(T) > 0)[:, None].expand(T, T)  # nothing for the first position
-    Y, A = case.unpack(attend(*inputs, mask), "Y", "A")
-    expected_Y, expected_A = shaw_loop(*inputs)
-    expected_Y[..., 0, :], expected_A[..., 0, :] = 0, 0
-    case.equal(A, expected_A, "A")
-    case.equal(Y, expected_Y, "Y")
-
-
 @check(rope_rotate, see="Turn the queries and the keys")
 def gradients(rotate, case):
     """turns gradients back"""
@@ -107,14 +59,6 @@ def gradients(rotate, case):
     case.trains(turned, "turned X")
     turned.backward(seen.to(turned.dtype))
     case.gradient(X, expected, "X")
-
-
-@check(rope_rotate, see="Turn the queries and the keys")
-def odd(rotate, case):
-    """raises ValueError when D_h is odd"""
-    T, half = case.sizes(2, low=3)
-    X = case.randn(T, 2 * half + 1)
-    case.raises(ValueError, lambda: rotate(X), "D_h is odd")
 
 
 @check(RotaryAttention, see="Attention that turns")
@@ -142,27 +86,3 @@ def one_position(interpolate, case):
     T, D = case.sizes(2, low=3)
     P = case.randn(1, D)
     case.equal(interpolate(P, (T,)), P.expand(T, D), "P")
-
-
-@check(interpolate_positions, see="Stretch a table")
-def gradients(interpolate, case):
-    """passes gradients to the table"""
-    T, D = case.sizes(2, low=3)
-    P, seen = case.randn(T, D).requires_grad_(), case.randn(2 * T, D)
-    torchs = functional.interpolate(P.T[None], size=2 * T, mode="linear")[0].T
-    (expected,) = torch.autograd.grad(torchs, P, seen)
-    stretched = interpolate(P, (2 * T,))
-    case.shape(stretched, (2 * T, D), "P")
-    case.trains(stretched, "the result")
-    stretched.backward(seen)
-    case.gradient(P, expected, "P")
-
-
-@check(interpolate_positions, see="Stretch a table")
-def refuses(interpolate, case):
-    """raises ValueError when size does not fit the table's axes"""
-    T, D = case.sizes(2, low=3)
-    P = case.randn(T, D)
-    case.raises(ValueError, lambda: interpolate(P, (T, D)), "a line gets two sizes")
-    grid = case.randn(T, T, D)
-    case.raises(ValueError, lambda: interpolate(grid, (T,)), "a grid gets one size")

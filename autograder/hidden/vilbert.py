@@ -1,21 +1,16 @@
-"""Hidden checks of vilbert: gradients, what padding holds, single words and regions, edges."""
-
-import math
+"""Hidden checks of vilbert: gradients, single words, regions and residues, edges."""
 
 import torch
-from torch.nn import functional as F
 
 from course_pkg.checking.registry import check
 from course_pkg.checks.vilbert import (
     STREAMS,
     agents_case,
     asked,
-    asked_by_agent,
     block_case,
     both_kinds,
     by_agent,
     choice_case,
-    chosen,
     co_attended,
     demand_attended,
     demand_streams,
@@ -28,7 +23,6 @@ from course_pkg.checks.vilbert import (
     masked_sizes,
     model_case,
     path_case,
-    real_ones,
     row_by_row,
     row_case,
     score_case,
@@ -40,7 +34,6 @@ from course_pkg.checks.vilbert import (
     triangles,
     understood,
     visual_case,
-    with_img,
 )
 from course_pkg.vilbert import (
     CoAttentionBlock,
@@ -56,37 +49,6 @@ from course_pkg.vilbert import (
     path_selection_loss,
     retrieve,
 )
-
-
-@check(VisualEmbeddings, see="One vector for the whole picture")
-def filling(embeddings, case):
-    """gives [IMG] and real regions the same vectors whatever the others hold"""
-    B, R, F_, D = case.sizes(4, low=3)
-    ours, _, features, boxes = visual_case(case, embeddings, B, R, F_, D)
-    regions = real_ones(case.lengths(B, R), R)
-    shown = with_img(regions)
-    runs = []
-    for value in (0.0, 50.0, math.nan):
-        runs.append(ours(torch.where(regions[:, :, None], features, value), boxes, regions))
-        case.shape(runs[-1], (B, R + 1, D), "v")
-    for run, filling in zip(runs[1:], ("50", "NaN"), strict=True):
-        case.equal(run[shown], runs[0][shown], f"v with {filling} in regions that are not real")
-
-
-@check(VisualEmbeddings, see="What is where in a picture")
-def one_region(embeddings, case):
-    """accepts pictures of one region, whichever regions are not real"""
-    B, F_, D = case.sizes(3, low=3)
-    ours, state, features, boxes = visual_case(case, embeddings, B, 1, F_, D)
-    alone = torch.ones(B, 1, dtype=torch.bool)
-    case.equal(ours(features, boxes, alone), seen(state, features, boxes, alone), "v of one region")
-    ours, state, features, boxes = visual_case(case, embeddings, B, 3, F_, D)
-    regions = torch.tensor([False, True, True]).repeat(B, 1)
-    given = ours(features, boxes, regions)
-    case.shape(given, (B, 4, D), "v")
-    case.equal(
-        given[:, 0], seen(state, features, boxes, regions)[:, 0], "v of [IMG] without region 0"
-    )
 
 
 @check(VisualEmbeddings, see="What is where in a picture")
@@ -126,30 +88,6 @@ def gradients(block, case):
     for name, X, gradient in zip(STREAMS, (t, v), wanted, strict=True):
         case.gradient(X, gradient, name)
     case.learns(ours)
-
-
-@check(CoAttentionBlock, see="Each asks, the other answers")
-def one_mask(block, case):
-    """accepts a mask for one stream alone"""
-    ours, state, H, t, v, words, regions = block_case(case, block, low=3)
-    for kind, mask in {"words": words, "regions": regions}.items():
-        given = four(case, ours(t, v, **{kind: mask}), t, v, H)
-        expected = co_attended(state, H, t, v, **{kind: mask})
-        for n, name in ((0, "t"), (1, "v")):
-            case.equal(given[n], expected[n], f"{name} with the mask of {kind} alone")
-
-
-@check(ViLBERT, see="Two streams that meet")
-def filling(model, case):
-    """gives the same whatever the padding of words and regions holds"""
-    ours, _, _, batch = model_case(case, model)
-    tokens, words, features, boxes, regions = batch
-    runs = []
-    for word, value in ((0, 0.0), (2, 30.0)):
-        other = torch.where(words, tokens, word), words
-        picture = torch.where(regions[:, :, None], features, value), boxes, regions
-        runs.append(ours(*other, *picture))
-    demand_streams(case, runs[1], runs[0], batch, " with other padding")
 
 
 @check(ViLBERT, see="Two streams that meet")
@@ -199,66 +137,12 @@ def one_kind(loss, case):
 
 
 @check(masked_multimodal_loss, see="Hide words and regions")
-def nothing_at_all(loss, case):
-    """is zero when no pair matches"""
-    given = masked_case(case, *masked_sizes(case))
-    given[5] = torch.zeros_like(given[5])
-    case.equal(loss(*given), 0.0, "loss when no pair matches")
-
-
-@check(masked_multimodal_loss, see="Hide words and regions")
-def regions_alone(loss, case):
-    """is the regions' loss alone when no word was hidden"""
-    given = masked_case(case, *masked_sizes(case))
-    given[1] = torch.full_like(given[1], -100)
-    case.equal(loss(*given), hidden_parts(*given), "loss without hidden words")
-
-
-@check(masked_multimodal_loss, see="Hide words and regions")
-def one_of_each(loss, case):
-    """counts one hidden word and one hidden region as much as many"""
-    given = masked_case(case, *masked_sizes(case))
-    given[1] = torch.full_like(given[1], -100)
-    given[1][1, 2], given[4] = 3, torch.zeros_like(given[4])
-    given[4][2, 0] = True
-    case.equal(loss(*given), hidden_parts(*given), "loss of one word and one region")
-    given[0], given[2] = 900 * given[0], 900 * given[2]
-    case.equal(loss(*given), hidden_parts(*given), "loss of large logits")
-
-
-@check(masked_multimodal_loss, see="Hide words and regions")
 def perfect(loss, case):
     """is zero when the model says exactly what the detector says"""
     given = masked_case(case, *masked_sizes(case))
     given[1] = torch.full_like(given[1], -100)
     given[2] = given[3].log() + 3
     case.equal(loss(*given), 0.0, "loss of regions with q = p")
-
-
-@check(masked_multimodal_loss, see="Hide words and regions")
-def gradients(loss, case):
-    """sends right, finite gradients to both logits, even with zeros in the targets"""
-    given = masked_case(case, *masked_sizes(case))
-    given[3] = F.one_hot(given[3].argmax(dim=-1), given[3].shape[-1]).double()
-    given[5] = torch.arange(len(given[5])) % 2 == 0
-    wanted = [given[n].clone().requires_grad_() for n in (0, 2)]
-    hidden_parts(wanted[0], given[1], wanted[1], *given[3:]).backward()
-    given[0].requires_grad_(), given[2].requires_grad_()
-    value = loss(*given)
-    case.shape(value, (), "loss")
-    case.trains(value, "loss")
-    value.backward()
-    case.gradient(given[0], wanted[0].grad, "word_logits")
-    case.gradient(given[2], wanted[1].grad, "region_logits")
-
-
-@check(retrieve, see="Find the picture")
-def edges(recall, case):
-    """is 1 for k = N, and raises ValueError for all that are smaller than 1 or larger than N"""
-    scores = table(case, 7)
-    case.equal(recall(scores, 7), 1.0, "recall@7 of 7")
-    case.raises(ValueError, lambda: recall(scores, -1), "k is -1")
-    case.raises(ValueError, lambda: recall(scores, 14), "k is 14 and there are 7 pictures")
 
 
 @check(retrieve, see="Find the picture")
@@ -287,28 +171,6 @@ def one_region(lay_out, case):
 
 
 @check(path_selection_loss, see="Score, and choose")
-def far_out(loss, case):
-    """stays finite where scores are large"""
-    scores = torch.tensor([[900.0, -800.0, 0.0], [-900.0, 100.0, 700.0]], dtype=torch.float64)
-    right, paths = torch.tensor([1, 2]), torch.tensor([[True, True, True], [True, False, True]])
-    case.equal(loss(scores, right), 850.0, "loss of large scores")
-    case.equal(loss(scores, right, paths), 850.0, "loss of large scores and fewer paths")
-
-
-@check(path_selection_loss, see="Score, and choose")
-def gradients(loss, case):
-    """sends the right gradients to the scores, and none to paths that are not there"""
-    scores, right, paths = choice_case(case, *case.sizes(2, low=4))
-    wanted = scores.clone().requires_grad_()
-    chosen(wanted, right, paths).backward()
-    value = loss(scores.requires_grad_(), right, paths)
-    case.shape(value, (), "loss")
-    case.trains(value, "loss")
-    value.backward()
-    case.gradient(scores, wanted.grad, "scores")
-
-
-@check(path_selection_loss, see="Score, and choose")
 def alone(loss, case):
     """is zero where the right path is the only one"""
     scores, right, paths = choice_case(case, *case.sizes(2, low=4))
@@ -316,27 +178,12 @@ def alone(loss, case):
     case.equal(loss(scores, right, paths), 0.0, "loss of one path")
 
 
-@check(path_selection_loss, see="Score, and choose")
-def far_below(loss, case):
-    """is the same when all scores are 65 536 lower, and candidates are missing"""
-    scores, right, paths = choice_case(case, *case.sizes(2, low=5))
-    scores = (16 * scores).round() / 16  # exact in float32, and 65 536 lower too
-    expected = chosen(scores, right, paths)
-    case.equal(loss(scores - 65536, right, paths), expected, "loss of scores far below 0")
-    level = torch.full_like(scores, -(2.0**32))
-    case.equal(loss(level, right, paths), chosen(level, right, paths), "loss of scores of -2³²")
-
-
-@check(agent_aware_attention, see="Whose past is it")
-def agents_of_each(attend, case):
-    """accepts other agents in each sequence"""
-    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
-    every = torch.stack([agents.roll(n) for n in range(len(X))])
-    parts = [asked_by_agent(x, own, weights) for x, own in zip(X, every, strict=True)]
-    expected = tuple(torch.stack(part) for part in zip(*parts, strict=True))
-    demand_attended(case, attend(X, every, *weights), expected, " of other agents")
-    renamed = 1000 * every - 7  # only which are equal matters
-    demand_attended(case, attend(X, renamed, *weights), expected, " of agents with other numbers")
+@check(masked_multimodal_loss, see="Hide words and regions")
+def regions_alone(loss, case):
+    """is the regions' loss alone when no word was hidden"""
+    given = masked_case(case, *masked_sizes(case))
+    given[1] = torch.full_like(given[1], -100)
+    case.equal(loss(*given), hidden_parts(*given), "loss without hidden words")
 
 
 @check(agent_aware_attention, see="Whose past is it")
@@ -345,20 +192,10 @@ def alone(attend, case):
     X, agents, weights = agents_case(case, *case.sizes(5, low=3))
     for numbers, note in (
         (torch.zeros_like(agents), " of one agent"),
-        (torch.arange(len(agents)), " of as many agents as vectors"),
+        (torch.arange(agents.shape[1]).expand_as(agents), " of as many agents as vectors"),
     ):
         expected = by_agent(X, numbers, weights)
         demand_attended(case, attend(X, numbers, *weights), expected, note)
-
-
-@check(agent_aware_attention, see="Whose past is it")
-def nothing_allowed(attend, case):
-    """gives zeros where the mask allows nothing"""
-    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
-    mask = case.rand(X.shape[1], X.shape[1]) < 0.6
-    mask[1] = False
-    expected = by_agent(X, agents, weights, mask)
-    demand_attended(case, attend(X, agents, *weights, mask), expected, " with an empty row")
 
 
 @check(agent_aware_attention, see="Whose past is it")

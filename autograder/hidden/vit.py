@@ -1,14 +1,11 @@
-"""Hidden checks of vit: gradients, odd sizes, other memory layouts, published models."""
+"""Hidden checks of vit: gradients, other memory layouts, single images, published models."""
 
 import torch
-from torch import Tensor
 
 from course_pkg.checking.registry import check
 from course_pkg.checks.vit import (
     below,
     classified,
-    convolved,
-    embedding_pair,
     followed,
     image_sizes,
     layer_pair,
@@ -17,32 +14,15 @@ from course_pkg.checks.vit import (
     looks_of,
     model_pair,
     pixel_by_pixel,
-    resized,
 )
 from course_pkg.vit import (
-    PatchEmbedding,
     ViT,
     ViTLayer,
     attention_rollout,
     patchify,
-    resize_positions,
     unpatchify,
     vit_parameters,
 )
-
-
-@check(patchify, see="Cut an image into patches")
-def gradient(patch, case):
-    """sends the gradient of each number back to its pixel"""
-    B, C, P, h, w = image_sizes(case)
-    images = case.randn(B, C, h * P, w * P).requires_grad_()
-    seen = case.randn(B, h * w, P * P * C)
-    (expected,) = torch.autograd.grad(pixel_by_pixel(images, P), images, seen)
-    patches = patch(images, P)
-    case.shape(patches, (B, h * w, P * P * C), "patches")
-    case.trains(patches, "patches")
-    patches.backward(seen)
-    case.gradient(images, expected, "images")
 
 
 @check(patchify, see="Cut an image into patches")
@@ -85,50 +65,6 @@ def other_layouts(join, case):
     images = case.randn(B, C, h * P, w * P)
     patches = pixel_by_pixel(images, P).transpose(0, 1).contiguous().transpose(0, 1)
     case.equal(join(patches, P, [h * P, w * P]), images, "images")
-
-
-@check(PatchEmbedding, see="One linear map for all patches")
-def gradients(embedding, case):
-    """passes the same gradients to W and b as a convolution"""
-    B, C, P, h, w = image_sizes(case)
-    ours, weights, shift = embedding_pair(case, embedding, C, P, 7)
-    images, seen = case.randn(B, C, h * P, w * P), case.randn(B, h * w, 7)
-    weights.requires_grad_()
-    shift.requires_grad_()
-    convolved(images, weights, shift).backward(seen)
-    X = ours(images)
-    case.shape(X, (B, h * w, 7), "X")
-    case.trains(X, "X")
-    X.backward(seen)
-    parameters = dict(ours.named_parameters())
-    case.gradient(parameters["W"], weights.grad.permute(2, 3, 1, 0).flatten(0, 2), "W")
-    case.gradient(parameters["b"], shift.grad, "b")
-    case.learns(ours)
-
-
-@check(PatchEmbedding, see="The same as a convolution")
-def kernel_gradient(embedding, case):
-    """sends a gradient from the kernel back to W"""
-    _, C, P, D, _ = image_sizes(case)
-    ours, weights, _ = embedding_pair(case, embedding, C, P, D)
-    kernel, seen = ours.kernel(), case.randn(*weights.shape)
-    case.shape(kernel, tuple(weights.shape), "kernel")
-    case.trains(kernel, "the kernel")
-    kernel.backward(seen)
-    W = dict(ours.named_parameters())["W"]
-    case.gradient(W, seen.permute(2, 3, 1, 0).flatten(0, 2), "W")
-
-
-@check(PatchEmbedding, see="One linear map for all patches")
-def several_sizes(embedding, case):
-    """embeds images of any size with the same weights"""
-    B, C, P, h, w = image_sizes(case)
-    ours, weights, shift = embedding_pair(case, embedding, C, P, 9)
-    for grid in ((h, w), (w, h), (1, 1)):
-        images = case.randn(B, C, grid[0] * P, grid[1] * P)
-        what = f"X of {grid[0]} × {grid[1]} patches"
-        case.equal(ours(images), convolved(images, weights, shift), what)
-    case.equal(ours(images[:1]), convolved(images[:1], weights, shift), "X of a single patch")
 
 
 @check(ViTLayer, see="Norms before, sums after")
@@ -195,54 +131,6 @@ def published(count, case):
         total = torch.tensor(sum(counts.values()) / 1e6, dtype=torch.float64)
         expected = torch.tensor(millions, dtype=torch.float64)
         case.equal(total, expected, f"parameters of {name} in millions", rtol=1e-9)
-
-
-def stretched(case, resize, extra: int, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Demand the right positions for one change of grids; return those given."""
-    positions = case.randn(extra + old[0] * old[1], 5)
-    given = resize(positions, old, new)
-    case.equal(given, resized(positions, old, new), f"positions from {old} to {new}")
-    return given
-
-
-@check(resize_positions, see="Positions for another grid")
-def fewer_patches(resize, case):
-    """interpolates without smoothing when the new grid is smaller"""
-    h, w = case.sizes(2, low=4)
-    stretched(case, resize, 1, (2 * h, 2 * w), (h, w))
-
-
-@check(resize_positions, see="Positions for another grid")
-def rounded_quotients(resize, case):
-    """gives 15 rows for 13, although 13 · (15 / 13) is less than 15 in floating point"""
-    h, w = case.sizes(2, low=3)
-    stretched(case, resize, 1, (13, w), (15, h))
-    stretched(case, resize, 0, (h, 13), (w, 15))
-
-
-@check(resize_positions, see="Positions for another grid")
-def two_special_rows(resize, case):
-    """keeps every row before the grid's, whether one, two or three"""
-    h, w = case.sizes(2, low=3)
-    for extra in (2, 3):
-        stretched(case, resize, extra, (h, w), (w + 1, h))
-
-
-@check(resize_positions, see="Positions for another grid")
-def gradient(resize, case):
-    """lets a gradient through, and computes in the precision of its input"""
-    h, w, D = case.sizes(3, low=3)
-    positions, new = case.randn(1 + h * w, D).requires_grad_(), (h + 1, w + 2)
-    seen = case.randn(1 + new[0] * new[1], D)
-    (expected,) = torch.autograd.grad(resized(positions, (h, w), new), positions, seen)
-    given = resize(positions, (h, w), new)
-    case.shape(given, tuple(seen.shape), "positions")
-    case.that(
-        given.dtype == torch.float64, f"The result should stay float64, yours is {given.dtype}."
-    )
-    case.trains(given, "the result")
-    given.backward(seen)
-    case.gradient(positions, expected, "positions")
 
 
 @check(attention_rollout, see="Half of it goes straight on")

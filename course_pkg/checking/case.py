@@ -90,12 +90,15 @@ class Case:
         *,
         rtol: float = 1e-5,
         atol: float | None = None,
+        rough: bool = False,
     ) -> None:
         """Demand that the student's value equals the expected one, entry by entry.
 
         float32 is accepted where float64 is expected; the tolerances leave room for it. Unless
         `atol` is given, it is 1e-7, and for numbers in float32 an eps or eight of the largest that
         is expected: what a sum rounds off is as large as what it adds up, however small the sum.
+        `rough` values come from a search, which stops near its aim: known mistakes are recognised
+        by their first digits.
 
         Raises:
             Failure: another type, kind of numbers, shape or value; it gives the first index that
@@ -119,7 +122,9 @@ class Case:
             atol = max(1e-7, _ROUNDING * _largest(expected)) if _is_float32(given) else 1e-7
         close = torch.isclose(*pair, rtol, atol, equal_nan=True)
         if not close.all():
-            raise mismatch(given, expected, ~close, what)
+            failure = mismatch(given, expected, ~close, what)
+            failure.is_rough = rough
+            raise failure
 
     def gradient(self, of: Tensor, expected: Tensor, what: str) -> None:
         """Demand the gradient that a backward pass has left on a tensor.
@@ -130,6 +135,22 @@ class Case:
         if of.grad is None:
             raise Failure(f"No gradient reaches {what}: is the graph cut, by detach or no_grad?")
         self.equal(of.grad, expected, f"gradient of {what}")
+
+    def finite_gradient(self, of: Tensor, what: str) -> None:
+        """Demand that a backward pass has left a gradient on a tensor, without NaN and without ∞.
+
+        Raises:
+            Failure: none arrived, or one of its entries is no finite number.
+        """
+        if of.grad is None:
+            raise Failure(f"No gradient reaches {what}: is the graph cut, by detach or no_grad?")
+        if not of.grad.isfinite().all():
+            raise Failure(
+                f"The gradient of {what} should be finite, yours is not: does a root, a logarithm "
+                "or a quotient of zero stand in the way back?",
+                what=f"gradient of {what}",
+                observed=of.grad,
+            )
 
     def learns(self, module) -> None:
         """Demand that a backward pass has left a gradient on every parameter of a module.
@@ -142,6 +163,21 @@ class Case:
                 raise Failure(
                     f"No gradient reaches {name}: is the graph cut, by detach or no_grad?"
                 )
+
+    def again(self, given: object, first: Tensor, what: str) -> None:
+        """Demand that a second call with the same input has given what the first one gave.
+
+        Raises:
+            Failure: it has not.
+        """
+        try:
+            self.equal(given, first, what)
+        except Failure as failure:
+            failure.message = (
+                f"Two calls with the same input differ: {failure.message} "
+                "Is a state kept from the last call, or drawn at random?"
+            )
+            raise
 
     def trains(self, given: object, what: str) -> None:
         """Demand that gradients go back from a result to what it was computed with.

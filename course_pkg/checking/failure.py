@@ -12,6 +12,9 @@ class Failure(Exception):
         what: the name of the quantity that is wrong, such as "h_t".
         observed: the student's value of it; known bugs are recognised by it.
         kinds: where student code raised, the names of the exception's class and its bases.
+
+    Attributes:
+        is_rough: whether another computation of the same gives other digits after the first few.
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class Failure(Exception):
         self.what = what
         self.observed = None if observed is None else plain(observed)
         self.kinds = kinds
+        self.is_rough = False
 
 
 class CheckingError(Exception):

@@ -58,7 +58,8 @@ def entry(check: Check, failure: Failure, mistake: int = 0, sentence: str = "") 
     if failure.observed is None:
         return Entry(*names, kinds, "", np.empty(0))
     observed = failure.observed.numpy()
-    return Entry(*names, kinds, _precision(observed), _compact(observed))
+    dtype = "float16" if failure.is_rough else _precision(observed)
+    return Entry(*names, kinds, dtype, _compact(observed))
 
 
 def _precision(observed: np.ndarray) -> str:

@@ -152,6 +152,17 @@ def nothing_to_weigh(attend, case):
     flow(case, attend, attended, inputs, "Q K V")
 
 
+@check(linear_attention, see="A kernel in place of the softmax")
+def large(attend, case):
+    """agrees for queries and keys of 100 and more"""
+    Q, K, V = triple(case, *case.sizes(5))
+    expected = attended(100 * Q, 100 * K, V, normalised=False)
+    Y = attend(100 * Q, 100 * K, V, normalised=False)
+    case.shape(Y, tuple(V.shape), "Y")
+    what = "Y / 100 000 for queries and keys of 100 and more"
+    case.equal(Y / 1e5, expected / 1e5, what)
+
+
 def memorised(K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     """Sum what linear attention remembers, over all steps at once."""
     K = phi(K)
@@ -215,6 +226,40 @@ def continues(attend, case):
     cut = [part[:, :, 4:] for part in inputs]
     state = memorised(*(part[:, :, :4] for part in inputs[1:]))
     demand_sums(case, attend(*cut, state), inputs, last=T)
+
+
+@check(recurrent_linear_attention, see="The same as a recurrent network")
+def gradients(attend, case):
+    """passes gradients to queries, keys, values and the state"""
+    B, H, T, D, D_V = case.sizes(5)
+    past = [case.randn(B, H, 3, D), case.randn(B, H, 3, D_V)]
+    inputs = [*triple(case, B, H, T, D, D_V), *memorised(*past)]
+
+    def call(Q, K, V, S, z):
+        return attend(Q, K, V, (S, z))
+
+    def oracle(Q, K, V, S, z):
+        own_S, own_z = memorised(K, V)
+        Q, K = phi(Q), phi(K)
+        A = torch.einsum("bhti,bhsi->bhts", Q, K).tril()
+        top = torch.einsum("bhti,bhij->bhtj", Q, S) + torch.einsum("bhts,bhsj->bhtj", A, V)
+        bottom = torch.einsum("bhti,bhi->bht", Q, z) + A.sum(dim=-1)
+        return top / bottom[..., None], (S + own_S, z + own_z)
+
+    flow(case, call, oracle, inputs, "Q K V S z", ("Y", "(S, z)"))
+
+
+@check(recurrent_linear_attention, see="The same as a recurrent network")
+def step_by_step(attend, case):
+    """gives the same when every step is a call of its own"""
+    B, H, T, D, D_V = case.sizes(5)
+    Q, K, V = triple(case, B, H, T, D, D_V)
+    state = None
+    for t in range(T):
+        step = (part[:, :, t : t + 1] for part in (Q, K, V))
+        past = (part[:, :, : t + 1] for part in (Q, K, V))
+        y, state = case.unpack(attend(*step, state), "Y", "(S, z)")
+        case.equal(y, allowed(y, *past, last=1), f"y_{t + 1}, in a call of its own,")
 
 
 @once
@@ -286,6 +331,14 @@ def writes_nothing(write, case):
     demand_run(case, write(Q, K, V, 0 * beta, S), (Q @ S, S))
 
 
+@check(delta_rule, see="Write the difference")
+def gradients(write, case):
+    """passes gradients to all inputs and to the state"""
+    B, H, T, D, D_V = case.sizes(5)
+    inputs = [*delta_inputs(case, B, H, T, D, D_V), 0.02 * case.randn(B, H, D, D_V)]
+    flow(case, write, replaced, inputs, "Q K V beta S")
+
+
 @once
 def decayed(
     Q: Tensor, K: Tensor, V: Tensor, decay: Tensor, S: Tensor | None = None
@@ -352,6 +405,18 @@ def forgets_all(run, case):
     demand_run(case, run(Q, K, V, torch.zeros(1, dtype=V.dtype)), (Y, S))
 
 
+@check(gated_recurrence, see="One line for all gates")
+def gradients(run, case):
+    """passes gradients to all inputs, the decay and the state"""
+    B, H, T, D, D_V = case.sizes(5)
+    inputs = [
+        *triple(case, B, H, T, D, D_V),
+        case.rand(B, H, T, D),
+        0.02 * case.randn(B, H, D, D_V),
+    ]
+    flow(case, run, decayed, inputs, "Q K V decay S")
+
+
 def stepped(delta: Tensor, A: Tensor, K: Tensor, exact: bool = True) -> tuple[Tensor, Tensor]:
     """Discretise step by step; the exact length is the integral of exp(A s) from 0 to Δ."""
     (B, T, D), N = delta.shape, A.shape[1]
@@ -415,6 +480,43 @@ def slow(step, case):
     if isinstance(write, Tensor) and not write.any():
         raise Failure("K̄ should be Δ k, yours is 0: Δ A is so small that exp(Δ A) rounds to 1.")
     demand_step(case, result, stepped(delta, A, K, exact=False))
+
+
+@check(discretise, see="From an equation to steps")
+def gradients(step, case):
+    """passes gradients to Δ, A and k, exact or not"""
+    for exact in (True, False):
+        inputs = equation(case, *case.sizes(4))
+
+        def call(delta, A, K, exact=exact):
+            return step(delta, A, K, exact=exact)
+
+        def oracle(delta, A, K, exact=exact):
+            return stepped(delta, A, K, exact)
+
+        flow(case, call, oracle, inputs, "delta A K", STEP)
+
+
+@check(discretise, see="From an equation to steps")
+def slow_or_fast(step, case):
+    """keeps its digits from Δ A near 1e-12 to Δ A near one"""
+    delta, A, K = equation(case, *case.sizes(4))
+    for power in range(-12, 1):
+        slow = A * 10.0**power
+        rate = delta[..., None] * slow
+        terms = torch.stack([rate**n / math.factorial(n + 1) for n in range(20)])
+        write = delta[..., None] * terms.sum(dim=0) * K[:, :, None]
+        found = case.unpack(step(delta, slow, K), *STEP)[1]
+        case.equal(found, write, f"K̄ where A is near 1e{power}")
+
+
+@check(discretise, see="From an equation to steps")
+def settles(step, case):
+    """gives Ā = 0 and K̄ = -k / A after a very long step"""
+    B, T, D, N = case.sizes(4)
+    delta, A, K = equation(case, B, T, D, N)
+    write = -K[:, :, None] / A
+    demand_step(case, step(delta + 1e4, A, K), (torch.zeros_like(write), write.expand(B, T, D, N)))
 
 
 def space(case: Case, B: int, T: int, D: int, N: int) -> list[Tensor]:
@@ -488,6 +590,14 @@ def resets(run, case):
     case.equal(Y[:, -1], expected, "y after a very long step")
 
 
+@check(selective_state_space, see="Select what to remember")
+def gradients(run, case):
+    """passes gradients to all inputs, the weights and the state"""
+    B, T, D, N = case.sizes(4)
+    inputs = [*space(case, B, T, D, N), 0.05 * case.randn(B, D, N)]
+    flow(case, run, selected, inputs, "X delta A K Q skip h", ("Y", "h"))
+
+
 def scanned(a: Tensor, b: Tensor) -> Tensor:
     """Take one step after the other."""
     h, states = torch.zeros_like(b[:, 0]), []
@@ -530,6 +640,32 @@ def tree(scan, case):
     ones = torch.ones(2, 1024, 3, dtype=torch.bfloat16)
     expected = torch.arange(1.0, 1025)[:, None].expand(2, 1024, 3)
     case.equal(scan(ones, ones), expected, "h in bfloat16", rtol=0.03)
+
+
+@check(parallel_scan, see="All steps at once")
+def gradients(scan, case):
+    """passes gradients to what remains and to what is added, also where a is zero"""
+    B, T, D = case.sizes(3, low=4)
+    a, b = case.rand(B, T, D), case.randn(B, T, D)
+    a[0, 1:3] = 0
+    flow(case, scan, scanned, [a, b], "a b")
+
+
+@check(parallel_scan, see="All steps at once")
+def any_number(scan, case):
+    """takes numbers below zero and above one as well"""
+    B, T, D = case.sizes(3, low=5)
+    a, b = 1.5 * case.randn(B, T, D), case.randn(B, T, D)
+    case.equal(scan(a, b), scanned(a, b), "h")
+
+
+@check(parallel_scan, see="All steps at once")
+def long(scan, case):
+    """agrees over 300 steps, some of which keep almost nothing"""
+    B, D = case.sizes(2)
+    a, b = case.rand(B, 300, D), case.randn(B, 300, D)
+    a[:, ::7] *= 1e-30
+    case.equal(scan(a, b), scanned(a, b), "h over 300 steps")
 
 
 def flat(case: Case, result: object, names: tuple[str, ...]) -> Tensor:
@@ -668,6 +804,20 @@ def few_steps(scan, case):
     )
 
 
+@check(chunked_scan, see=SCAN)
+def usual_chunk(scan, case):
+    """works when no size of chunk is given"""
+    given = chunk_inputs(case, 2, 3, 35, 4, 5)
+    demand_run(case, scan(*given), decayed(*given[:3], given[3].exp()[..., None]))
+
+
+@check(chunked_scan, see=SCAN)
+def negative(scan, case):
+    """raises ValueError when chunk is negative"""
+    given = chunk_inputs(case, *case.sizes(5))
+    case.raises(ValueError, lambda: scan(*given, chunk=-2), "chunk is -2")
+
+
 def faded(
     R: Tensor,
     K: Tensor,
@@ -749,6 +899,46 @@ def large_keys(mix, case):
     demand_mixed(case, result, (expected, (mean, log_weight + 1000)))
 
 
+@check(rwkv_time_mixing, see="One of the family")
+def gradients(mix, case):
+    """passes gradients to all inputs, the weights and the state"""
+    B, T, D = case.sizes(3)
+    inputs = [*rwkv_inputs(case, B, T, D), case.randn(B, D), case.randn(B, D)]
+
+    def call(*given):
+        return mix(*given[:5], given[5:])
+
+    def oracle(*given):
+        return faded(*given[:5], given[5:])
+
+    flow(case, call, oracle, inputs, "R K V w u mean log_weight", ("Y", "state"))
+
+
+@check(rwkv_time_mixing, see="One of the family")
+def keys_far_apart(mix, case):
+    """gives the last value alone where each key is 900 larger than the one before"""
+    B, T, D = case.sizes(3)
+    R, K, V, w, u = rwkv_inputs(case, B, T, D)
+    K = K + 900 * torch.arange(T)[:, None]
+    Y, _ = case.unpack(mix(R, K, V, w, u), "Y", "state")
+    case.equal(Y, torch.sigmoid(R) * V, "Y where each key is 900 larger than the one before")
+
+
+@check(rwkv_time_mixing, see="One of the family")
+def gradients_at_first(mix, case):
+    """passes finite gradients when there is no state"""
+    inputs = rwkv_inputs(case, *case.sizes(3))
+    flow(case, mix, faded, inputs, "R K V w u", ("Y", "state"))
+
+
+@check(rwkv_time_mixing, see="One of the family")
+def small_keys(mix, case):
+    """gives the same when all keys are smaller by 2 000"""
+    R, K, V, w, u = rwkv_inputs(case, *case.sizes(3))
+    expected, (mean, log_weight) = faded(R, K, V, w, u)
+    demand_mixed(case, mix(R, K - 2000, V, w, u), (expected, (mean, log_weight - 2000)))
+
+
 def convolved(X: Tensor, taps: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Sum tap by tap, step by step."""
     (B, T, D), W = X.shape, taps.shape[1]
@@ -806,6 +996,14 @@ def short(convolve, case):
     X, taps, past = case.randn(B, 2, D), small_taps(case, D, 6), case.randn(B, 5, D)
     demand_convolved(case, convolve(X, taps, past), convolved(X, taps, past))
     demand_convolved(case, convolve(X, taps), convolved(X, taps))
+
+
+@check(short_convolution, see=BACK)
+def gradients(convolve, case):
+    """passes gradients to the inputs, the taps and the inputs before"""
+    B, T, D, W = case.sizes(4)
+    inputs = [case.randn(B, T, D), small_taps(case, D, W), case.randn(B, W - 1, D)]
+    flow(case, convolve, convolved, inputs, "X taps past", ("Y", "past"))
 
 
 Weights = dict[str, Tensor]
@@ -995,6 +1193,28 @@ def gradients(student, case):
         demand_gradients(case, ours, Y, leaves, expected, "Y", f" with the rule {rule}")
 
 
+@check(TokenMixer, see=RULES)
+def recurs(student, case):
+    """applies the rules in `recur`, from a state that is given"""
+    for rule in ("add", "decay", "select", "delta"):
+        B, T, D_h, H = case.sizes(4)
+        ours, weights = mixer(case, student, D_h * H, H, rule)
+        Q, K, V, S = *(case.randn(B, H, T, D_h) for _ in range(3)), case.randn(B, H, D_h, D_h)
+        gate = case.randn(B, H, T) if rule in GATED else None
+        demand_run(case, ours.recur(Q, K, V, gate, S), recurred(weights, rule, Q, K, V, gate, S))
+
+
+@check(TokenMixer, see=RULES)
+def widths(student, case):
+    """has as many taps as it is given, four when none are"""
+    B, T, D_h, H = case.sizes(4)
+    ours, weights = mixer(case, student, D_h * H, H, "softmax", 1)
+    X = case.randn(B, T, D_h * H)
+    demand_layer(case, ours(X), mixed(weights, "softmax", X, H))
+    taps = student(6, 2, "delta").state_dict().get("taps")
+    case.shape(taps, (18, 4), "taps of a new layer")
+
+
 NET = {"V": 11, "D": 6, "H": 2}
 
 
@@ -1181,3 +1401,9 @@ def cache(count, case):
 def impossible(count, case):
     """raises ValueError when H does not divide D"""
     case.raises(ValueError, lambda: count(3, 7, 2, 1), "D = 7 and H = 2")
+
+
+@check(state_bytes, see=KEPT)
+def more_heads(count, case):
+    """raises ValueError when there are more heads than features"""
+    case.raises(ValueError, lambda: count(3, 4, 8, 2), "D = 4 and H = 8")

@@ -1,6 +1,7 @@
 """Checks of memory. Oracles: sums written as loops, closed forms, limiting cases."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -72,6 +73,28 @@ def one_row(read, case):
     case.equal(read(memory, on_one_row(rows, N)), expected, "r")
 
 
+def flow(case: Case, call: Callable, oracle: Callable, inputs: list[Tensor], names: str) -> None:
+    """Compare the gradients of a student's function with those of sums written another way."""
+    inputs = [tensor.requires_grad_() for tensor in inputs]
+    expected = oracle(*inputs)
+    seen = case.randn(*expected.shape)
+    gradients = torch.autograd.grad(expected, inputs, seen)
+    result = call(*inputs)
+    case.shape(result, tuple(expected.shape), "the result")
+    case.trains(result, "result")
+    result.backward(seen.to(result))
+    for name, tensor, gradient in zip(names.split(), inputs, gradients, strict=True):
+        case.gradient(tensor, gradient, name)
+
+
+@check(ntm_read, see="Reading is attention")
+def gradients(read, case):
+    """passes the row's share back to the memory, and the row itself to the weight"""
+    B, N, M = case.sizes(3)
+    inputs = [case.randn(B, N, M), focus(case, B, N)]
+    flow(case, read, lambda memory, w: (memory * w[:, :, None]).sum(dim=1), inputs, "memory w")
+
+
 def write_inputs(case: Case, B: int, N: int, M: int) -> list[Tensor]:
     """Draw a memory, weights, and what to erase and to add."""
     return [case.randn(B, N, M), focus(case, B, N), case.rand(B, M), case.randn(B, M)]
@@ -111,6 +134,18 @@ def erases_nothing(write, case):
     memory, w, erase, add = write_inputs(case, B, N, M)
     expected = memory + torch.stack([torch.outer(w[n], add[n]) for n in range(B)])
     case.equal(write(memory, w, 0 * erase, add), expected, "memory")
+
+
+@check(ntm_write, see="Erase, then add")
+def gradients(write, case):
+    """passes gradients to the memory, the weights, and what is erased and added"""
+    B, N, M = case.sizes(3)
+
+    def oracle(memory, w, erase, add):
+        erased = torch.einsum("bnm,bn,bm->bnm", memory, w, erase)
+        return memory - erased + torch.einsum("bn,bm->bnm", w, add)
+
+    flow(case, write, oracle, write_inputs(case, B, N, M), "memory w erase add")
 
 
 def similarities(memory: Tensor, key: Tensor) -> list[float]:
@@ -175,6 +210,39 @@ def empty_rows(find, case):
     case.equal(find(memory, key, beta), torch.tensor(expected, dtype=torch.float64), "w")
 
 
+@check(content_addressing, see="Find a row by its content")
+def gradients_of_empty(find, case):
+    """passes finite gradients back where a row, or the key, is all zero"""
+    B, N, M = case.sizes(3, low=3)
+    memory, key, beta = case.randn(B, N, M), case.randn(B, M), 1 + case.rand(B)
+    memory[:, 1], key[0] = 0, 0
+    inputs = {"memory": memory, "key": key, "beta": beta}
+    w = find(*[tensor.requires_grad_() for tensor in inputs.values()])
+    case.shape(w, (B, N), "w")
+    case.trains(w, "w")
+    w[:, 0].sum().backward()
+    for name, tensor in inputs.items():
+        case.finite_gradient(tensor, name)
+
+
+@check(content_addressing, see="Find a row by its content")
+def almost_empty(find, case):
+    """finds the same rows when all of them are 1000 times shorter"""
+    B, N, M = case.sizes(3, low=3)
+    memory, key, beta = case.randn(B, N, M), case.randn(B, M), 1 + case.rand(B)
+    short, whole = find(memory / 1000, key, beta), find(memory, key, beta)
+    case.shape(short, (B, N), "w of shorter rows")
+    case.equal(short, whole, "w of shorter rows", rtol=1e-3)
+
+
+@check(content_addressing, see="Find a row by its content")
+def nothing_to_find(find, case):
+    """weighs all rows equally when the key is zero"""
+    B, N, M = case.sizes(3, low=3)
+    w = find(case.randn(B, N, M), torch.zeros(B, M, dtype=torch.float64), 1 + case.rand(B))
+    case.equal(w, torch.full((B, N), 1 / N), "w")
+
+
 @check(interpolate, weight=2, see="By content or by place", single="B")
 def values(mix, case):
     """mixes the two weights of every row, each sequence with its own gate"""
@@ -195,6 +263,18 @@ def open_and_closed(mix, case):
     g = torch.arange(B, dtype=torch.float64) % 2
     expected = torch.stack([w_content[n] if n % 2 else w_before[n] for n in range(B)])
     case.equal(mix(w_content, w_before, g), expected, "w")
+
+
+@check(interpolate, see="By content or by place")
+def gradients(mix, case):
+    """passes gradients to both weights and to the gate"""
+    B, N = case.sizes(2)
+    inputs = [focus(case, B, N), focus(case, B, N), case.rand(B)]
+
+    def oracle(w_content, w_before, g):
+        return w_before + torch.einsum("b,bn->bn", g, w_content - w_before)
+
+    flow(case, mix, oracle, inputs, "w_content w_before g")
 
 
 def shifted(w: Tensor, s: Tensor) -> Tensor:
@@ -242,6 +322,22 @@ def refuses_even(shift, case):
     case.raises(ValueError, lambda: shift(w, s), "there are four shifts")
 
 
+@check(circular_shift, see="Move on by a row")
+def five_shifts(shift, case):
+    """moves by up to two rows when S = 5"""
+    B, N = case.sizes(2, low=6)
+    w, s = focus(case, B, N), focus(case, B, 5)
+    case.equal(shift(w, s), shifted(w, s), "w")
+
+
+@check(circular_shift, see="Move on by a row")
+def refuses_two(shift, case):
+    """raises ValueError when there are two shifts"""
+    B, N = case.sizes(2, low=4)
+    w, s = focus(case, B, N), focus(case, B, 2)
+    case.raises(ValueError, lambda: shift(w, s), "there are two shifts")
+
+
 @check(sharpen, weight=2, see="Against the blur", single="B")
 def values(sharp, case):
     """raises weights to the power γ and divides by their sum, as a loop does"""
@@ -284,8 +380,15 @@ def zeros(sharp, case):
     case.equal(result[:, 1], torch.zeros(B), "w of the row without weight")
     result[:, 0].sum().backward()
     for name, tensor in (("w", w), ("gamma", gamma)):
-        finite = tensor.grad is not None and tensor.grad.isfinite().all()
-        case.that(finite, f"The gradient of {name} should be finite, yours is not.")
+        case.finite_gradient(tensor, name)
+
+
+@check(sharpen, see="Against the blur")
+def shares_the_largest(sharp, case):
+    """shares the weight between two equally large ones when γ is very large"""
+    w = torch.tensor([[0.1, 0.35, 0.2, 0.35], [0.5, 0.1, 0.4, 0.0]], dtype=torch.float64)
+    expected = torch.tensor([[0, 0.5, 0, 0.5], [1, 0, 0, 0]], dtype=torch.float64)
+    case.equal(sharp(w, torch.tensor([3e3, 4e3], dtype=torch.float64)), expected, "w")
 
 
 Weights = dict[str, Tensor]
@@ -443,6 +546,29 @@ def gradients(student, case):
     case.learns(ours)
 
 
+@check(NTM, see="One step of the machine")
+def alone(student, case):
+    """gives each sequence the same output in a batch and on its own"""
+    T, D, D_Y, H, N, M = case.sizes(6)
+    ours, _ = machine(case, student, D, D_Y, H, N, M)
+    X = case.randn(3, T, D)
+    outputs, _ = case.unpack(ours(X), "outputs", "state")
+    case.shape(outputs, (3, T, D_Y), "outputs")
+    single, _ = case.unpack(ours(X[1:2]), "outputs", "state")
+    case.equal(single, outputs[1:2], "outputs of a single sequence")
+
+
+@check(NTM, see="One step of the machine")
+def starts_afresh(student, case):
+    """gives the same when called twice"""
+    D, D_Y, H, N, M = case.sizes(5)
+    B, T = 2, 3
+    ours, _ = machine(case, student, D, D_Y, H, N, M)
+    X = case.randn(B, T, D)
+    first = case.unpack(ours(X), "outputs", "state")
+    compare(case, ours(X), first, "outputs of the second call")
+
+
 def usage_inputs(case: Case, B: int, R: int, N: int) -> list[Tensor]:
     """Draw usage, the write head's weights, the read heads' weights and their free gates."""
     w_read = torch.softmax(case.randn(B, R, N), dim=2)
@@ -490,6 +616,25 @@ def freed(update, case):
     case.equal(update(usage, w_write, w_read, free), expected, "usage")
 
 
+def used(usage: Tensor, w_write: Tensor, w_read: Tensor, free: Tensor) -> Tensor:
+    """Fill what is written, and empty what is freed, head by head."""
+    kept = 1 - (1 - usage) * (1 - w_write)
+    for w, gate in zip(w_read.unbind(1), free.unbind(1), strict=True):
+        kept = kept - torch.einsum("bn,bn,b->bn", kept, w, gate)
+    return kept
+
+
+@check(dnc_usage, see="What is in use")
+def gradients_of_freed(update, case):
+    """passes gradients back where rows are freed entirely, quite free, or fully in use"""
+    B, R, N = case.sizes(3, low=3)
+    usage, w_write, w_read, free = usage_inputs(case, B, R, N)
+    usage[:, 0], usage[:, 1] = 0, 1
+    w_read[:, 0] = on_one_row(case.integers(0, N, B), N)
+    free[:, 0] = 1
+    flow(case, update, used, [usage, w_write, w_read, free], "usage w_write w_read free")
+
+
 @check(dnc_allocation, weight=3, see="The row used least", single="B")
 def values(allocate, case):
     """gives each row (1 - u) times the product of the usages of all rows used less"""
@@ -527,6 +672,21 @@ def equally_used(allocate, case):
         case.shape(a, (B, N), "a")
         what = f"sum of a where all rows are used by {u}"
         case.equal(a.sum(dim=1), torch.full((B,), 1 - u**N), what)
+
+
+@check(dnc_allocation, see="The row used least")
+def gradients(allocate, case):
+    """passes gradients to the usage of every row"""
+    B, N = case.sizes(2, low=4)
+
+    def oracle(usage):
+        others = usage[:, None].expand(B, N, N)  # at [n, i, j] the usage of row j
+        less = others < usage[:, :, None]
+        return (1 - usage) * torch.where(less, others, 1).prod(dim=2)
+
+    usage = case.rand(B, N)
+    usage[0, :2] = torch.tensor([1.0, 0.0])  # a row in use, and a free one
+    flow(case, allocate, oracle, [usage], "usage")
 
 
 def linked(history: Tensor) -> tuple[Tensor, Tensor]:
@@ -623,6 +783,27 @@ def rests(update, case):
     case.equal(precedence, p, "precedence")
 
 
+@check(dnc_links, see="In what order")
+def gradients(update, case):
+    """passes gradients of both results to everything that they depend on"""
+    B, N = case.sizes(2, low=3)
+    others = 1 - torch.eye(N, dtype=torch.float64)
+
+    def oracle(links, precedence, w):
+        cut = torch.einsum("bi,bij->bij", w, links) + torch.einsum("bj,bij->bij", w, links)
+        links = (links - cut + torch.einsum("bi,bj->bij", w, precedence)) * others
+        left = precedence - torch.einsum("bi,bj->bj", w, precedence)
+        return torch.cat([links, (left + w)[:, None]], dim=1)
+
+    def call(links, precedence, w):
+        links, precedence = case.unpack(update(links, precedence, w), *LINKS)
+        case.shape(links, (B, N, N), "links")
+        case.shape(precedence, (B, N), "precedence")
+        return torch.cat([links, precedence[:, None]], dim=1)
+
+    flow(case, call, oracle, link_inputs(case, B, N), "links precedence w_write")
+
+
 @check(dnc_follow, weight=3, see="There and back", single={"B": 0, "R": 1})
 def values(follow, case):
     """adds up the links out of each row and into it, each head with its own weights"""
@@ -654,6 +835,25 @@ def replay(follow, case):
     forward, backward = case.unpack(follow(links, heads), "forward", "backward")
     case.equal(forward, torch.stack([*on[1:], nowhere], dim=1), "forward")
     case.equal(backward, torch.stack([nowhere, *on[:-1]], dim=1), "backward")
+
+
+@check(dnc_follow, see="There and back")
+def gradients(follow, case):
+    """passes gradients of both results to the links and to the weights"""
+    B, R, N = case.sizes(3)
+    links, _, _ = link_inputs(case, B, N)
+
+    def oracle(links, w):
+        after = (links[:, None] * w[:, :, None]).sum(dim=3)
+        return torch.stack([after, (links[:, None] * w[:, :, :, None]).sum(dim=2)])
+
+    def call(links, w):
+        forward, backward = case.unpack(follow(links, w), "forward", "backward")
+        case.shape(forward, (B, R, N), "forward")
+        case.shape(backward, (B, R, N), "backward")
+        return torch.stack([forward, backward])
+
+    flow(case, call, oracle, [links, torch.softmax(case.randn(B, R, N), dim=2)], "links w_read")
 
 
 def bank_inputs(case: Case, B: int, size: int) -> list[Tensor]:
@@ -730,6 +930,24 @@ def outside(make, case):
         case.equal(make(moved, stride, sigma, 5, size), expected, "F")
 
 
+@check(gaussian_filterbank, see="A row of Gaussian filters")
+def one_filter(make, case):
+    """puts a single filter at the centre, whatever the stride"""
+    B, size = case.sizes(2, low=4)
+    centre, stride, sigma = bank_inputs(case, B, size)
+    case.equal(make(centre, stride, sigma, 1, size), bank(centre, stride, sigma, 1, size), "F")
+
+
+@check(gaussian_filterbank, see="A row of Gaussian filters")
+def nearest_pixel(make, case):
+    """picks the pixel at the border when a narrow filter lies outside"""
+    centre = torch.tensor([-80.0, 90.0], dtype=torch.float64)
+    narrow = torch.full((2,), 0.4, dtype=torch.float64)
+    F = make(centre, torch.full((2,), 2.0, dtype=torch.float64), narrow, 2, 6)
+    expected = on_one_row(torch.tensor([[0, 0], [5, 5]]), 6)
+    case.equal(F, expected, "F")
+
+
 def glimpse_inputs(case: Case, B: int, N: int, Y: int, X: int) -> list[Tensor]:
     """Draw an image, filters for its two axes, and intensities."""
     F_Y, F_X = (torch.softmax(case.randn(B, N, size), dim=2) for size in (Y, X))
@@ -757,6 +975,17 @@ def crop(look, case):
     case.equal(glimpse, image[:, 2:5, 4:7], "glimpse")
 
 
+@check(draw_read, see="Take a glimpse")
+def gradients(look, case):
+    """passes gradients to the image, to both filters and to γ"""
+    B, N, Y, X = case.sizes(4)
+
+    def oracle(image, F_Y, F_X, gamma):
+        return torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
+
+    flow(case, look, oracle, glimpse_inputs(case, B, N, Y, X), "image F_Y F_X gamma")
+
+
 @check(draw_write, weight=2, see="Paint where you look", single="B")
 def values(paint, case):
     """agrees with the double sum over the patch's pixels"""
@@ -779,6 +1008,18 @@ def paste(paint, case):
     case.equal(paint(patch, F_Y, F_X, torch.ones(B, dtype=torch.float64)), canvas, "canvas")
 
 
+@check(draw_write, see="Paint where you look")
+def gradients(paint, case):
+    """passes gradients to the patch, to both filters and to γ"""
+    B, N, Y, X = case.sizes(4)
+    _, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
+
+    def oracle(patch, F_Y, F_X, gamma):
+        return torch.einsum("b,biy,bij,bjx->byx", 1 / gamma, F_Y, patch, F_X)
+
+    flow(case, paint, oracle, [case.randn(B, N, N), F_Y, F_X, gamma], "patch F_Y F_X gamma")
+
+
 @check(reparameterise, weight=2, see="Pictures from noise", single="B")
 def values(sample, case):
     """stretches the noise by σ and moves it by μ, number by number"""
@@ -797,6 +1038,29 @@ def standard(sample, case):
     zero = torch.zeros(B, D_Z, dtype=torch.float64)
     case.equal(sample(zero, zero, noise), noise, "z for μ = 0 and σ = 1")
     case.equal(sample(mu, noise, zero), mu, "z without noise")
+
+
+@check(reparameterise, see="Pictures from noise")
+def gradients(sample, case):
+    """passes gradients to μ, to log σ and to the noise"""
+    B, T, D_Z = case.sizes(3)
+
+    def oracle(mu, log_sigma, noise):
+        return mu + torch.einsum("btd,btd->btd", log_sigma.exp(), noise)
+
+    inputs = [case.randn(B, T, D_Z), case.randn(B, T, D_Z), case.randn(B, T, D_Z)]
+    flow(case, sample, oracle, inputs, "mu log_sigma noise")
+
+
+@check(reparameterise, see="Pictures from noise")
+def one_vector(sample, case):
+    """works for numbers of any shape"""
+    (D_Z,) = case.sizes(1)
+    mu, log_sigma, noise = case.randn(D_Z), 5 * case.randn(D_Z), case.randn(D_Z)
+    z = torch.distributions.Normal(mu, log_sigma.exp()).icdf(
+        torch.distributions.Normal(0, 1).cdf(noise)
+    )
+    case.equal(sample(mu, log_sigma, noise), z, "z")
 
 
 def codes(case: Case, B: int, T: int, D_Z: int) -> list[Tensor]:
@@ -1018,3 +1282,31 @@ def gradients(student, case):
     for name, gradient in zip(weights, found, strict=True):
         case.gradient(parameters[name], gradient, name)
     case.learns(ours)
+
+
+@check(DRAW, see="A machine that draws")
+def sure_and_wrong(student, case):
+    """pays 200 nats for a black pixel where the canvas is 200, and less for a grey one"""
+    A, N = 5, 2
+    ours, weights = drawer(case, student, A, N, 2, 3)
+    weights = {name: 0 * tensor for name, tensor in weights.items()}
+    weights["blank"] = torch.tensor(200.0, dtype=torch.float64)
+    ours.load_state_dict(weights)
+    x = case.rand(4, A, A) ** 2
+    reconstruction, _ = case.unpack(ours(x, case.randn(4, 1, 2)), *LOSSES)
+    case.equal(reconstruction, 200 * (1 - x).sum(dim=(1, 2)), "reconstruction by a canvas of 200")
+
+
+@check(DRAW, see="A machine that draws")
+def alone(student, case):
+    """gives each picture the same losses in a batch and on its own, twice"""
+    T, D_Z, H = case.sizes(3)
+    A, N = 5, 2
+    ours, _ = drawer(case, student, A, N, D_Z, H)
+    x, noise = case.rand(3, A, A).round(), case.randn(3, T, D_Z)
+    whole = case.unpack(ours(x, noise), *LOSSES)
+    for rows in (slice(1, 2), slice(0, 3)):
+        given = case.unpack(ours(x[rows], noise[rows]), *LOSSES)
+        for part, other, name in zip(given, whole, LOSSES, strict=True):
+            case.shape(other, (3,), name)
+            case.equal(part, other[rows], f"{name} of pictures {rows.start} to {rows.stop - 1}")

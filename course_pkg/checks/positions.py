@@ -104,6 +104,13 @@ def other_bases(sinusoidal, case):
     case.equal(sinusoidal(T, 2 * half, base=50.0), clocks(T, 2 * half, 50.0), "P", **ANGLES)
 
 
+@check(sinusoidal_positions, see="Clocks that run at different speeds")
+def odd(sinusoidal, case):
+    """raises ValueError when D is odd"""
+    T, half = case.sizes(2, low=3)
+    case.raises(ValueError, lambda: sinusoidal(T, 2 * half + 1), "D is odd")
+
+
 def learned_pair(case: Case, student, T_max: int, D: int) -> tuple:
     """Make a student's LearnedPositions with a random table, float64, and return both."""
     P = case.randn(T_max, D)
@@ -152,6 +159,19 @@ def starts_random(learned, case):
         f"P should have mean 0 and standard deviation 1, yours has {mean:.3f} and {std:.3f}.",
         P,
     )
+
+
+@check(LearnedPositions, see="Learn a table")
+def gradients(learned, case):
+    """passes gradients to the rows that are used, and only to them"""
+    B, T, D = case.sizes(3, low=3)
+    module, P = learned_pair(case, learned, T + 2, D)
+    grad_Y = case.randn(B, T, D)
+    Y = module(torch.zeros(B, T, D, dtype=P.dtype))
+    case.trains(Y, "Y")
+    Y.backward(grad_Y)
+    expected = torch.cat([grad_Y.sum(dim=0), torch.zeros(2, D)])
+    case.gradient(dict(module.named_parameters())["P"], expected, "P")
 
 
 def shaw_inputs(case: Case, B: int, H: int, T: int, D_Q: int, D_V: int, k: int) -> list[Tensor]:
@@ -228,6 +248,47 @@ def masks(attend, case):
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     for mask in (causal, causal & (torch.arange(T) < case.lengths(B, T)[:, None])[:, None, None]):
         attended(case, attend(*inputs, mask), shaw_loop(*inputs, mask))
+
+
+@check(shaw_relative_attention, see="Keys that say how far away they are")
+def short_and_narrow(attend, case):
+    """handles a single position, a table of one row, and input without a batch"""
+    D_Q, D_V, T = case.sizes(3)
+    for k, length in ((3, 1), (0, T)):
+        inputs = shaw_inputs(case, 1, 1, length, D_Q, D_V, k)
+        inputs = [inputs[0][0, 0], inputs[1][0, 0], inputs[2][0, 0], *inputs[3:]]
+        attended(case, attend(*inputs), shaw_loop(*inputs))
+
+
+@check(shaw_relative_attention, see="Keys that say how far away they are")
+def nothing_allowed(attend, case):
+    """gives zeros, and finite gradients, where a position may attend to nothing"""
+    k, B, H, T, D_Q, D_V = case.sizes(6)
+    inputs = shaw_inputs(case, B, H, T, D_Q, D_V, k)
+    mask = (torch.arange(T) > 0)[:, None].expand(T, T)  # nothing for the first position
+    expected_Y, expected_A = shaw_loop(*inputs)
+    expected_Y[..., 0, :], expected_A[..., 0, :] = 0, 0
+    inputs[0].requires_grad_()
+    Y, A = case.unpack(attend(*inputs, mask), "Y", "A")
+    case.equal(A, expected_A, "A")
+    case.equal(Y, expected_Y, "Y")
+    case.trains(Y, "Y")
+    Y.sum().backward()
+    case.finite_gradient(inputs[0], "Q")
+
+
+@check(shaw_relative_attention, see="Keys that say how far away they are")
+def large_scores(attend, case):
+    """gives forbidden keys no weight, even where the allowed scores are far below zero"""
+    k, *sizes = case.sizes(6)
+    Q, K, V, R_K, R_V = shaw_inputs(case, *sizes, k)
+    T = Q.shape[-2]
+    mask = torch.ones(T, T, dtype=torch.bool).tril()
+    Q, R_K = Q.abs() + 1, torch.full_like(R_K, -1e5)
+    _, A = case.unpack(attend(Q, K, V, R_K, R_V, mask), "Y", "A")
+    case.shape(A, (*Q.shape[:-1], T), "A")
+    case.equal(A[..., ~mask], torch.zeros_like(A[..., ~mask]), "A of forbidden keys", atol=0)
+    case.equal(A.sum(dim=-1), torch.ones(Q.shape[:-1]), "sum of each row of A")
 
 
 def rotated(X: Tensor, positions: Tensor | None = None, base: float = 10000.0) -> Tensor:
@@ -312,6 +373,14 @@ def other_bases(rotate, case):
         case.equal(given, expected, f"X turned with base {base:g}", **ANGLES)
 
 
+@check(rope_rotate, see="Turn the queries and the keys")
+def odd(rotate, case):
+    """raises ValueError when D_h is odd"""
+    T, half = case.sizes(2, low=3)
+    X = case.randn(T, 2 * half + 1)
+    case.raises(ValueError, lambda: rotate(X), "D_h is odd")
+
+
 def rotary_pair(case: Case, student, D: int, H: int, **options) -> tuple:
     """Make a student's RotaryAttention with random weights, float64, and return both."""
     weights = {f"W_{name}": case.randn(D, D) / D**0.5 for name in "QKVO"}
@@ -390,6 +459,37 @@ def weights(rotary, case):
 
 
 @check(RotaryAttention, see="Attention that turns")
+def nothing_allowed(rotary, case):
+    """gives zero weights, and finite gradients, to a position that may attend to nothing"""
+    B, T, H, half = case.sizes(4)
+    D = 2 * H * half
+    module, weights = rotary_pair(case, rotary, D, H)
+    X, mask = case.randn(B, T, D), torch.ones(T, T, dtype=torch.bool)
+    expected = rotary_oracle(X, weights, H)
+    expected[:, 1], mask[1] = 0, False
+    Y, A = case.unpack(module(X.requires_grad_(), mask, return_weights=True), "Y", "A")
+    case.shape(A, (B, H, T, T), "A")
+    case.equal(A[:, :, 1], torch.zeros(B, H, T), "A of that position")
+    case.equal(Y, expected, "Y", **ANGLES)
+    case.trains(Y, "Y")
+    Y.sum().backward()
+    case.finite_gradient(X, "X")
+
+
+@check(RotaryAttention, see="Attention that turns")
+def large_scores(rotary, case):
+    """gives forbidden keys no weight, even where the allowed scores are far below zero"""
+    B, T, H, half = case.sizes(4)
+    D = 2 * H * half
+    module, _ = rotary_pair(case, rotary, D, H)
+    X, mask = 1e3 * case.randn(B, T, D), torch.ones(T, T, dtype=torch.bool).tril()
+    _, A = case.unpack(module(X, mask, return_weights=True), "Y", "A")
+    case.shape(A, (B, H, T, T), "A")
+    case.equal(A[..., ~mask], torch.zeros(B, H, int((~mask).sum())), "A of forbidden keys", atol=0)
+    case.equal(A.sum(dim=-1), torch.ones(B, H, T), "sum of each row of A")
+
+
+@check(RotaryAttention, see="Attention that turns")
 def other_bases(rotary, case):
     """hands its base on to the rotation"""
     B, T, H, half = case.sizes(4)
@@ -435,3 +535,27 @@ def shrinks(interpolate, case):
     size = (rows - fewer, columns + more)
     expected = functional.interpolate(P.permute(2, 0, 1)[None], size=size, mode="bilinear")
     case.equal(interpolate(P, size), expected[0].permute(1, 2, 0), "P")
+
+
+@check(interpolate_positions, see="Stretch a table")
+def refuses(interpolate, case):
+    """raises ValueError when size does not fit the table's axes"""
+    T, D = case.sizes(2, low=3)
+    P = case.randn(T, D)
+    case.raises(ValueError, lambda: interpolate(P, (T, D)), "a line gets two sizes")
+    grid = case.randn(T, T, D)
+    case.raises(ValueError, lambda: interpolate(grid, (T,)), "a grid gets one size")
+
+
+@check(interpolate_positions, see="Stretch a table")
+def gradients(interpolate, case):
+    """passes gradients to the table"""
+    T, D = case.sizes(2, low=3)
+    P, seen = case.randn(T, D).requires_grad_(), case.randn(2 * T, D)
+    torchs = functional.interpolate(P.T[None], size=2 * T, mode="linear")[0].T
+    (expected,) = torch.autograd.grad(torchs, P, seen)
+    stretched = interpolate(P, (2 * T,))
+    case.shape(stretched, (2 * T, D), "P")
+    case.trains(stretched, "the result")
+    stretched.backward(seen)
+    case.gradient(P, expected, "P")

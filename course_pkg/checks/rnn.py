@@ -84,6 +84,32 @@ def input_alone(step, case):
     case.equal(h_t, torch.tanh(x @ W[:, H:].T + b), "h_t")
 
 
+@check(rnn_step, see="One step")
+def one_sequence(step, case):
+    """keeps the axis of the batch when there is one sequence"""
+    D, H = case.sizes(2)
+    W, b = weights(case, D, H)
+    x, h = case.randn(1, D), case.randn(1, H)
+    case.equal(step(x, h, W, b), torch.tanh(torch.cat([h, x], dim=1) @ W.T + b), "h_t")
+
+
+@check(rnn_step, see="One step")
+def gradients(step, case):
+    """passes the same gradients back as torch.nn.RNNCell"""
+    B, D, H = case.sizes(3)
+    W, b = weights(case, D, H)
+    x, h, seen = case.randn(B, D), case.randn(B, H), case.randn(B, H)
+    expected_x, *expected = torch_gradients(seen[:, None], x[:, None], W, b, h)
+    inputs = [tensor.requires_grad_() for tensor in (x, W, b, h)]
+    h_t = step(x, h, W, b)
+    case.shape(h_t, (B, H), "h_t")
+    case.trains(h_t, "h_t")
+    h_t.backward(seen)
+    expected = [expected_x[:, 0], *expected]
+    for name, tensor, gradient in zip("xWbh", inputs, expected, strict=True):
+        case.gradient(tensor, gradient, name)
+
+
 @check(rnn_forward, weight=3, see="The same step, T times")
 def values(forward, case):
     """agrees with torch.nn.RNN"""
@@ -131,6 +157,26 @@ def gradients(forward, case):
         case.gradient(tensor, gradient, name)
 
 
+@check(rnn_forward, see="The same step, T times")
+def starts_afresh(forward, case):
+    """gives the same when called twice"""
+    B, T, D, H = case.sizes(4, low=3)
+    W, b = weights(case, D, H)
+    X = case.randn(B, T, D)
+    first = forward(X, W, b)
+    case.shape(first, (B, T, H), "outputs of the first call")
+    case.again(forward(X, W, b), first, "outputs of the second call")
+
+
+@check(rnn_forward, see="The same step, T times")
+def one_step(forward, case):
+    """agrees with torch.nn.RNN for sequences of one step, and for a batch of one"""
+    B, T, D, H = case.sizes(4, low=3)
+    W, b = weights(case, D, H)
+    for name, X in (("one step", case.randn(B, 1, D)), ("one sequence", case.randn(1, T, D))):
+        case.equal(forward(X, W, b), torch_rnn(W, b)(X)[0], f"outputs for {name}")
+
+
 @check(rnn_backward, see="Backpropagation through time", single={"H": 2})
 def last_step(backward, case):
     """for T = 1, is the chain rule through one tanh and one product"""
@@ -165,6 +211,19 @@ def initial_state(backward, case):
     """gives h_0 the gradient that autograd finds, through all T steps"""
     arguments, expected = backward_case(case)
     case.equal(four(case, backward(*arguments), expected)[3], expected[3], "∂L/∂h_0")
+
+
+@check(rnn_backward, see="Backpropagation through time")
+def from_zero(backward, case):
+    """starts from h_0 = 0 when no state is given"""
+    B, T, D, H = case.sizes(4, low=3)
+    W, b = weights(case, D, H)
+    X, seen = case.randn(B, T, D), case.randn(B, T, H)
+    outputs = torch_rnn(W, b)(X)[0].detach()
+    expected = torch_gradients(seen, X, W, b, torch.zeros(B, H, dtype=torch.float64))
+    given = four(case, backward(seen, outputs, X, W), expected)
+    for gradient, right, name in zip(given, expected, GRADIENTS, strict=True):
+        case.equal(gradient, right, name)
 
 
 def pieces_case(case: Case, k: int, T: int) -> tuple[tuple, tuple]:
@@ -229,6 +288,23 @@ def initial_state(truncated, case):
     case.equal(given[3], expected, "∂L/∂h_0 at zero")
 
 
+@check(truncated_bptt, see="The state goes on, the gradient stops")
+def every_step(truncated, case):
+    """lets nothing pass from step to step when k = 1, but carries the state"""
+    arguments, expected = pieces_case(case, 1, 7)
+    given = four(case, truncated(*arguments), expected)
+    for gradient, right, name in zip(given, expected, GRADIENTS, strict=True):
+        case.equal(gradient, right, name)
+
+
+@check(truncated_bptt, weight=0.5, see="The state goes on, the gradient stops")
+def refuses(truncated, case):
+    """raises ValueError for pieces without a step"""
+    (seen, X, W, b, _, h_0), _ = pieces_case(case, 2, 6)
+    case.raises(ValueError, lambda: truncated(seen, X, W, b, 0, h_0), "k is 0")
+    case.raises(ValueError, lambda: truncated(seen, X, W, b, -2, h_0), "k is -2")
+
+
 def norms_case(case: Case, low: int = 3) -> tuple[tuple, Tensor]:
     """Draw the arguments of `gradient_norms`, and let autograd find what it should return."""
     B, T, D, H = case.sizes(4, low=low)
@@ -269,6 +345,29 @@ def rotation(norms, case):
     case.equal(result, seen.norm(dim=1, keepdim=True).expand(B, T), "‖∂ℓ_T/∂h_t‖")
 
 
+@check(gradient_norms, see="How far the gradient reaches")
+def one_step(norms, case):
+    """is the norm of what was given for sequences of one step"""
+    B, D, H = case.sizes(3, low=3)
+    W, _ = weights(case, D, H)
+    seen, outputs = case.randn(B, H), case.rand(B, 1, H)
+    case.equal(norms(seen, outputs, W), seen.norm(dim=1, keepdim=True), "‖∂ℓ_T/∂h_t‖")
+
+
+@check(gradient_norms, see="How far the gradient reaches")
+def dead_end(norms, case):
+    """is zero before a step whose units are all saturated, and only there"""
+    (seen, outputs, W), _ = norms_case(case, low=5)
+    t = outputs.shape[1] // 2
+    outputs[:, t] = outputs[:, t].sign()
+    result = norms(seen, outputs, W)
+    case.shape(result, tuple(outputs.shape[:2]), "‖∂ℓ_T/∂h_t‖")
+    case.that(
+        (result[:, t:] > 0).all(), "The norm should not be zero after the saturated step, yours is."
+    )
+    case.equal(result[:, :t], torch.zeros(len(seen), t), "‖∂ℓ_T/∂h_t‖ before saturation")
+
+
 @check(linear_rnn_gradient, weight=2, see="Without tanh: powers of a matrix", single="H")
 def values(gradient, case):
     """agrees with torch.linalg.matrix_power"""
@@ -301,6 +400,13 @@ def one_step_more(gradient, case):
     for T in range(4):
         case.equal(gradient(W, T), expected, f"∂h_{T}/∂h_0")
         expected = W @ expected
+
+
+@check(linear_rnn_gradient, see="Without tanh: powers of a matrix")
+def refuses(gradient, case):
+    """raises ValueError for a negative number of steps"""
+    (H,) = case.sizes(1, low=3)
+    case.raises(ValueError, lambda: gradient(case.randn(H, H), -1), "T is -1")
 
 
 def gradients_of(case: Case) -> list[Tensor]:
@@ -356,3 +462,27 @@ def same_direction(clip, case):
     before = torch.cat([gradient.flatten() for gradient in gradients])
     after = torch.cat([gradient.flatten() for gradient in clipped])
     case.equal(after, before * (0.5 / before.norm()), "all gradients, joined,")
+
+
+@check(clip_grad_norm, weight=0.5, see="One norm for all parameters")
+def refuses(clip, case):
+    """raises ValueError when max_norm is zero or less"""
+    gradients = gradients_of(case)
+    case.raises(ValueError, lambda: clip(gradients, 0.0), "max_norm is 0")
+    case.raises(ValueError, lambda: clip(gradients, -1.5), "max_norm is -1.5")
+
+
+@check(clip_grad_norm, see="One norm for all parameters")
+def transposed(clip, case):
+    """accepts gradients that are transposed views of others"""
+    gradients = [case.randn(4, 6).T, case.randn(3, 5, 2).transpose(0, 2)]
+    demand_clipped(case, clip(gradients, 1.75), gradients, 1.75)
+
+
+@check(clip_grad_norm, see="One norm for all parameters")
+def zero(clip, case):
+    """gives zeros, not NaN, where all gradients are zero, and a norm of zero"""
+    gradients = [torch.zeros_like(gradient) for gradient in gradients_of(case)]
+    demand_clipped(case, clip(gradients, 1.0), gradients, 1.0)
+    others = gradients_of(case)
+    demand_clipped(case, clip(others, 2.5), others, 2.5)

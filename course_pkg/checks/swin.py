@@ -268,6 +268,34 @@ def bias_alone(attention, case):
     case.equal(A, attended(state, H, M, windows)[1], "A from the biases alone")
 
 
+@check(WindowAttention, see="Attention inside a window")
+def large_similarities(attention, case):
+    """gives forbidden keys no weight, and stays finite, even if similarities are very large"""
+    ours, state, H, M, windows = attention_case(case, attention)
+    mask, large = some_mask(case, windows.shape[1], M * M), 100 * windows
+    _, A = case.unpack(ours(large, mask, return_weights=True), "Y", "A")
+    case.equal(A, attended(state, H, M, large, mask)[1], "A of windows times 100", rtol=1e-4)
+
+
+@check(WindowAttention, see="Attention inside a window")
+def gradients(attention, case):
+    """passes the same gradients to windows and bias table as torch.nn.MultiheadAttention"""
+    ours, state, H, M, windows = attention_case(case, attention)
+    mask = some_mask(case, windows.shape[1], M * M)
+    windows.requires_grad_()
+    state["bias_table"].requires_grad_()
+    expected, _ = attended(state, H, M, windows, mask)
+    seen = case.randn(*expected.shape)
+    wanted = torch.autograd.grad(expected, [windows, state["bias_table"]], seen)
+    Y = ours(windows, mask)
+    case.shape(Y, tuple(expected.shape), "Y")
+    case.trains(Y, "Y")
+    Y.backward(seen)
+    case.gradient(windows, wanted[0], "windows")
+    case.gradient(dict(ours.named_parameters())["bias_table"], wanted[1], "bias_table")
+    case.learns(ours)
+
+
 KINDS = ("global", "windowed")
 
 
@@ -394,6 +422,21 @@ def refuses(mask, case):
     case.raises(ValueError, lambda: mask((2, 8), 4, 1), "a map has 2 rows and M is 4")
     case.raises(ValueError, lambda: mask((9, 12), 4, 0), "a map has 9 rows, M is 4 and shift is 0")
     case.equal(mask((8, 12), 4, 3), true_mask((8, 12), 4, 3), "mask for shift 3")
+
+
+@check(shifted_window_mask, see="Who may see whom")
+def few_windows(mask, case):
+    """is right for a map with a single row of windows, or a single window"""
+    case.equal(mask((5, 10), 5, 2), true_mask((5, 10), 5, 2), "mask of 1 × 2 windows")
+    case.equal(mask((5, 5), 5, 2), true_mask((5, 5), 5, 2), "mask of a single window")
+
+
+@check(shifted_window_mask, see="Who may see whom")
+def all_shifts(mask, case):
+    """is right for every shift, including none"""
+    for shift in range(4):
+        expected = true_mask((8, 12), 4, shift)
+        case.equal(mask((8, 12), 4, shift), expected, f"mask for shift {shift}")
 
 
 def block_state(case: Case, D: int, H: int, M: int) -> State:

@@ -130,6 +130,37 @@ def padding(embeddings, case):
     case.equal(given * with_img(regions)[:, :, None], expected, "v of real regions")
 
 
+@check(VisualEmbeddings, see="One vector for the whole picture")
+def filling(embeddings, case):
+    """gives [IMG] and real regions the same vectors whatever the others hold"""
+    B, R, F_, D = case.sizes(4, low=3)
+    ours, _, features, boxes = visual_case(case, embeddings, B, R, F_, D)
+    regions = real_ones(case.lengths(B, R), R)
+    shown = with_img(regions)
+    runs = []
+    for value in (0.0, 50.0, math.nan):
+        runs.append(ours(torch.where(regions[:, :, None], features, value), boxes, regions))
+        case.shape(runs[-1], (B, R + 1, D), "v")
+    for run, filling in zip(runs[1:], ("50", "NaN"), strict=True):
+        case.equal(run[shown], runs[0][shown], f"v with {filling} in regions that are not real")
+
+
+@check(VisualEmbeddings, see="What is where in a picture")
+def one_region(embeddings, case):
+    """accepts pictures of one region, whichever regions are not real"""
+    B, F_, D = case.sizes(3, low=3)
+    ours, state, features, boxes = visual_case(case, embeddings, B, 1, F_, D)
+    alone = torch.ones(B, 1, dtype=torch.bool)
+    case.equal(ours(features, boxes, alone), seen(state, features, boxes, alone), "v of one region")
+    ours, state, features, boxes = visual_case(case, embeddings, B, 3, F_, D)
+    regions = torch.tensor([False, True, True]).repeat(B, 1)
+    given = ours(features, boxes, regions)
+    case.shape(given, (B, 4, D), "v")
+    case.equal(
+        given[:, 0], seen(state, features, boxes, regions)[:, 0], "v of [IMG] without region 0"
+    )
+
+
 # Co-attention
 
 
@@ -233,6 +264,17 @@ def weights(block, case):
     expected = co_attended(state, H, t, v, words, regions)
     case.equal(given[2], expected[2], "A_t")
     case.equal(given[3], expected[3], "A_v")
+
+
+@check(CoAttentionBlock, see="Each asks, the other answers")
+def one_mask(block, case):
+    """accepts a mask for one stream alone"""
+    ours, state, H, t, v, words, regions = block_case(case, block, low=3)
+    for kind, mask in {"words": words, "regions": regions}.items():
+        given = four(case, ours(t, v, **{kind: mask}), t, v, H)
+        expected = co_attended(state, H, t, v, **{kind: mask})
+        for n, name in ((0, "t"), (1, "v")):
+            case.equal(given[n], expected[n], f"{name} with the mask of {kind} alone")
 
 
 # The model
@@ -344,6 +386,19 @@ def gradients(model, case):
     for name in ("visual.content.weight", "text.token.weight"):
         case.gradient(mine[name], leaves[name].grad, name)
     case.learns(ours)
+
+
+@check(ViLBERT, see="Two streams that meet")
+def filling(model, case):
+    """gives the same whatever the padding of words and regions holds"""
+    ours, _, _, batch = model_case(case, model)
+    tokens, words, features, boxes, regions = batch
+    runs = []
+    for word, value in ((0, 0.0), (2, 30.0)):
+        other = torch.where(words, tokens, word), words
+        picture = torch.where(regions[:, :, None], features, value), boxes, regions
+        runs.append(ours(*other, *picture))
+    demand_streams(case, runs[1], runs[0], batch, " with other padding")
 
 
 # The losses
@@ -503,6 +558,61 @@ def no_hidden_word(loss, case):
     case.equal(loss(*given), hidden_parts(*given), "loss without hidden words")
 
 
+@check(masked_multimodal_loss, see="Hide words and regions")
+def one_of_each(loss, case):
+    """counts one hidden word and one hidden region as much as many"""
+    given = masked_case(case, *masked_sizes(case))
+    given[1] = torch.full_like(given[1], -100)
+    given[1][1, 2], given[4] = 3, torch.zeros_like(given[4])
+    given[4][2, 0] = True
+    case.equal(loss(*given), hidden_parts(*given), "loss of one word and one region")
+    given[0], given[2] = 900 * given[0], 900 * given[2]
+    case.equal(loss(*given), hidden_parts(*given), "loss of large logits")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def nothing_at_all(loss, case):
+    """is zero when no pair matches"""
+    given = masked_case(case, *masked_sizes(case))
+    given[5] = torch.zeros_like(given[5])
+    case.equal(loss(*given), 0.0, "loss when no pair matches")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def gradients_of_nothing(loss, case):
+    """sends no gradient, and no NaN, to words and regions of which none is hidden"""
+    given = masked_case(case, *masked_sizes(case))
+    given[0].requires_grad_(), given[2].requires_grad_()
+    for place in (1, 4):
+        nothing = torch.full_like(given[place], -100 if place == 1 else 0)
+        value = loss(*given[:place], nothing, *given[place + 1 :])
+        case.shape(value, (), "loss")
+        case.trains(value, "loss")
+        value.backward()
+    words, regions = given[0].clone().detach(), given[2].clone().detach()
+    wanted = [words.requires_grad_(), regions.requires_grad_()]
+    hidden_parts(wanted[0], given[1], wanted[1], *given[3:]).backward()
+    case.gradient(given[0], wanted[0].grad, "word_logits")
+    case.gradient(given[2], wanted[1].grad, "region_logits")
+
+
+@check(masked_multimodal_loss, see="Hide words and regions")
+def gradients(loss, case):
+    """sends right, finite gradients to both logits, even with zeros in the targets"""
+    given = masked_case(case, *masked_sizes(case))
+    given[3] = F.one_hot(given[3].argmax(dim=-1), given[3].shape[-1]).double()
+    given[5] = torch.arange(len(given[5])) % 2 == 0
+    wanted = [given[n].clone().requires_grad_() for n in (0, 2)]
+    hidden_parts(wanted[0], given[1], wanted[1], *given[3:]).backward()
+    given[0].requires_grad_(), given[2].requires_grad_()
+    value = loss(*given)
+    case.shape(value, (), "loss")
+    case.trains(value, "loss")
+    value.backward()
+    case.gradient(given[0], wanted[0].grad, "word_logits")
+    case.gradient(given[2], wanted[1].grad, "region_logits")
+
+
 # Retrieval
 
 
@@ -542,6 +652,15 @@ def impossible(recall, case):
     scores = table(case, 7)
     case.raises(ValueError, lambda: recall(scores, 0), "k is 0")
     case.raises(ValueError, lambda: recall(scores, 8), "k is 8 and there are 7 pictures")
+
+
+@check(retrieve, see="Find the picture")
+def edges(recall, case):
+    """is 1 for k = N, and raises ValueError for all that are smaller than 1 or larger than N"""
+    scores = table(case, 7)
+    case.equal(recall(scores, 7), 1.0, "recall@7 of 7")
+    case.raises(ValueError, lambda: recall(scores, -1), "k is -1")
+    case.raises(ValueError, lambda: recall(scores, 14), "k is 14 and there are 7 pictures")
 
 
 # Paths
@@ -642,14 +761,50 @@ def not_there(loss, case):
     case.raises(ValueError, lambda: loss(scores, right, paths), "a right path is not there")
 
 
+@check(path_selection_loss, see="Score, and choose")
+def far_below(loss, case):
+    """is the same when all scores are 65 536 lower, and candidates are missing"""
+    scores, right, paths = choice_case(case, *case.sizes(2, low=5))
+    scores = (16 * scores).round() / 16  # exact in float32, and 65 536 lower too
+    expected = chosen(scores, right, paths)
+    case.equal(loss(scores - 65536, right, paths), expected, "loss of scores far below 0")
+    level = torch.full_like(scores, -(2.0**32))
+    case.equal(loss(level, right, paths), chosen(level, right, paths), "loss of scores of -2³²")
+
+
+@check(path_selection_loss, see="Score, and choose")
+def far_out(loss, case):
+    """stays finite where scores are large"""
+    scores = torch.tensor([[900.0, -800.0, 0.0], [-900.0, 100.0, 700.0]], dtype=torch.float64)
+    right, paths = torch.tensor([1, 2]), torch.tensor([[True, True, True], [True, False, True]])
+    case.equal(loss(scores, right), 850.0, "loss of large scores")
+    case.equal(loss(scores, right, paths), 850.0, "loss of large scores and fewer paths")
+
+
+@check(path_selection_loss, see="Score, and choose")
+def gradients(loss, case):
+    """sends the right gradients to the scores, and none to paths that are not there"""
+    scores, right, paths = choice_case(case, *case.sizes(2, low=4))
+    wanted = scores.clone().requires_grad_()
+    chosen(wanted, right, paths).backward()
+    value = loss(scores.requires_grad_(), right, paths)
+    case.shape(value, (), "loss")
+    case.trains(value, "loss")
+    value.backward()
+    case.gradient(scores, wanted.grad, "scores")
+
+
 # Agents
 
 
 def agents_case(case: Case, *sizes: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Draw X, the agents' numbers and the five matrices; some agents have several vectors."""
+    """Draw X, the agents' numbers and the five matrices; some agents have several vectors.
+
+    Each sequence of the batch has the same agents, in an axis of its own: (B, N).
+    """
     B, N, D_X, D_Q, D_V = sizes
     agents = torch.arange(N) % max(N // 2, 2) + 3
-    agents = agents[torch.randperm(N, generator=case.generator)]
+    agents = agents[torch.randperm(N, generator=case.generator)].repeat(B, 1)
     weights = [case.randn(D_X, D) / D_X**0.25 for D in (*[D_Q] * 4, D_V)]
     return case.randn(B, N, D_X), agents, weights
 
@@ -677,7 +832,7 @@ def asked_by_agent(
 @once
 def by_agent(X: Tensor, agents: Tensor, weights: list[Tensor], mask=None) -> tuple[Tensor, Tensor]:
     """Compute agent-aware attention of a batch."""
-    parts = [asked_by_agent(x, agents, weights, mask) for x in X]
+    parts = [asked_by_agent(x, own, weights, mask) for x, own in zip(X, agents, strict=True)]
     return torch.stack([Y for Y, _ in parts]), torch.stack([A for _, A in parts])
 
 
@@ -719,7 +874,7 @@ def order(attend, case):
     X, agents, weights = agents_case(case, *case.sizes(5, low=3))
     order = torch.randperm(X.shape[1], generator=case.generator)
     Y, A = by_agent(X, agents, weights)
-    given = attend(X[:, order], 100 - agents[order], *weights)
+    given = attend(X[:, order], 100 - agents[:, order], *weights)
     expected = Y[:, order], A[:, order][:, :, order]
     demand_attended(case, given, expected, " in another order")
 
@@ -728,9 +883,54 @@ def order(attend, case):
 def counts(attend, case):
     """raises ValueError when there is not one agent for each vector"""
     X, agents, weights = agents_case(case, *case.sizes(5, low=3))
-    case.raises(ValueError, lambda: attend(X, agents[:1], *weights), "agents has length 1")
-    longer = torch.cat([agents, agents])
+    case.raises(ValueError, lambda: attend(X, agents[:, :1], *weights), "agents has length 1")
+    longer = torch.cat([agents, agents], dim=1)
     case.raises(ValueError, lambda: attend(X, longer, *weights), "agents is twice as long as X")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def agents_of_each(attend, case):
+    """accepts other agents in each sequence"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    every = torch.stack([own.roll(n) for n, own in enumerate(agents)])
+    expected = by_agent(X, every, weights)
+    demand_attended(case, attend(X, every, *weights), expected, " of other agents")
+    renamed = 1000 * every - 7  # only which are equal matters
+    demand_attended(case, attend(X, renamed, *weights), expected, " of agents with other numbers")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def axes(attend, case):
+    """accepts one sequence without a batch, and a batch of two axes"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    Y, A = by_agent(X, agents, weights)
+    demand_attended(case, attend(X[0], agents[0], *weights), (Y[0], A[0]), " of one sequence")
+    given, expected = attend(X[None], agents[None], *weights), (Y[None], A[None])
+    demand_attended(case, given, expected, " of a batch with two axes")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def nothing_allowed(attend, case):
+    """gives zeros where the mask allows nothing, and finite gradients"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    mask = case.rand(X.shape[1], X.shape[1]) < 0.6
+    mask[1] = False
+    expected = by_agent(X, agents, weights, mask)
+    result = attend(X.requires_grad_(), agents, *weights, mask)
+    demand_attended(case, result, expected, " with an empty row")
+    case.trains(result[0], "Y")
+    result[0].sum().backward()
+    case.finite_gradient(X, "X")
+
+
+@check(agent_aware_attention, see="Whose past is it")
+def large_scores(attend, case):
+    """gives what the mask forbids no weight, even where the scores are far below zero"""
+    X, agents, weights = agents_case(case, *case.sizes(5, low=3))
+    mask = torch.ones(X.shape[1], X.shape[1], dtype=torch.bool).tril()
+    _, A = case.unpack(attend(1e3 * X, agents, *weights, mask), "Y", "A")
+    case.shape(A, (len(X), *mask.shape), "A")
+    case.equal(A[:, ~mask], torch.zeros(len(X), int((~mask).sum())), "A of forbidden keys", atol=0)
 
 
 # Pairs of residues

@@ -90,6 +90,34 @@ def large_scores(attend, case):
     case.equal(z, a[:, 1], "z")
 
 
+@check(soft_attention, see="Soft attention")
+def gradient_of_p(attend, case):
+    """passes ∂p_k/∂e_l = p_k ([k = l] - p_l) back to the scores"""
+    B, L, D = case.sizes(3)
+    e, a, seen = case.randn(B, L).requires_grad_(), case.randn(B, L, D), case.randn(B, L)
+    _, p = looked(case, attend(e, a), B, L, D)
+    case.trains(p, "p")
+    p.backward(seen)
+    expected = torch.softmax(e, dim=1).detach()
+    case.gradient(e, expected * (seen - (expected * seen).sum(dim=1, keepdim=True)), "e")
+
+
+@check(soft_attention, see="Soft attention")
+def gradients(attend, case):
+    """passes ∂z/∂e_l = p_l (a_l - z) back to the scores"""
+    B, L, D = case.sizes(3)
+    e, a = case.randn(B, L).requires_grad_(), case.randn(B, L, D).requires_grad_()
+    seen = case.randn(B, D)
+    z, _ = looked(case, attend(e, a), B, L, D)
+    case.trains(z, "z")
+    z.backward(seen)
+    p = torch.softmax(e, dim=1).detach()
+    mean = (p[:, :, None] * a.detach()).sum(dim=1, keepdim=True)
+    along = ((a.detach() - mean) * seen[:, None]).sum(dim=2)
+    case.gradient(e, p * along, "e")
+    case.gradient(a, p[:, :, None] * seen[:, None], "a")
+
+
 def chosen(
     case: Case, result: object, B: int, L: int, a: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -177,6 +205,52 @@ def rare_location(attend, case):
     log_p.sum().backward()
     case.gradient(e, torch.zeros(B, L), "e")
     case.equal(p.sum(dim=1), torch.ones(B), "sum of p")
+
+
+@check(hard_attention, see="Hard attention")
+def draws_anew(attend, case):
+    """draws anew for each picture and in each call, from torch's generator"""
+    B, L, D = 30, *case.sizes(2, low=4)
+    e, a = torch.zeros(B, L, dtype=torch.float64), case.randn(1, L, D).expand(B, L, D).clone()
+    state = torch.get_rng_state()
+    *_, first = chosen(case, attend(e, a), B, L, a)
+    *_, second = chosen(case, attend(e, a), B, L, a)
+    case.that(len(first.unique()) > 1, "Pictures should have draws of their own, yours share one.")
+    case.that(not torch.equal(first, second), "Each call should draw anew, yours repeats itself.")
+    torch.set_rng_state(state)
+    *_, again = chosen(case, attend(e, a), B, L, a)
+    case.that(
+        torch.equal(first, again),
+        "Locations should repeat when torch's seed does, yours do not: does torch draw them?",
+    )
+
+
+@check(hard_attention, see="No gradient through a choice")
+def gradient_of_z(attend, case):
+    """passes the gradient of z to the chosen location alone, and none to e"""
+    B, L, D = 20, *case.sizes(2, low=3)
+    e, a = case.randn(B, L).requires_grad_(), case.randn(B, L, D).requires_grad_()
+    seen = case.randn(B, D)
+    z, _, _, s = chosen(case, attend(e, a), B, L, a)
+    case.trains(z, "z")
+    z.backward(seen)
+    expected = torch.zeros(B, L, D, dtype=torch.float64)
+    expected[torch.arange(B), s] = seen
+    case.gradient(a, expected, "a")
+    if e.grad is not None:
+        case.equal(e.grad, torch.zeros(B, L), "gradient of e")
+
+
+@check(hard_attention, see="Hard attention", single="B")
+def only_one_location(attend, case):
+    """takes the only location there is, with log p_s = 0"""
+    B, D = case.sizes(2)
+    e, a = case.randn(B, 1), case.randn(B, 1, D)
+    for sample in (True, False):
+        z, p, log_p = case.unpack(attend(e, a, sample), "z", "p", "log_p")
+        case.equal(z, a[:, 0], "z")
+        case.equal(p, torch.ones(B, 1), "p")
+        case.equal(log_p, torch.zeros(B), "log_p")
 
 
 def decoder(case: Case, student, words: int, D: int, H: int, A: int, hard: bool = False) -> tuple:
@@ -311,6 +385,62 @@ def hard_caption(student, case):
     case.trains(given[2], "log_p")
 
 
+def one_step_with_graph(weights, word, h, c, a):
+    """A soft step from its equations, through which gradients reach the weights."""
+    hidden = a @ weights["W_a.weight"].T
+    hidden = hidden + (h @ weights["W_h.weight"].T + weights["W_h.bias"])[:, None]
+    p = (hidden.tanh() @ weights["v.weight"][0]).softmax(dim=1)
+    z = (p[:, :, None] * a).sum(dim=1)
+    inputs = torch.cat([weights["embedding.weight"][word], z], dim=1)
+    gates = inputs @ weights["lstm.weight_ih"].T + weights["lstm.bias_ih"]
+    gates = gates + h @ weights["lstm.weight_hh"].T + weights["lstm.bias_hh"]
+    i, f, g, o = gates.chunk(4, dim=1)  # torch's order
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    h = o.sigmoid() * c.tanh()
+    scores = torch.cat([h, z], dim=1) @ weights["output.weight"].T + weights["output.bias"]
+    return scores, h, c, p
+
+
+@check(CaptionDecoder, see="The decoder over a caption")
+def gradients(student, case):
+    """passes gradients back through all steps to the picture and to the attention"""
+    words, B, L, D, H, A, T = case.sizes(7)
+    ours, weights = decoder(case, student, words, D, H, A)
+    captions, a = case.integers(0, words, B, T + 1), case.randn(B, L, D).requires_grad_()
+    leaves = {name: value.requires_grad_() for name, value in weights.items()}
+    h, c = (
+        (a.mean(dim=1) @ leaves[f"first_{part}.weight"].T + leaves[f"first_{part}.bias"]).tanh()
+        for part in "hc"
+    )
+    for t in range(T):
+        expected, h, c, _ = one_step_with_graph(leaves, captions[:, t], h, c, a)
+    seen = case.randn(B, words)
+    wanted = torch.autograd.grad(expected, [a, leaves["W_h.weight"]], seen)
+    scores, p, _ = case.unpack(ours(a, captions), "scores", "p", "log_p")
+    case.shape(scores, (B, T, words), "scores")
+    case.trains(scores, "scores")
+    case.trains(p, "p")
+    scores[:, -1].backward(seen)
+    case.gradient(a, wanted[0], "a")
+    case.gradient(dict(ours.named_parameters())["W_h.weight"], wanted[1], "W_h")
+    case.learns(ours)
+
+
+@check(CaptionDecoder, see="One step of the decoder")
+def other_pictures(student, case):
+    """keeps nothing of the pictures that it has seen before"""
+    words, B, L, D, H, A = case.sizes(6)
+    ours, weights = decoder(case, student, words, D, H, A)
+    for name, count in (("the first pictures", B), ("other pictures", B), ("more pictures", B + 2)):
+        word, a = case.integers(0, words, count), case.randn(count, L, D)
+        h, c = case.randn(count, H), case.randn(count, H)
+        expected = one_step(weights, word, h, c, a)
+        scores, _, _, p, log_p = unpack_step(case, ours.step(word, (h, c), a))
+        case.equal(p, expected[3], f"p of {name}")
+        case.equal(scores, expected[0], f"scores of {name}")
+        case.equal(log_p, torch.zeros(count), f"log_p of {name}")
+
+
 def weights_over_time(case: Case) -> tuple[Tensor, Tensor]:
     """Draw attention weights (B, T, L) and the mask of captions of different lengths."""
     B, T, L = case.sizes(3, low=3)
@@ -349,6 +479,19 @@ def padding(penalty, case):
     case.equal(penalty(torch.where(mask[:, :, None], p, 50 + 0 * p), mask), expected, "penalty")
 
 
+@check(doubly_stochastic_penalty, see="Look everywhere once")
+def gradients(penalty, case):
+    """has the gradient -2 (1 - Σ_t p_tl) / B for words, and none for padding"""
+    looks, mask = weights_over_time(case)
+    expected = -2 * (1 - (looks * mask[:, :, None]).sum(dim=1, keepdim=True)) / len(looks)
+    looks.requires_grad_()
+    given = penalty(looks, mask)
+    case.shape(given, (), "penalty")
+    case.trains(given, "the penalty")
+    given.backward()
+    case.gradient(looks, expected * mask[:, :, None], "p")
+
+
 def rewards(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Draw log_y, log_p and the mask of captions of different lengths."""
     B, T = case.sizes(2, low=4)
@@ -385,6 +528,22 @@ def gradients(loss, case):
     case.gradient(log_p, -advantage * mask / B, "log_p")
     case.gradient(log_y, -mask.double() / B, "log_y")
     case.that(not R.requires_grad, "R should carry no gradient, yours does: detach it.")
+
+
+@check(reinforce_loss, see="Captions of different lengths")
+def padding(loss, case):
+    """gives the same whatever the padding holds"""
+    log_y, log_p, mask = rewards(case)
+    first, R = case.unpack(loss(log_y, log_p, mask, -2.0), "loss", "R")
+    other = torch.where(mask, log_y, log_y - 100), torch.where(mask, log_p, log_p - 100)
+    second, R_2 = case.unpack(loss(*other, mask, -2.0), "loss", "R")
+    chosen = (log_p * mask).sum(dim=1)
+    reward = (log_y * mask).sum(dim=1)
+    expected = -(reward + (reward + 2.0) * chosen).mean()
+    case.equal(first, expected, "loss")
+    case.equal(second, expected, "loss with other padding")
+    case.equal(R, reward, "R")
+    case.equal(R_2, reward, "R with other padding")
 
 
 @check(update_baseline, weight=2, see="A baseline")

@@ -75,7 +75,7 @@ def normalised_first(memory, key, beta):
 @alternative(content_addressing)
 def small_number_in_the_denominator(memory, key, beta):
     product = torch.einsum("bnm,bm->bn", memory, key)
-    length = torch.sqrt((memory**2).sum(-1)) * torch.sqrt((key**2).sum(-1))[:, None]
+    length = torch.linalg.norm(memory, dim=-1) * torch.linalg.norm(key, dim=-1)[:, None]
     scores = beta[:, None] * product / (length + 1e-8)
     heat = torch.exp(scores - scores.max(dim=1, keepdim=True).values)
     return heat / heat.sum(dim=1, keepdim=True)

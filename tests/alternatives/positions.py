@@ -109,8 +109,10 @@ def scores_by_gather(Q, K, V, R_K, R_V, mask=None):
     if mask is None:
         A = torch.softmax(E, -1)
     else:
-        E = E.exp() * mask
-        A = E / E.sum(-1, keepdim=True).clamp(min=1e-300)
+        limits = torch.finfo(E.dtype)
+        E = E - E.masked_fill(~mask, limits.min).amax(-1, keepdim=True).detach()
+        E = E.masked_fill(~mask, 0).exp() * mask
+        A = E / E.sum(-1, keepdim=True).clamp(min=limits.tiny)
     by_distance = Q.new_zeros(*Q.shape[:-1], len(R_V)).scatter_add(-1, index, A)
     return [A @ V + by_distance @ R_V, A]
 
@@ -180,8 +182,10 @@ class TorchsAttention(nn.Module):
         y = y.permute(0, 2, 1, 3).reshape(B, T, D) @ self.W_O
         if not return_weights:
             return y
-        bias = 0 if mask is None else torch.where(mask, 0.0, -torch.inf)
-        return y, torch.softmax(q @ k.transpose(2, 3) / (D // self.heads) ** 0.5 + bias, -1)
+        e = q @ k.transpose(2, 3) / (D // self.heads) ** 0.5
+        if mask is None:
+            return y, torch.softmax(e, -1)
+        return y, torch.softmax(e.masked_fill(~mask, -torch.inf), -1).masked_fill(~mask, 0)
 
 
 @alternative(RotaryAttention)
@@ -200,7 +204,7 @@ class HeadByHead(nn.Module):
             Q, K = X @ self.W_Q[:, own], X @ self.W_K[:, own]
             Q, K = rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)
             E = Q @ K.mT / math.sqrt(self.D_h)
-            A = E.softmax(-1) if mask is None else E.masked_fill(~mask, -1e30).softmax(-1)
+            A = E.softmax(-1) if mask is None else E.masked_fill(~mask, -1e30).softmax(-1) * mask
             Y = Y + A @ (X @ self.W_V[:, own]) @ self.W_O[own]
             weights.append(A)
         return (Y, torch.stack(weights, 1)) if return_weights else Y

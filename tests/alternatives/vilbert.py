@@ -304,6 +304,23 @@ def vector_by_vector(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
     return [A @ (X @ V), A]
 
 
+@alternative(agent_aware_attention)
+def sequence_by_sequence(X, agents, Q_self, K_self, Q_other, K_other, V, mask=None):
+    """Goes through the batch, whose axes X and agents share."""
+    *batch, N, D_X = X.shape
+    if agents.shape[-1] != N:
+        raise ValueError("one agent for each vector")
+    mask = torch.ones(N, N, dtype=torch.bool) if mask is None else mask
+    masks = mask.expand(*batch, N, N).reshape(-1, N, N)
+    parts = []
+    for x, own, allowed in zip(X.reshape(-1, N, D_X), agents.reshape(-1, N), masks, strict=True):
+        E_self, E_other = (x @ Q_self) @ (x @ K_self).T, (x @ Q_other) @ (x @ K_other).T
+        E = torch.where(own[:, None] == own, E_self, E_other) / Q_self.shape[1] ** 0.5
+        parts.append(masked_softmax(E, allowed))
+    A = torch.stack(parts).view(*batch, N, N)
+    return A @ (X @ V), A
+
+
 @alternative(TriangleUpdate)
 class ByMatrixProducts(TriangleUpdate):
     """Multiplies matrices, one for each feature."""

@@ -36,7 +36,7 @@ REQUEST = "# Regrade request\n\ninit_forget_bias: a negative value is right."
 
 @pytest.fixture
 def course(tmp_path, monkeypatch) -> Path:
-    """A checkout with one exercise and one question, in which a hidden check is wrong."""
+    """A checkout with one exercise and one question, in which a check is wrong."""
     root = tmp_path / "course"
     root.mkdir()
     toolbox.new_course(root, LSTM, few_cells)
@@ -64,8 +64,8 @@ def few_cells(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def replace(root: Path, old: str, new: str) -> None:
-    """Change the hidden check."""
-    path = root / "autograder" / "hidden" / "lstm.py"
+    """Change the check."""
+    path = root / "course_pkg" / "checks" / "lstm.py"
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")

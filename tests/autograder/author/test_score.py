@@ -1,10 +1,12 @@
-"""A moment in which the machine is slow does not change what the scoreboard says."""
+"""The scoreboard says the same on a slow machine, and that students could have found a mistake."""
 
 import time
+from dataclasses import replace
 
 from autograder.author import score
 from autograder.author.mutants import Mutant
 from autograder.author.trials import exercises
+from course_pkg.checking.registry import CHECKS
 from course_pkg.lstm import init_forget_bias
 
 
@@ -35,3 +37,15 @@ def test_mutant_that_is_excused_is_not_killed_by_the_clock(monkeypatch):
 def test_endless_mutant_is_killed(monkeypatch):
     row = row_of_slow_mutant(monkeypatch, excused=False)
     assert (row.killed, row.excused, row.survivors) == (1, 0, [])
+
+
+def test_a_mistake_that_only_the_grader_finds_is_a_problem(monkeypatch):
+    exercise = next(e for e in exercises("lstm") if e.name == "init_forget_bias")
+    checks = dict(CHECKS[exercise])
+    checks["negative"] = replace(checks["negative"], hidden=True)
+    monkeypatch.setitem(CHECKS, exercise, checks)
+    monkeypatch.setattr(score, "trials", score.trials.__wrapped__)
+    row = score.Row(exercise.name, checks=len(checks))
+    score._score_bugs(exercise, row)
+    (problem,) = row.problems
+    assert problem.startswith("bug zero_is_none passes at home, and fails only negative:")

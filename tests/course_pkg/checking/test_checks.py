@@ -130,6 +130,27 @@ def test_stub_scores_nothing_and_says_so_once(exercise):
     toolbox.assert_unsolved(exercise.name, result.text)
 
 
+def test_a_gradient_that_is_no_number_is_told_as_such():
+    x = torch.zeros(3, requires_grad=True)
+    (x.sqrt() ** 2).sum().backward()
+    with pytest.raises(Failure, match="The gradient of x should be finite, yours is not"):
+        Case("any").finite_gradient(x, "x")
+    with pytest.raises(Failure, match="No gradient reaches y"):
+        Case("any").finite_gradient(torch.zeros(3), "y")
+
+
+def test_a_random_start_is_told_by_two_calls_that_differ():
+    class RandomStart(LSTM):
+        def forward(self, X, state=None, lengths=None):
+            if state is None:
+                state = tuple(torch.randn(2, len(X), self.H, dtype=X.dtype))
+            return super().forward(X, state, lengths)
+
+    text = " ".join(report(Exercise.of(LSTM), RandomStart).text.split())
+    assert "Two calls with the same input differ: outputs of the second call" in text
+    assert "Is a state kept from the last call, or drawn at random?" in text
+
+
 def test_class_instead_of_function_and_the_reverse():
     assert "lstm_step should be a function, yours is class" in report(LSTM_STEP, LSTM).text
     assert "LSTM should be a class, yours is function" in report(Exercise.of(LSTM), stub).text
@@ -385,8 +406,9 @@ def test_check_prints_what_holds(capsys):
 
 
 def test_check_shows_no_hidden_check(capsys):
-    check(lstm_step)
-    hidden = [check.name for check in CHECKS[LSTM_STEP].values() if check.hidden]
+    check(additive_cell_step)
+    own = CHECKS[Exercise.of(additive_cell_step)].values()
+    hidden = [check.name for check in own if check.hidden]
     text = capsys.readouterr().out
     assert hidden and not any(name in text for name in hidden)
 
@@ -419,13 +441,13 @@ def test_a_notebook_shows_the_first_failure_and_folds_the_others(monkeypatch):
     shown = notebook(monkeypatch)
     with pytest.raises(CheckFailed) as caught:
         check(lstm_step)
-    assert caught.value._render_traceback_() == ["3 of 3 checks of lstm_step fail."]
+    assert caught.value._render_traceback_() == ["5 of 5 checks of lstm_step fail."]
     assert shown[0]["text/plain"] == str(caught.value) == caught.value.report.text
     page = BeautifulSoup(shown[0]["text/html"], "html.parser")
     folded = page.details.extract()
     assert "✗ values" in page.text and "should be" in page.pre.text
     names = [check.name for check in CHECKS[LSTM_STEP].values() if not check.hidden]
-    assert folded.summary.text == f"2 more of its checks fail: {', '.join(names[1:])}"
+    assert folded.summary.text == f"4 more of its checks fail: {', '.join(names[1:])}"
     assert f"✗ {names[1]}" in folded.text and "should be" in folded.pre.text
 
 
@@ -438,7 +460,7 @@ def test_what_passes_comes_first_in_a_notebook(monkeypatch):
     with pytest.raises(CheckFailed):
         check(lstm_step)
     text = BeautifulSoup(shown[0]["text/html"], "html.parser").text
-    assert text.index("✓ remembers") < text.index("✗ values") and "more" not in text
+    assert text.index("✓ remembers") < text.index("✗ values") < text.index("2 more")
 
 
 def test_a_notebook_shows_a_stub_as_one_line(monkeypatch):

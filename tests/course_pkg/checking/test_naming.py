@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from autograder.author import names, other_inputs
-from autograder.author.trials import exercises
-from autograder.bugs import BUGS, Bug
+from autograder.author.names import at_home
+from autograder.author.trials import examine, exercises
+from autograder.bugs import BUGS, Bug, mae
 from course_pkg.checking import naming
 from course_pkg.checking.failure import Failure, NotRaised
 from course_pkg.checking.registry import Check, Exercise
@@ -124,6 +125,30 @@ def test_float32_numbers_that_were_converted_are_compared_as_float32():
     assert naming.same(entry(drawn), entry(elsewhere))
     wide = torch.tensor([0.1, -0.7, 0.3], dtype=torch.float64)
     assert not naming.same(entry(wide), entry(wide * (1 + 2e-5)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "own_units",
+        "shared_units",
+        "new_left",
+        "only_centred",
+        "per_image",
+        "without_b",
+        "one_deviation",
+    ],
+)
+def test_a_mistake_is_named_wherever_a_search_stops(monkeypatch, name):
+    found = next(each for each in exercises("mae") if each.name == "linear_probe")
+    bug = next(bug for bug in BUGS[found] if bug.name == name)
+    exact = mae.fit
+
+    def coarse(*given, **changes):
+        return exact(*given, **{"tolerance": 1e-5, **changes})
+
+    monkeypatch.setattr(mae, "fit", coarse)
+    assert at_home(examine(found, bug.solution)) == {bug.sentence}
 
 
 @pytest.fixture
