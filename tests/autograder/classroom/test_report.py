@@ -20,6 +20,7 @@ from nbgrader.server_extensions.formgrader import handlers
 
 from autograder.assignment import CourseError
 from autograder.classroom.reports import figures, report, results
+from autograder.classroom.reports.diagnosis import incidents
 from autograder.classroom.reports.errors import (
     ForeignGradebook,
     NothingCollected,
@@ -102,12 +103,15 @@ def test_what_it_says_of_graded_submissions(course, capsys):
         assert float(rows[student]["seconds"]) > 0
     assert set(rows["buggy"]["mistakes"].split("; ")) == MISTAKES
     assert rows["perfect"]["mistakes"] == rows["perfect"]["incidents"] == ""
-    assert rows["unlucky"]["incidents"] == "forbidden call; forbidden name; killed kernel"
+    assert rows["unlucky"]["incidents"] == "forbidden name; killed kernel"
+    assert incidents("LSTM must not be used in this exercise") == {"forbidden call"}
+    assert rows["unlucky"]["carried"] == "LSTM with lstm_step" and not rows["buggy"]["carried"]
     assert [s for s in PROFILES if rows[s]["stuck"] == "yes"] == ["untouched"]
 
     assert "4 graded 1 collected, not graded 1 not submitted 1 stuck 1 with incidents" in made.words
     assert "the cell state is replaced instead of added to" in made.words
     assert "A cell did not run to its end: it ended its Python process." in made.words
+    assert "What has its points in spite of it Students Who lstm_step LSTM 1 unlucky" in made.words
     assert "Not submitted: absent." in made.words and "Hopper" not in made.words
     assert "Collected and not graded: new." in made.words
 
@@ -237,7 +241,7 @@ def test_a_class_of_300(large):
     assert (
         "the cell state is replaced instead of added to replaced 75 s001 and 74 more" in made.words
     )
-    assert "forbidden call: 75" in made.words and "killed kernel: 75" in made.words
+    assert "forbidden name: 75" in made.words and "killed kernel: 75" in made.words
 
 
 def a_class(*scores: tuple[float, ...], name: str = "ex") -> Classroom:
