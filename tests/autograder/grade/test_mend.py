@@ -173,7 +173,7 @@ def test_a_folder_too_deep_is_set_aside(tmp_path):
 
 
 def test_a_million_empty_lines_above_the_imports_are_mended_soon():
-    cell = code("\n" * (1 << 20) + "%reset -f")
+    cell = code("\n" * 1_000_000 + "%reset -f")
     nb = {"cells": [cell] * 20}
     with bounded_time(20):
         found = mend(read(json.dumps(nb).encode()).cells, Plan.read(LSTM.solved)).cells
