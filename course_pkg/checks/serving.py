@@ -1149,9 +1149,7 @@ def aborts(engines, case):
     same(case, flat(list(rows.values())), [], "later tokens of those that left")
     reasons = [record(engine, each).reason for each in (numbers_of[0], numbers_of[1])]
     wanted = ["length", "abort"]
-    message = (
-        "The reasons of a request that had ended when it was aborted, and of one that had not, "
-    )
+    message = "The reasons of a request that had ended before abort, and of another one, "
     case.that(reasons == wanted, message + f"should be {wanted}, yours are {reasons}.")
     same(case, [free_blocks(engine)], [20], "free blocks at the end")
     pair = engine.add(prompts[0], Sampling(9, samples=2))
@@ -1181,7 +1179,7 @@ def errors_leave_no_trace(engines, case):
             [[*tables(engine, each)[0][:1], len(record(engine, each).tokens)] for each in begun]
         )
         found += [free_blocks(engine), *queues(engine.scheduler)]
-        what = "length of the table and number of tokens of each of two, after the error; free blocks; "
+        what = "table's length and number of tokens of each of two, after the error; free blocks; "
         same(case, found, [6, 7, 9, 10, 12, 0, 1, -1], what + "running, -1, waiting")
     for each in begun:
         engine.abort(each)
@@ -1232,11 +1230,10 @@ def no_numbers(engines, case):
         case.raises(FloatingPointError, engine.step, "the logits of one sequence are NaN")
         found = [len(record(engine, each).tokens) for each in (first, second)]
         found += [tables(engine, each)[0][0] for each in (first, second)]
+        found += [number(record(engine, each).computed, "computed") for each in (first, second)]
         found += [free_blocks(engine), *queues(engine.scheduler)]
-        what = (
-            "numbers of tokens of two, and lengths of their tables, after the error; free blocks; "
-        )
-        same(case, found, [7, 10, 6, 9, 12, 0, 1, -1], what + "running, -1, waiting")
+        what = "tokens of two, lengths of their tables, computed, after the error; free blocks; "
+        same(case, found, [7, 10, 6, 9, 6, 9, 12, 0, 1, -1], what + "running, -1, waiting")
     engine.abort(second)
     rows = run(engine, rows)
     same(case, rows[first], expected, "tokens of the other one")
