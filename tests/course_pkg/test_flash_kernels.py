@@ -62,6 +62,15 @@ def oracle(Q, K, V, causal):
     return Y, torch.logsumexp(E, dim=-1)
 
 
+def test_online_softmax_has_finite_gradients_where_a_query_sees_nothing():
+    E, V = torch.randn(3, 6).double(), torch.randn(6, 2).double()
+    E[1], E[2, :3] = -math.inf, -math.inf
+    E.requires_grad_()
+    Y, s = online_softmax(list(E.split(3, dim=1)), list(V.split(3)))
+    (Y.sum() + s[[0, 2]].sum()).backward()
+    assert E.grad.isfinite().all() and not E.grad[1].any()
+
+
 @pytest.mark.parametrize("widths", [[7], [3, 1, 5], [1] * 6])
 def test_online_softmax_is_softmax(widths):
     E, V = torch.randn(4, sum(widths)).double() * 30, torch.randn(sum(widths), 3).double()
