@@ -147,10 +147,10 @@ def _demand_headings(assignment: Assignment, found: list[Part]) -> None:
     for part in found:
         if isinstance(part, ExerciseFence):
             own = [c for e, cs in checked.items() if e.name == part.name for c in cs.values()]
-            if {check.hidden for check in own} != {True, False}:
+            if all(check.hidden for check in own):
                 raise CourseError(
                     f"{assignment.master}:{part.line}: {part.name} needs checks in "
-                    f"course_pkg/checks and in autograder/hidden"
+                    f"course_pkg/checks/{assignment.topic}.py"
                 )
             for check in own:
                 if check.see and check.see not in headings:
