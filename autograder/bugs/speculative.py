@@ -1264,6 +1264,7 @@ changed(
         "        self.finish(number)\n        if sequence.reason is None:\n"
         + settled.replace("        s", "            s"),
     ),
+    told_by="which blocks are named?",
 )
 changed(
     SpeculativeCore,
@@ -1292,6 +1293,7 @@ changed(
         "        self.scheduler.advance(number, sequence.computed)\n",
     ),
     (settled, ""),
+    told_by="which blocks are named?",
 )
 changed(
     SpeculativeCore,
