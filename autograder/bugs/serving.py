@@ -713,7 +713,7 @@ class WithoutAlpha(BeamCore):
     def add(self, prompt, sampling=None):
         number = super().add(prompt, sampling)
         sampling = self.sequences[number].sampling
-        self.sequences[number].sampling = Sampling(*sampling[:-1], 0.5)
+        self.sequences[number].sampling = sampling._replace(alpha=0.5)
         return number
 
 
@@ -2211,42 +2211,6 @@ changed(
     "a request that just fills the context is refused",
     ("if length > self.runner", "if length >= self.runner"),
     told_by="exceed the context",
-)
-BRANCHED = """            new.append(self.split(beams[row]) if beams[row] in new else beams[row])
-"""
-changed(
-    BeamCore,
-    "AlwaysForks",
-    "a beam that is chosen is forked also the first time, and goes on itself as well",
-    (BRANCHED, "            new.append(self.split(beams[row]))\n"),
-)
-changed(
-    BeamCore,
-    "NotInPlace",
-    "the list of beams is replaced by another one: the request keeps the old one",
-    ("        beams[:] = new\n", "        beams = new\n"),
-)
-changed(
-    BeamCore,
-    "DropsChosen",
-    "beams are dropped after the forks, when their places and blocks are needed already",
-    (
-        "        for row in set(range(len(old))) - {row for row, _, _ in chosen}:\n"
-        "            self.drop(beams[row])\n",
-        "",
-    ),
-    (
-        "        for number, (row, token, value) in zip(new",
-        "        for row in set(range(len(old))) - {row for row, _, _ in chosen}:\n"
-        "            self.drop(beams[row])\n"
-        "        for number, (row, token, value) in zip(new",
-    ),
-)
-changed(
-    BeamCore,
-    "NeverFinishes",
-    "a beam that has all its tokens does not end",
-    ("                self.finish(number)\n", ""),
 )
 changed(
     Engine,

@@ -1781,6 +1781,21 @@ def take_turns(engines, case):
     compare_tokens(case, [[token for _, _, token in seen]], expected[:1], what)
 
 
+@check(Engine, see="Two who listen at once")
+def takes_of_samples(engines, case):
+    """hands out the new tokens of each of several samples, with its place in the request"""
+    model, (prompt,) = small_model(case), texts(case, 5)
+    plain = plain_tokens(model, prompt, 3)
+    engine = engines(model, 20, 4)
+    request, seen = engine.add(prompt, Sampling(3, samples=3)), []
+    for count in (2, 1):
+        for _ in range(count):
+            engine.step()
+        seen += pairs(engine.take(request), "take")
+    wanted = [(k, token) for part in (plain[:2], plain[2:]) for k in range(3) for token in part]
+    same(case, seen, wanted, "(sample, token) of three samples after two steps and after three")
+
+
 @check(Engine, weight=2, see="Limits and errors")
 def refused_as_a_whole(engines, case):
     """begins none of the prompts if it must refuse one, and stays usable"""
