@@ -921,6 +921,16 @@ def chunks(schedulers, case):
 
 
 @check(ChunkedScheduler, see="Chunked prefill")
+def longer_than_the_budget(schedulers, case):
+    """computes a prompt that is longer than the budget when it is alone, too"""
+    driver = Driver(schedulers, 20, 4, 3, 0, 4)
+    driver.add(0, 9)
+    for _ in range(3):
+        driver.step()
+    driver.compare(case, [(0, 0, 0, 4), (1, 0, 4, 8), (2, 0, 8, 9)])
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
 def enters_with_a_chunk(schedulers, case):
     """admits a long prompt when there are blocks for the chunk of this step"""
     driver = Driver(schedulers, 4, 2, 3, 0, 4)
