@@ -1411,7 +1411,7 @@ def interrupts(engines, case):
 @together
 def fails_in(engine, part: str) -> bool:
     """Take a step in which a part of it fails; tell whether the error passes."""
-    target, calls = engine._target, []
+    target, calls = getattr(engine, "_target", engine), []
     owner = target if part == "draw" else target.runner
     usual = getattr(owner, part)
 
@@ -1468,7 +1468,7 @@ def told_states(engine, sequences: list[int]) -> list[str]:
     """Tell what an engine has of some sequences, and who runs and waits."""
     found = []
     for name in sequences:
-        each = engine._target.sequences[name]
+        each = getattr(engine, "_target", engine).sequences[name]
         table = getattr(each.block_table, "length", "no")
         found.append(
             f"{len(each.tokens)} tokens of {name}, {each.computed} computed, {table} slots"
