@@ -582,7 +582,8 @@ class EngineCore:
 
         If the model raises, even a KeyboardInterrupt, or gives what are no numbers, the engine is
         as it was, except that blocks may have changed hands: no token is added or lost, no
-        generator has drawn, and the next step tries again.
+        generator has drawn, and the next step tries again. If a copy fails, what was planned is
+        taken back as well.
 
         Returns:
             (number, token) for every token that was added. Tokens of a beam search are not among

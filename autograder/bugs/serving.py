@@ -573,11 +573,7 @@ class FirstEnds(EngineCore):
             del self.finish
 
 
-@bug(
-    EngineCore,
-    "abort stops at the first sample that has ended",
-    told_by="The reasons of two samples, one of which had ended",
-)
+@bug(EngineCore, "abort stops at the first sample that has ended")
 class AbortsSome(EngineCore):
     def abort(self, number):
         for sample in self.requests.get(number, []):
@@ -717,7 +713,7 @@ class WithoutAlpha(BeamCore):
     def add(self, prompt, sampling=None):
         number = super().add(prompt, sampling)
         sampling = self.sequences[number].sampling
-        self.sequences[number].sampling = Sampling(*sampling[:-1], 0.5)
+        self.sequences[number].sampling = sampling._replace(alpha=0.5)
         return number
 
 
@@ -1194,7 +1190,69 @@ changed(
     "MembersAlone",
     "the members of a group that waits are admitted one by one",
     ("self.members(self.waiting[0])", "[self.waiting[0]]"),
-    told_by="With blocks for one of the pair",
+)
+PLANNED = "            self.plan.work.append((number, start, start + count))\n"
+changed(
+    Scheduler,
+    "NotedFirst",
+    "work is planned before its blocks are there, and stays planned when there are none",
+    (PLANNED, ""),
+    ("        if count:\n", "        if count:\n" + PLANNED),
+)
+changed(
+    Scheduler,
+    "CopiesReplaced",
+    "the copies of each sequence replace those that are planned for others",
+    ("self.plan.copies.extend(self.manager", "self.plan.copies[:] = (self.manager"),
+)
+changed(
+    Scheduler,
+    "CountsAlone",
+    "the forks that are still to come have blocks, but no places",
+    ("self.places(self.running + members)", "len(self.running + members)"),
+)
+changed(
+    Scheduler,
+    "ListedOnce",
+    "who is admitted in this step does not count when the next one is to be admitted",
+    (
+        "        while self.waiting:\n",
+        "        held = list(self.running)\n        while self.waiting:\n",
+    ),
+    ("for number in self.running + members]\n", "for number in held + members]\n"),
+    ("self.places(self.running + members)", "self.places(held + members)"),
+)
+changed(
+    Scheduler,
+    "BlocksListedOnce",
+    "nothing is set aside for those admitted in this step when the next one is to be admitted",
+    (
+        "        while self.waiting:\n",
+        "        held = list(self.running)\n        while self.waiting:\n",
+    ),
+    ("for number in self.running + members]\n", "for number in held + members]\n"),
+)
+changed(
+    Scheduler,
+    "FromZero",
+    "all tokens of a sequence are computed in every step, not only the new ones",
+    ("(number, start, start + count)", "(number, 0, start + count)"),
+)
+changed(
+    Scheduler,
+    "ForksNotDoubled",
+    "nothing is set aside for the forks that are still to come",
+    ("math.ceil(each.longest / S) * (1 + each.forks)", "math.ceil(each.longest / S)"),
+    (
+        "self.places(self.running + members) > self.most",
+        "len(self.running + members) > self.most",
+    ),
+)
+changed(
+    Scheduler,
+    "OneBlockForForks",
+    "one block is set aside for each fork to come, however long it may become",
+    ("math.ceil(each.longest / S) * (1 + each.forks)", "math.ceil(each.longest / S) + each.forks"),
 )
 ROWS = "self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]\n"
 changed(
@@ -1500,6 +1558,81 @@ changed(
     ),
     told_by="ran for more than",
 )
+changed(
+    PreemptingScheduler,
+    "BreaksOff",
+    "who stands behind one that asked for blocks in vain gets no work in this step",
+    (
+        "        if self.preemptions == before:\n",
+        "            if self.preemptions > before:\n"
+        "                break\n"
+        "        if self.preemptions == before:\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "ResetForEach",
+    "that one has lost its blocks is forgotten as soon as the next one is extended",
+    (
+        "        for number in list(self.running):\n",
+        "        for number in list(self.running):\n            before = self.preemptions\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "DropsTheirCopies",
+    "copies from or into blocks of a sequence that loses them are planned no more",
+    (
+        "        for each in reversed(members):\n            self.running",
+        "        lost = {block for each in members for block in self.manager.blocks(each)}\n"
+        "        self.plan.copies[:] = [row for row in self.plan.copies if row[1] not in lost]\n"
+        "        for each in reversed(members):\n            self.running",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "DropsCopiesFrom",
+    "copies from or into blocks of a sequence that loses them are planned no more",
+    (
+        "        for each in reversed(members):\n            self.running",
+        "        lost = {block for each in members for block in self.manager.blocks(each)}\n"
+        "        self.plan.copies[:] = [row for row in self.plan.copies if row[0] not in lost]\n"
+        "        for each in reversed(members):\n            self.running",
+    ),
+)
+MISSING = "self.sequences[number].block_table.missing(self.count(number))"
+changed(
+    PreemptingScheduler,
+    "DemandsEach",
+    "a group enters when there are blocks for each of its members alone",
+    (
+        "            self.demand(need)\n",
+        f"            for number in members:\n                self.demand({MISSING})\n",
+    ),
+)
+changed(
+    PreemptingScheduler,
+    "PlacesOfNew",
+    "more sequences than allowed are admitted",
+    ("self.places(self.running + members) > self.most", "self.places(members) > self.most"),
+)
+changed(
+    PreemptingScheduler,
+    "CountsAlone",
+    "the forks that are still to come have no places",
+    ("self.places(self.running + members)", "len(self.running + members)"),
+)
+changed(
+    PreemptingScheduler,
+    "NotMoreThanOne",
+    "nobody is preempted for a second time in a step",
+    (
+        "                except OutOfBlocks:\n",
+        "                except OutOfBlocks:\n"
+        "                    if self.preemptions > before:\n"
+        "                        break\n",
+    ),
+)
 SPENT = "sum(stop - start for _, start, stop in self.plan.work)"
 changed(
     ChunkedScheduler,
@@ -1668,6 +1801,97 @@ changed(
         "append(len(tables[each]) * self.manager.block_size, tables[each])",
     ),
 )
+COMPUTED = """        for each in members:
+            self.sequences[each].computed = computed[each]
+"""
+changed(
+    SwappingScheduler,
+    "OneStaysComputed",
+    "of a group that is swapped out, only one member still counts as computed",
+    (COMPUTED, "        self.sequences[number].computed = computed[number]\n"),
+)
+changed(
+    SwappingScheduler,
+    "FullBlocksOnly",
+    "only full blocks go out, and what is in the last one is computed again",
+    (
+        "computed = {each: self.sequences[each].computed for each in members}\n",
+        "S = self.manager.block_size\n"
+        "        computed = {each: self.sequences[each].computed // S * S for each in members}\n",
+    ),
+    (
+        "self.manager.blocks(each) for each in members})\n        except",
+        "self.manager.blocks(each)[: computed[each] // S] for each in members})\n        except",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "CountsAsHits",
+    "what comes back from the host counts as found in the cache",
+    (
+        "            sequence = self.sequences[each]\n",
+        "            sequence = self.sequences[each]\n            self.hits += sequence.computed\n",
+    ),
+)
+BACK = """            for block in tables[each]:
+                if block in blocks:
+                    blocks.remove(block)  # its first user is counted already
+                else:
+                    self.manager.allocator.share(block)
+"""
+changed(
+    SwappingScheduler,
+    "SeenByEach",
+    "a block that two of a group share has one user when it is back",
+    (BACK, ""),
+)
+changed(
+    SwappingScheduler,
+    "NoneAfterTheFirst",
+    "a block has one user more than it should when it is shared by a group that comes back",
+    (
+        BACK,
+        "            for block in tables[each]:\n"
+        "                if sum(block in table for table in tables.values()) > 1:\n"
+        "                    self.manager.allocator.share(block)\n",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "CountsBackToo",
+    "what comes back counts as a swap too",
+    (
+        "        places = self.space.blocks(members)\n",
+        "        places = self.space.blocks(members)\n        self.swaps += len(members)\n",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "CountsBlocks",
+    "the blocks that go out are counted as swaps, not the sequences",
+    ("self.swaps += len(members)", "self.swaps += len(copies)"),
+)
+changed(
+    SwappingScheduler,
+    "EmptyTables",
+    "a table that comes back has the tokens of its sequence as positions, not what is computed",
+    ("append(sequence.computed, tables[each])", "append(len(sequence.tokens), tables[each])"),
+)
+changed(
+    SwappingScheduler,
+    "ComputedAfterwards",
+    "what is swapped out no longer counts as computed",
+    (
+        "        computed = {each: self.sequences[each].computed for each in members}\n",
+        "",
+    ),
+    (
+        "        super().preempt(number)\n        self.plan",
+        "        super().preempt(number)\n"
+        "        computed = {each: self.sequences[each].computed for each in members}\n"
+        "        self.plan",
+    ),
+)
 
 changed(
     SwapSpace,
@@ -1771,7 +1995,6 @@ changed(
     "OnlyExceptions",
     "a KeyboardInterrupt, which is no Exception, leaves tables longer than what is computed",
     ("except BaseException:", "except Exception:"),
-    told_by="after a KeyboardInterrupt",
 )
 DRAWN = """            drawn = {
                 number: self.draw(number, row)
@@ -1814,6 +2037,180 @@ changed(
         "            each = self.fork(number) if samples else number\n"
         "            samples.append(each)\n",
     ),
+)
+changed(
+    EngineCore,
+    "CopiesOutside",
+    "what was planned is not taken back when a copy fails: it is made outside the `try`",
+    (
+        "        try:\n            self.runner.copy(plan.copies)\n",
+        "        self.runner.copy(plan.copies)\n        try:\n",
+    ),
+)
+changed(
+    EngineCore,
+    "ForkOfAFork",
+    "each sample is forked from the one before it, so that the first still expects its forks",
+    (
+        "        samples = [number, *(self.fork(number) for _ in draws[1:])]\n",
+        "        samples = [number]\n"
+        "        for _ in draws[1:]:\n"
+        "            samples.append(self.fork(samples[-1]))\n",
+    ),
+)
+changed(
+    EngineCore,
+    "GeneratorsOfTheFirst",
+    "the generators of all samples are given to the first one",
+    ("self.sequences[each].generator = generator", "self.sequences[number].generator = generator"),
+)
+changed(
+    EngineCore,
+    "TokensOfTheFirst",
+    "the tokens of all samples are added to the first one",
+    ("self.scheduler.append(each, token)", "self.scheduler.append(number, token)"),
+    told_by="Requests should end within 300 steps",
+)
+changed(
+    EngineCore,
+    "TellsTheFirst",
+    "a step returns only the first sample's token",
+    (
+        "return [(each, token) for each, (token, _) in zip(samples, draws, strict=True)]",
+        "return [(number, draws[0][0])]",
+    ),
+)
+changed(
+    EngineCore,
+    "TellsOneNumber",
+    "a step returns the tokens of all samples under the number of the first",
+    (
+        "return [(each, token) for each, (token, _) in",
+        "return [(number, token) for each, (token, _) in",
+    ),
+)
+changed(
+    EngineCore,
+    "NeverEnds",
+    "a sequence that has all its tokens does not end",
+    ("            self.finish(each)\n", ""),
+)
+changed(
+    EngineCore,
+    "FinishesFirst",
+    "whether a sequence ends is asked before it gets its token",
+    ("            self.finish(each)\n", ""),
+    (
+        "            self.scheduler.append(each, token)\n",
+        "            self.finish(each)\n            self.scheduler.append(each, token)\n",
+    ),
+)
+changed(
+    EngineCore,
+    "AbortForgets",
+    "`abort` takes the request out of `requests`, where `collect` looks for it",
+    ("self.requests.get(number, [])", "self.requests.pop(number, [])"),
+)
+changed(
+    EngineCore,
+    "AbortsTheFirst",
+    "`abort` ends only the first sample of a request",
+    ("self.requests.get(number, []):", "self.requests.get(number, [])[:1]:"),
+)
+changed(
+    EngineCore,
+    "OtherReason",
+    "`abort` gives the reason 'length'",
+    ('self.end(sample, "abort")', 'self.end(sample, "length")'),
+)
+changed(
+    EngineCore,
+    "MustBeKnown",
+    "`abort` raises for a request that it does not know",
+    ("self.requests.get(number, [])", "self.requests[number]"),
+    told_by="EngineCore.abort raised KeyError",
+)
+changed(
+    EngineCore,
+    "DrawsForChunks",
+    "a chunk of a prompt gives a token although the prompt goes on",
+    (
+        "                if stop == len(self.sequences[number].tokens)"
+        "  # no chunk of a longer prompt\n",
+        "",
+    ),
+)
+changed(
+    EngineCore,
+    "NeverAdvances",
+    "what is computed never counts as computed",
+    (ADVANCED, ""),
+)
+changed(
+    EngineCore,
+    "WritesFirst",
+    "tokens are added, and samples forked, before what was read counts as computed",
+    (ADVANCED, ""),
+    (
+        "for pair in self.write(number, draws)]\n        ###",
+        "for pair in self.write(number, draws)]\n" + ADVANCED + "        ###",
+    ),
+)
+changed(
+    EngineCore,
+    "NothingUndone",
+    "an error inside the model leaves tables longer than what is computed",
+    ("            self.scheduler.undo(plan.work)\n            raise\n", "            raise\n"),
+)
+changed(
+    EngineCore,
+    "SwallowsErrors",
+    "an error inside the model is kept quiet: the step returns nothing",
+    (
+        "            self.scheduler.undo(plan.work)\n            raise\n",
+        "            self.scheduler.undo(plan.work)\n            return []\n",
+    ),
+    told_by="should raise RuntimeError when the model fails",
+)
+changed(
+    EngineCore,
+    "NeverCopies",
+    "blocks are not copied before they are written: the plan's copies are ignored",
+    ("            self.runner.copy(plan.copies)\n", ""),
+)
+changed(
+    EngineCore,
+    "OneBeamMustFit",
+    "blocks are demanded for one beam only",
+    ("if beams * math.ceil((length - 1) / S) > N:", "if math.ceil((length - 1) / S) > N:"),
+    told_by="two beams need four blocks",
+)
+changed(
+    EngineCore,
+    "RoundedTogether",
+    "the slots of all beams are added up before they are rounded up to blocks",
+    ("beams * math.ceil((length - 1) / S)", "math.ceil(beams * (length - 1) / S)"),
+    told_by="two beams need four blocks",
+)
+changed(
+    EngineCore,
+    "OnlyWhenDrawn",
+    "the settings are looked at only if the temperature is above 0",
+    (
+        "        token_probabilities(torch.zeros(1, 2), sampling.temperature, sampling.top_k, "
+        "sampling.top_p)\n",
+        "        if sampling.temperature > 0:\n"
+        "            settings = sampling.temperature, sampling.top_k, sampling.top_p\n"
+        "            token_probabilities(torch.zeros(1, 2), *settings)\n",
+    ),
+    told_by="top_p is 2 and the temperature 0",
+)
+changed(
+    EngineCore,
+    "ContextTooShort",
+    "a request that just fills the context is refused",
+    ("if length > self.runner", "if length >= self.runner"),
+    told_by="exceed the context",
 )
 changed(
     Engine,

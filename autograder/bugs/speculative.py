@@ -1228,6 +1228,79 @@ changed(
     "only the last of the new tokens is returned",
     ("return [(number, token) for token in tokens]", "return [(number, tokens[-1])]"),
 )
+cut_at_stop = "new[: new.index(sampling.stop) + 1]"
+changed(
+    SpeculativeCore,
+    "LastStop",
+    "tokens are dropped behind the last stop token, not behind the first",
+    (cut_at_stop, "new[: len(new) - new[::-1].index(sampling.stop)]"),
+)
+one_hot = "q = functional.one_hot(tokens, p.shape[1]).to(p)\n"
+changed(
+    SpeculativeCore,
+    "DraftsInEachRow",
+    "every row of q has a 1 at all drafted tokens, not only at its own",
+    (one_hot, "q = torch.zeros(len(drafted), p.shape[1]).to(p)\n        q[:, tokens] = 1\n"),
+)
+changed(
+    SpeculativeCore,
+    "UniformDrafts",
+    "the drafts count as drawn from all tokens alike, not as certain",
+    (one_hot, "q = torch.full((len(drafted), p.shape[1]), 1 / p.shape[1]).to(p)\n"),
+)
+changed(
+    SpeculativeCore,
+    "BehindOne",
+    "drafts stand behind the first of the sequence's own tokens, as if there were only one",
+    ("middle + n, blocks)", "start + 1 + n, blocks)"),
+)
+changed(
+    SpeculativeCore,
+    "FinishesFirst",
+    "a sequence ends before the blocks that it has filled get their names",
+    ("        self.finish(number)\n", ""),
+    (
+        settled,
+        "        self.finish(number)\n        if sequence.reason is None:\n"
+        + settled.replace("        s", "            s"),
+    ),
+    told_by="which blocks are named?",
+)
+changed(
+    SpeculativeCore,
+    "KeepsGenerator",
+    "`judge` gives the sequence the generator that has drawn, before the step has succeeded",
+    (
+        "        new = accept_or_resample(",
+        "        self.sequences[number].generator = generator\n        new = accept_or_resample(",
+    ),
+)
+changed(
+    SpeculativeCore,
+    "ComputesAgain",
+    "drafts that were accepted do not stay computed",
+    (settled, settled.replace("len(sequence.tokens) - 1", "len(sequence.tokens) - len(tokens)")),
+)
+changed(
+    SpeculativeCore,
+    "AdvancesFirst",
+    "blocks are named before the tokens are added",
+    (
+        "sequence.generator = generator\n",
+        "sequence.generator = generator\n"
+        "        sequence.computed = len(sequence.tokens) + len(tokens) - 1\n"
+        "        self.scheduler.cut(number)\n"
+        "        self.scheduler.advance(number, sequence.computed)\n",
+    ),
+    (settled, ""),
+    told_by="which blocks are named?",
+)
+changed(
+    SpeculativeCore,
+    "OldGenerator",
+    "the generator that has drawn is not kept: each step draws the same numbers",
+    ("        sequence.generator = generator\n", ""),
+)
 
 
 # quantise

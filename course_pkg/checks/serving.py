@@ -505,6 +505,23 @@ def forks(schedulers, case):
     same(case, [driver.available, *queues(driver.scheduler)], [10, -1], "free blocks at the end")
 
 
+@check(Scheduler, see="Decide anew in every step")
+def copies_of_all(schedulers, case):
+    """plans the copies of all that are extended, also where only a fork goes on"""
+    driver = Driver(schedulers, 10, 4, 4)
+    for sequence in (0, 1):
+        driver.add(sequence, 5, longest=8, forks=1)
+    driver.scheduler.schedule()
+    for parent, child in ((0, 7), (1, 8)):
+        driver.scheduler.advance(parent, 5)
+        driver.fork(parent, child)
+        driver.scheduler.append(child, 9)
+        driver.lengths[child] = 6
+    same(case, flat(driver.step()), [7, 5, 6, 8, 5, 6], "work when two forks go on")
+    what = "number of copies when two forks go on, each of which shares a block with its parent"
+    same(case, [len(driver.copies)], [2], what)
+
+
 @check(Scheduler, weight=2, see="Room is set aside")
 def sets_aside(schedulers, case):
     """admits a sequence only when all blocks that it may ever need can be set aside"""
@@ -552,8 +569,19 @@ def whole_blocks(schedulers, case):
     driver.add(0, 3, longest=3, forks=2)
     driver.add(1, 1)
     driver.step()
-    moment = "With 6 blocks of 2, where 0 and two forks of it need 3 slots each,"
-    same_scenes([queues(driver.scheduler)], [[0, -1, 1]], [moment])
+    seen = [queues(driver.scheduler)]
+    for blocks, longest, forks in ((7, 6, 2), (8, 6, 2), (2, 5, 0)):
+        driver = Driver(schedulers, blocks, 2)
+        driver.add(0, 3, longest=longest, forks=forks)
+        driver.add(1, 3, longest=longest)
+        driver.step()
+        seen.append(queues(driver.scheduler))
+    moments = [
+        "With 6 blocks of 2, where 0 and two forks of it need 3 slots each,",
+        *(f"With {n} blocks of 2, where 0 and two forks of it need 6 slots each," for n in (7, 8)),
+        "With 2 blocks of 2, where 0 needs 5 slots,",
+    ]
+    same_scenes(seen, [[0, -1, 1], *[[-1, 0, 1]] * 3], moments)
 
 
 ANNOUNCED = [[0, 1, -1, 2], [0, 7, 1, -1, 2]]
@@ -563,11 +591,16 @@ ANNOUNCED = [[0, 1, -1, 2], [0, 7, 1, -1, 2]]
 def places_for_forks(schedulers, case):
     """keeps places for the forks that are still to come"""
     seen = before_and_after_a_fork(schedulers, blocks=99, most=3)
+    driver = Driver(schedulers, 99, 2, 2)
+    for sequence in range(3):
+        driver.add(sequence, 3)
+    driver.step()
     moments = [
         "When three may run, before a fork of 0 to 7,",
         "When three may run, after the fork,",
+        "When two may run, and none is to be forked,",
     ]
-    same_scenes(seen, ANNOUNCED, moments)
+    same_scenes([*seen, queues(driver.scheduler)], [*ANNOUNCED, [0, 1, -1, 2]], moments)
 
 
 @check(Scheduler, see="Room is set aside")
@@ -588,8 +621,10 @@ def nothing_left(schedulers, case):
     scheduler = driver.scheduler
     case.raises(OutOfBlocks, lambda: scheduler.extend(0), "a fifth block is needed, and four exist")
     case.raises(ValueError, lambda: scheduler.fork(0, 5), "one may run, and one does")
-    found = [*tables(scheduler, 0)[0][:1], len(scheduler.plan.work), *queues(scheduler)]
-    same(case, found, [8, 0, 0, -1], "length of its table, work planned, running, -1, waiting")
+    found = [*tables(scheduler, 0)[0][:1], number(record(scheduler, 0).computed, "computed")]
+    found += [driver.available, len(scheduler.plan.work), *queues(scheduler)]
+    what = "length of its table, computed, free blocks, rows of work planned, running, -1, waiting"
+    same(case, found, [8, 8, 0, 0, 0, -1], f"After the errors, {what}")
 
 
 @check(Scheduler, weight=2, see="Decide anew in every step")
@@ -689,6 +724,26 @@ def not_at_once(schedulers, case):
     same(case, [computed], [0], "computed of one that has lost its blocks")
 
 
+@check(PreemptingScheduler, see="Nobody comes back at once")
+def not_at_once_behind(schedulers, case):
+    """admits nobody either when those behind the one that asked for blocks find theirs"""
+    driver = Driver(schedulers, 8, 2, 9)
+    driver.add(0, 4)
+    for sequence in (1, 2):  # of the same tokens: 2 finds most of them when it comes back
+        driver.add(sequence, 5, token=4)
+    seen = []
+    for _ in range(2):
+        driver.step()
+        seen.append(queues(driver.scheduler))
+    moments = [
+        "When all have come,",
+        "When 2 has lost its blocks for 0, and 1 needs no more in this step,",
+    ]
+    same_scenes(seen, [[0, 1, 2, -1], [0, 1, -1, 2]], moments)
+    expected = [(0, 0, 0, 4), (0, 1, 0, 5), (0, 2, 0, 5), (1, 0, 4, 5), (1, 1, 5, 6)]
+    driver.compare(case, expected)
+
+
 @check(PreemptingScheduler, see="A watermark")
 def leaves_some(schedulers, case):
     """admits nobody who would leave fewer blocks than the watermark, unless nobody runs"""
@@ -751,6 +806,28 @@ def enters_as_a_group(schedulers, case):
     same(case, [hits], [4], "hits of a group that could not enter at first, and then did")
 
 
+@check(PreemptingScheduler, see="Several that belong together")
+def enters_with_the_longest(schedulers, case):
+    """admits a group when there are blocks for its longest too"""
+    driver = Driver(schedulers, 6, 2, 9)
+    driver.add(5, 5)
+    driver.add(0, 3, forks=1, together=True)
+    driver.fork(0, 7)
+    for token in range(4):
+        driver.scheduler.append(7, token)
+        driver.lengths[7] += 1
+    driver.step()
+    seen = [queues(driver.scheduler)]
+    driver.remove(5)
+    driver.step()
+    seen.append(queues(driver.scheduler))
+    moments = [
+        "With 3 blocks for the group of 0, which needs 2, and 7, which needs 4,",
+        "With 6 blocks for the group of 0, which needs 2, and 7, which needs 4,",
+    ]
+    same_scenes(seen, [[5, -1, 0, 7], [0, 7, -1]], moments)
+
+
 @check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
 def nothing_aside(schedulers, case):
     """sets nothing aside for tokens to come"""
@@ -803,9 +880,18 @@ def places_for_forks(schedulers, case):
     seen = queues(driver.scheduler)
     driver.remove(0)
     driver.step()
-    seen += queues(driver.scheduler)
-    what = "running, -1, waiting with most = 3, and when the first has ended"
-    same(case, seen, [0, -1, 1, 2, 1, -1, 2], what)
+    seen = [seen, queues(driver.scheduler)]
+    driver = Driver(schedulers, 40, 2, 2)
+    for sequence in range(3):
+        driver.add(sequence, 3)
+    driver.step()
+    seen.append(queues(driver.scheduler))
+    moments = [
+        "When three may run, and 1 is to be forked twice,",
+        "When three may run, 1 is to be forked twice, and 0 has ended,",
+        "When two may run, and none is to be forked,",
+    ]
+    same_scenes(seen, [[0, -1, 1, 2], [1, -1, 2], [0, 1, -1, 2]], moments)
 
 
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
@@ -832,6 +918,16 @@ def chunks(schedulers, case):
     expected = [(0, 0, 0, 4), (0, 1, 0, 2), (1, 0, 4, 5), (1, 1, 2, 7), (2, 0, 5, 6), (2, 1, 7, 9)]
     expected += [(2, 2, 0, 3), (3, 0, 6, 7), (3, 1, 9, 10), (3, 2, 3, 4)]
     driver.compare(case, expected)
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
+def longer_than_the_budget(schedulers, case):
+    """computes a prompt that is longer than the budget when it is alone, too"""
+    driver = Driver(schedulers, 20, 4, 3, 0, 4)
+    driver.add(0, 9)
+    for _ in range(3):
+        driver.step()
+    driver.compare(case, [(0, 0, 0, 4), (1, 0, 4, 8), (2, 0, 8, 9)])
 
 
 @check(ChunkedScheduler, see="Chunked prefill")
@@ -1049,6 +1145,24 @@ def stops(engines, case):
     same(case, [free_blocks(engine)], [12], "free blocks at the end")
 
 
+@check(EngineCore, see="One step of the engine")
+def ends(engines, case):
+    """ends a sequence in the step that adds its last token, or its stop token"""
+    model, prompts = small_model(case), texts(case, 4, 6)
+    engine = engines(model, 20, 4)
+    stop = plain_tokens(model, prompts[1], 1)[0]
+    settings = Sampling(2), Sampling(9, stop)
+    begun = [number(engine.add(*each), "add") for each in zip(prompts, settings, strict=True)]
+    for count, wanted in (
+        (1, "[None, 'stop'], running: 0; waiting: nobody"),
+        (2, "['length', 'stop'], running: nobody; waiting: nobody"),
+    ):
+        engine.step()
+        reasons = [record(engine, each).reason for each in begun]
+        what = f"Of two with 2 tokens to add and with a stop token, after step {count}, the reasons"
+        same_words(f"{reasons}, {told(queues(engine.scheduler))}", wanted, what)
+
+
 @once
 def sampled(model, prompt: list[int], count: int, seed: int) -> list[int]:
     """Draw tokens one by one, each after the whole text so far."""
@@ -1132,6 +1246,25 @@ def keeps_nothing(engines, case):
     compare_tokens(case, rows, expected, "tokens of the next request, which is right")
 
 
+def same_words(given: str, wanted: str, what: str) -> None:
+    """Compare what is told in words."""
+    if given != wanted:
+        text = f"{what} should be {wanted}, yours are {given}."
+        raise Failure(text, what=what, observed=as_bytes(given))
+
+
+def as_bytes(text: str) -> Tensor:
+    """Make numbers of a text, by which a known mistake is recognised."""
+    return torch.tensor([*text.encode()])
+
+
+@together
+def requests_of(engine) -> str:
+    """Tell which requests an engine knows."""
+    found = [f"{n} with {len(samples)} samples" for n, samples in engine.requests.items()]
+    return ", ".join(found) or "none at all"
+
+
 @check(EngineCore, see="A client that leaves")
 def aborts(engines, case):
     """ends what has not ended of a request, and does nothing to one that has"""
@@ -1141,25 +1274,27 @@ def aborts(engines, case):
     numbers_of = [engine.add(*request) for request in zip(prompts, settings, strict=True)]
     for _ in range(2):
         engine.step()
+    known = requests_of(engine)
     for each in (*numbers_of[:2], numbers_of[1], 999):
         engine.abort(each)
+    what = "The requests that an engine keeps for `collect`, after `abort` of two of them,"
+    same_words(requests_of(engine), known, what)
+    ended = [each for first in numbers_of[:2] for each in engine.requests[first]]
+    reasons = [record(engine, each).reason for each in ended]
+    what = "The reasons of a request that had ended before abort, and of two samples of another,"
+    same_words(str(reasons), "['length', 'abort', 'abort']", what)
     rows = run(engine, {numbers_of[2]: []})
     expected = plain_tokens(model, prompts[2], 4)[2:]
     same(case, rows.pop(numbers_of[2]), expected, "later tokens of the one that stayed")
     same(case, flat(list(rows.values())), [], "later tokens of those that left")
-    reasons = [record(engine, each).reason for each in (numbers_of[0], numbers_of[1])]
-    wanted = ["length", "abort"]
-    message = "The reasons of a request that had ended before abort, and of another one, "
-    case.that(reasons == wanted, message + f"should be {wanted}, yours are {reasons}.")
     same(case, [free_blocks(engine)], [20], "free blocks at the end")
     pair = engine.add(prompts[0], Sampling(9, samples=2))
     engine.step()
     engine.end(pair, "stop")
     engine.abort(pair)
     reasons = [record(engine, each).reason for each in engine.requests[pair]]
-    wanted = ["stop", "abort"]
-    message = f"The reasons of two samples, one of which had ended, should be {wanted}, yours are "
-    case.that(reasons == wanted, message + f"{reasons}.")
+    what = "The reasons of two samples, one of which had ended,"
+    same_words(str(reasons), "['stop', 'abort']", what)
     engine.abort(engine.add(prompts[0], Sampling(9)))
     what = "running, -1, waiting when one has left that waited"
     same(case, queues(engine.scheduler), [-1], what)
@@ -1268,8 +1403,77 @@ def interrupts(engines, case):
     case.that(passes, "step should let a KeyboardInterrupt pass, yours returns.")
     found = [tables(engine, each)[0][0] for each in begun]
     found += [len(record(engine, each).tokens) for each in begun]
-    what = "lengths of two tables and numbers of tokens, after a KeyboardInterrupt; free blocks"
-    same(case, [*found, free_blocks(engine)], [6, 9, 7, 10, 12], what)
+    found += [*queues(engine.scheduler), free_blocks(engine)]
+    what = "lengths of two tables and numbers of tokens, after a KeyboardInterrupt; running, -1, "
+    same(case, found, [6, 9, 7, 10, 0, 1, -1, 12], what + "waiting; free blocks")
+
+
+@together
+def fails_in(engine, part: str) -> bool:
+    """Take a step in which a part of it fails; tell whether the error passes."""
+    target, calls = getattr(engine, "_target", engine), []
+    owner = target if part == "draw" else target.runner
+    usual = getattr(owner, part)
+
+    def fail(*arguments):
+        calls.append(part)
+        if part == "draw" and len(calls) < 3:
+            return usual(*arguments)
+        raise ArithmeticError(part)
+
+    setattr(owner, part, fail)
+    try:
+        target.step()
+    except ArithmeticError:
+        return True
+    finally:
+        delattr(owner, part)
+    return False
+
+
+@check(EngineCore, weight=2, see="An error inside the model")
+def whatever_fails(engines, case):
+    """is as it was, whatever fails in a step: a copy, the model, or what is drawn last"""
+    model, prompts = small_model(case), texts(case, 5, 7)
+    expected = [sampled(model, prompts[0], 4, seed=3 + k) for k in range(2)]
+    expected.append(plain_tokens(model, prompts[1], 4))
+    for part, when in (
+        ("copy", "a copy fails"),
+        ("forward", "the model fails"),
+        ("draw", "no token can be drawn for the last of three"),
+    ):
+        engine = engines(model, 20, 4)
+        pair = number(engine.add(prompts[0], Sampling(4, None, 2, 1.0, seed=3)), "add")
+        other = number(engine.add(prompts[1], Sampling(4)), "add")
+        rows: dict[int, list[int]] = {}
+        for each, token in pairs(engine.step(), "step"):
+            rows.setdefault(each, []).append(token)
+        samples = [pair, other + 1, other]
+        before = told_states(engine, samples)
+        case.that(fails_in(engine, part), f"step should raise what is raised when {when}.")
+        after = told_states(engine, samples)
+        for was, now in zip(before, after, strict=True):
+            if was != now:
+                text = f"When {when}, the engine should be as it was: {was}; yours has {now}."
+                raise Failure(text, what=when, observed=as_bytes("; ".join(after)))
+        if part != "copy":  # another copy of the same blocks would be needed first
+            for each, more in run(engine, {pair: [], other: []}).items():
+                rows.setdefault(each, []).extend(more)
+            found = [rows.get(each, []) for each in samples]
+            compare_tokens(case, found, expected, f"tokens of three when {when} in the second step")
+
+
+@together
+def told_states(engine, sequences: list[int]) -> list[str]:
+    """Tell what an engine has of some sequences, and who runs and waits."""
+    found = []
+    for name in sequences:
+        each = getattr(engine, "_target", engine).sequences[name]
+        table = getattr(each.block_table, "length", "no")
+        found.append(
+            f"{len(each.tokens)} tokens of {name}, {each.computed} computed, {table} slots"
+        )
+    return [*found, told(queues(engine.scheduler))]
 
 
 def beams_by_hand(rows: list, width: int, alpha: float) -> list[tuple[int, int, float]]:
@@ -1585,6 +1789,21 @@ def take_turns(engines, case):
     seen = pairs([*seen, *itertools.islice(kept, 9)], "the stream", 3)
     what = "tokens of a stream whose last steps others have made"
     compare_tokens(case, [[token for _, _, token in seen]], expected[:1], what)
+
+
+@check(Engine, see="Two who listen at once")
+def takes_of_samples(engines, case):
+    """hands out the new tokens of each of several samples, with its place in the request"""
+    model, (prompt,) = small_model(case), texts(case, 5)
+    plain = plain_tokens(model, prompt, 3)
+    engine = engines(model, 20, 4)
+    request, seen = engine.add(prompt, Sampling(3, samples=3)), []
+    for count in (2, 1):
+        for _ in range(count):
+            engine.step()
+        seen += pairs(engine.take(request), "take")
+    wanted = [(k, token) for part in (plain[:2], plain[2:]) for k in range(3) for token in part]
+    same(case, seen, wanted, "(sample, token) of three samples after two steps and after three")
 
 
 @check(Engine, weight=2, see="Limits and errors")
