@@ -39,60 +39,6 @@ from course_pkg.kv_cache import (
 )
 
 
-@check(KVCache, see="A cache for one layer")
-def nothing_changes(cache, case):
-    """stays as it was when what is appended does not fit"""
-    B, G, T, D_h = case.sizes(4, low=3)
-    ours, first = cache(B, G, T + 2, D_h, torch.float64), pair(case, B, G, T, D_h)
-    ours.append(*first)
-    too_many = pair(case, B, G, 3, D_h)
-    case.raises(
-        ValueError, lambda: ours.append(*too_many), "3 positions come and there is room for 2"
-    )
-    demand_kept(case, ours, [first], "after an append that did not fit")
-    last = pair(case, B, G, 2, D_h)
-    ours.append(*last)
-    demand_kept(case, ours, [first, last], "of the room that is left")
-
-
-@check(KVCache, see="A cache for one layer")
-def shapes(cache, case):
-    """raises ValueError for keys or values of another shape, even for one text of several"""
-    B, G, T, D_h = case.sizes(4, low=3)
-    ours, (K, V) = cache(B, G, 4 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
-    wrong = {
-        "one text comes instead of all": (K[:1], V[:1]),
-        "one head comes instead of all": (K[:, :1], V[:, :1]),
-        "the heads have another size": (K[..., :1], V[..., :1]),
-        "there are fewer values than keys": (K, V[:, :, :1]),
-        "there are fewer texts of values than of keys": (K, V[:1]),
-        "positions come before heads": (K.transpose(1, 2), V.transpose(1, 2)),
-        "a single head comes, of a single text": (K[0, 0], V[0, 0]),
-        "the first axis is missing": (K[0], V[0]),
-    }
-    for when, (keys, values) in wrong.items():
-        case.raises(ValueError, lambda k=keys, v=values: ours.append(k, v), when)
-        demand_length(case, ours, 0, f"when {when}")
-
-
-@check(KVCache, see="Forget, and go on")
-def limits(cache, case):
-    """keeps everything or nothing when told to, and raises ValueError for other lengths"""
-    B, G, T, D_h = case.sizes(4, low=3)
-    ours, first = cache(B, G, 3 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
-    ours.append(*first)
-    ours.truncate(T)
-    demand_kept(case, ours, [first], "after nothing was cut")
-    case.raises(ValueError, lambda: ours.truncate(T + 1), "more is to be kept than there is")
-    case.raises(ValueError, lambda: ours.truncate(-1), "a negative number is to be kept")
-    demand_length(case, ours, T, "after refused lengths")
-    ours.truncate(0)
-    demand_length(case, ours, 0, "after everything was cut")
-    again = pair(case, B, G, 2 * T, D_h)
-    ours.append(*again)
-    demand_kept(case, ours, [again], "of a second text")
-
-
 @check(KVCache, weight=2, see="Forget, and go on")
 def long_programs(cache, case):
     """reads what was appended and not truncated, in six long programs"""
@@ -111,45 +57,6 @@ def nothing_yet(cache, case):
     demand_length(case, ours, 0, "after nothing came")
 
 
-@check(KVCache, see="A cache for one layer")
-def two_caches(cache, case):
-    """shares nothing with another cache"""
-    B, G, T, D_h = case.sizes(4)
-    first, second = (pair(case, B, G, T, D_h) for _ in range(2))
-    one, other = (cache(B, G, T, D_h, torch.float64) for _ in range(2))
-    one.append(*first)
-    other.append(*second)
-    demand_kept(case, one, [first], "of the first of two caches")
-
-
-@check(KVCache, see="What a cache must not keep")
-def by_default(cache, case):
-    """keeps numbers in float32 when no dtype is given"""
-    B, G, T, D_h = case.sizes(4)
-    ours, (K, V) = cache(B, G, T, D_h), pair(case, B, G, T, D_h)
-    ours.append(K, V)
-    for name, part in zip("KV", case.unpack(ours.read(), "K", "V"), strict=True):
-        case.shape(part, (B, G, T, D_h), name)
-        case.that(
-            part.dtype == torch.float32, f"{name} should be torch.float32, yours is {part.dtype}."
-        )
-
-
-@check(CachedAttention, see="What a cache must not keep")
-def half(attention, case):
-    """computes in full precision with what it reads from a cache in half precision"""
-    ours, state, B, T, D, H = attention_pair(case, attention)
-    X, cache = case.randn(B, T, D), ours.new_cache(B, T, torch.float16)
-    expected = grouped(state, H, H, X, torch.float16)
-    lengths = [T - 2, 1, 1]
-    given = in_pieces(ours, X, cache, lengths)
-    for Y in given:
-        case.shape(Y, tuple(Y.shape), "Y")
-        case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
-    what = "Y, with a cache in half precision,"
-    demand_pieces(case, given, expected, lengths, what)
-
-
 @check(CachedAttention, see="Attention that goes on")
 def two_texts(attention, case):
     """keeps apart two texts that are read alternately, each with its own cache"""
@@ -162,17 +69,6 @@ def two_texts(attention, case):
     ours(second)
     given = ours(first[:, -1:], caches[0])
     case.equal(given, full_attention(state, H, first)[:, -1:], "Y of the first of two texts")
-
-
-@check(CachedAttention, see="Attention that goes on")
-def full(attention, case):
-    """raises ValueError when the cache has no room, and does not change it"""
-    ours, state, B, T, D, H = attention_pair(case, attention)
-    X, cache = case.randn(B, T, D), ours.new_cache(B, T)
-    ours(X[:, :-1], cache)
-    case.raises(ValueError, lambda: ours(X[:, :2], cache), "the cache has room for one, two come")
-    expected = full_attention(state, H, X)[:, -1:]
-    case.equal(ours(X[:, -1:], cache), expected, "Y of the last position there is room for")
 
 
 @check(CachedGPT, see="Count while it runs")
