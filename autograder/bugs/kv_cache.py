@@ -290,6 +290,15 @@ changed(
 
 changed(
     KVCache,
+    "LengthFirst",
+    "an append that is refused has changed the length already",
+    ("        end = self.length + T\n", "        start, end = self.length, self.length + T\n"),
+    ("        if end > capacity:", "        self.length = end\n        if end > capacity:"),
+    ("[:, :, self.length : end] =", "[:, :, start:end] ="),
+)
+
+changed(
+    KVCache,
     "MakesRoom",
     "a full cache forgets the oldest positions",
     (

@@ -147,32 +147,6 @@ def by_default(writer, case):
     case.equal(given, expected[:, : 3 + longest], "texts drawn by default, with a stop")
 
 
-@check(CachedWriter, see="Where it ends")
-def stop_given(writer, case):
-    """goes on after a prompt whose last token is the stop token"""
-    ours, theirs, tokens = writer_pair(case, writer, B=8)
-    for stop in (3, 7):
-        tokens[:, -1] = stop
-        expected = continued(theirs, tokens, 1, context=12)
-        what = f"texts of one more token, after stop token {stop},"
-        case.equal(ours.generate_with_cache(tokens, 1, 0.0, stop=stop), expected, what)
-
-
-@check(CachedWriter, see="Where it ends")
-def stops_at_token_0(writer, case):
-    """stops at token 0 as at any other"""
-    ours, theirs, tokens = writer_pair(case, writer, B=1)
-    written = continued(theirs, tokens, 7, context=12)
-    stop = int(written[0, 3 + 2])
-    order = torch.arange(11)
-    order[0], order[stop] = stop, 0  # the two tokens change places
-    state = dict(ours.state_dict())
-    ours.load_state_dict(state | {"token.weight": state["token.weight"][order]})
-    length = 3 + written[0, 3:].tolist().index(stop) + 1
-    given = ours.generate_with_cache(order[tokens], 7, 0.0, stop=0)
-    case.equal(given, order[written[:, :length]], "a text with stop token 0")
-
-
 @functools.cache
 def all_pairs(prompt: int, count: int, cached: bool) -> int:
     """Add up the pairs of each reading."""
@@ -193,13 +167,6 @@ def exact(operations, case):
             f"pairs {how} a cache for prompt, count = {prompt}, {count} should be exactly "
             f"{expected}, yours is {result['pairs']!r:.30}.",
         )
-
-
-@check(attention_operations, see="Count on paper")
-def refuses(operations, case):
-    """raises ValueError when there is no prompt, or nothing to write"""
-    case.raises(ValueError, lambda: operations(0, 3, True), "the prompt is empty")
-    case.raises(ValueError, lambda: operations(3, 0, False), "count is 0")
 
 
 @check(kv_cache_bytes, see="What it costs")
@@ -233,25 +200,6 @@ def gradient(attention, case):
     case.learns(ours)
 
 
-@check(GroupedQueryAttention, see="Count while it runs")
-def counts(attention, case):
-    """counts the tokens that ask and the pairs that are scored, as before"""
-    B, D_h = case.sizes(2, low=3)
-    ours, _ = grouped_pair(case, attention, 4, 2, D_h)
-    X, cache = case.randn(B, 10, 4 * D_h), ours.new_cache(B, 10)
-    found, expected, read, pairs = [], [], 0, 0
-    for piece in X.split([4, 1, 2, 1, 1, 1], dim=1):
-        ours(piece, cache)
-        found.append(dict(ours.counts))
-        read += piece.shape[1]
-        pairs += read * piece.shape[1]
-        expected.append((read, pairs))
-    ours(X)
-    found.append(dict(ours.counts))
-    expected.append((read + 10, pairs + 100))
-    demand_counts(case, found, expected, "counted after each piece, and without a cache")
-
-
 @check(GroupedQueryAttention, see="What a cache must not keep")
 def half(attention, case):
     """computes in full precision with what it reads from a cache in half precision"""
@@ -279,14 +227,6 @@ def fresh(attention, case):
         case.equal(value.mean(), 0.0, f"mean of {name}", atol=5 * value.numel() ** -0.5 / 9)
     for name in ("b_K", "b_V"):
         case.equal(state.get(name), torch.zeros(G * D // H), name)
-
-
-@check(mha_to_gqa, see="From a model that there is")
-def all_or_none(convert, case):
-    """changes nothing for G = H, and raises ValueError when G does not divide H"""
-    state = attention_state(case, 12)
-    demand_state(case, convert(state, 6, 6), state)
-    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads are to share 4 groups")
 
 
 @check(mha_to_gqa, see="From a model that there is")

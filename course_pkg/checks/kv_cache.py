@@ -664,6 +664,32 @@ def stops(writer, case):
     case.equal(given, written[rows[:1], : 3 + lengths[0]], "a text with a stop")
 
 
+@check(CachedWriter, see="Where it ends")
+def stops_at_token_0(writer, case):
+    """stops at token 0 as at any other"""
+    ours, theirs, tokens = writer_pair(case, writer, B=1)
+    written = continued(theirs, tokens, 7, context=12)
+    stop = int(written[0, 3 + 2])
+    order = torch.arange(11)
+    order[0], order[stop] = stop, 0  # the two tokens change places
+    state = dict(ours.state_dict())
+    ours.load_state_dict(state | {"token.weight": state["token.weight"][order]})
+    length = 3 + written[0, 3:].tolist().index(stop) + 1
+    given = ours.generate_with_cache(order[tokens], 7, 0.0, stop=0)
+    case.equal(given, order[written[:, :length]], "a text with stop token 0")
+
+
+@check(CachedWriter, see="Where it ends")
+def stop_given(writer, case):
+    """goes on after a prompt whose last token is the stop token"""
+    ours, theirs, tokens = writer_pair(case, writer, B=8)
+    for stop in (3, 7):
+        tokens[:, -1] = stop
+        expected = continued(theirs, tokens, 1, context=12)
+        what = f"texts of one more token, after stop token {stop},"
+        case.equal(ours.generate_with_cache(tokens, 1, 0.0, stop=stop), expected, what)
+
+
 STEPS = [(1, 1), (1, 2), (1, 7), (5, 1), (4, 6), (11, 30)]  # prompts, and tokens to write
 
 
@@ -740,6 +766,13 @@ def long_prompt(operations, case):
                 f"{name} for one token after {N} should be exactly {expected}, yours is "
                 f"{result[name]!r:.30}.",
             )
+
+
+@check(attention_operations, see="Count on paper")
+def refuses(operations, case):
+    """raises ValueError when there is no prompt, or nothing to write"""
+    case.raises(ValueError, lambda: operations(0, 3, True), "the prompt is empty")
+    case.raises(ValueError, lambda: operations(3, 0, False), "count is 0")
 
 
 SHAPES = [  # L, G, D_h, N, B
@@ -871,6 +904,25 @@ def parameters(attention, case):
     case.raises(ValueError, lambda: attention(24, 2, 4), "2 heads are to share 4 groups")
 
 
+@check(GroupedQueryAttention, see="Count while it runs")
+def counts(attention, case):
+    """counts the tokens that ask and the pairs that are scored, as before"""
+    B, D_h = case.sizes(2, low=3)
+    ours, _ = grouped_pair(case, attention, 4, 2, D_h)
+    X, cache = case.randn(B, 10, 4 * D_h), ours.new_cache(B, 10)
+    found, expected, read, pairs = [], [], 0, 0
+    for piece in X.split([4, 1, 2, 1, 1, 1], dim=1):
+        ours(piece, cache)
+        found.append(dict(ours.counts))
+        read += piece.shape[1]
+        pairs += read * piece.shape[1]
+        expected.append((read, pairs))
+    ours(X)
+    found.append(dict(ours.counts))
+    expected.append((read + 10, pairs + 100))
+    demand_counts(case, found, expected, "counted after each piece, and without a cache")
+
+
 def demand_state(case: Case, given: object, expected: dict[str, Tensor]) -> None:
     """Demand the weights of a state dict."""
     names = set(given) if isinstance(given, dict) else set()
@@ -926,3 +978,11 @@ def nothing_lost(convert, case):
         heads = few[name].chunk(G, dim=-1)
         many[name] = torch.cat([head for head in heads for _ in range(H // G)], dim=-1)
     demand_state(case, convert(many, H, G), few)
+
+
+@check(mha_to_gqa, see="From a model that there is")
+def all_or_none(convert, case):
+    """changes nothing for G = H, and raises ValueError when G does not divide H"""
+    state = attention_state(case, 12)
+    demand_state(case, convert(state, 6, 6), state)
+    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads are to share 4 groups")
