@@ -1004,6 +1004,15 @@ def no_names_twice(hashes, case):
     compare_names(case, names, contents, "20 texts of 16 equal tokens")
 
 
+@check(prefix_hash, see="A name for a prefix")
+def long_names(hashes, case):
+    """gives names so long that nobody finds two texts with the same one"""
+    ((name,),) = named(case, hashes, [list(range(99))], 99)
+    if len(str(name)) < 22:  # 128 bits, with 64 different characters
+        said = f"yours has {len(str(name))}: {name!r}"
+        raise Failure(f"A name needs 22 characters, or two texts that share one are found; {said}.")
+
+
 @check(prefix_hash, weight=2, see="A name for a prefix")
 def goes_on(hashes, case):
     """goes on from the name of the block before"""
