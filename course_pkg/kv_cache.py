@@ -152,6 +152,8 @@ class CachedAttention(MultiHeadAttention):
                 positions are the whole text.
         Returns:
             Y, the outputs of the new positions, in X's dtype whatever the cache's is.
+        Raises:
+            ValueError: the cache has no room for them; then nothing has changed, counts included.
         """
         ### BEGIN SOLUTION
         T = X.shape[1]

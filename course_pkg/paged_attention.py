@@ -129,11 +129,12 @@ class BlockTable:
 
         Args:
             count: how many.
-            blocks: the blocks that the table gets for them, `missing(count)` of them.
+            blocks: the blocks that the table gets for them, `missing(count)` of them; they are
+                copied, the list remains the caller's.
         Returns:
             The slots of the new positions.
         Raises:
-            ValueError: the number of blocks is wrong.
+            ValueError: there are too many or too few blocks; then nothing has changed.
         """
         if len(blocks) != self.missing(count):
             raise ValueError(f"{count} positions need {self.missing(count)} blocks, got {blocks}")
@@ -435,7 +436,7 @@ class BlockManager:
         """Give a sequence a table of the blocks that hold the beginning of its tokens already.
 
         At least one token is left to compute, since only computing gives the next one. A number
-        that is not among the sequences becomes one, with these tokens.
+        that is not among the sequences becomes one, with a copy of these tokens.
 
         Returns:
             How many tokens need not be computed.

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.attention import causal_mask, masked_softmax, merge_heads, split_heads
 from course_pkg.gpt import token_probabilities
 from course_pkg.kv_cache import (
@@ -198,7 +198,7 @@ class DtypeOfTheFirst(KVCache):
         super().append(K, V)
 
 
-@bug(KVCache, "a full cache forgets the oldest positions", told_by="when a full cache gets one")
+@bug(KVCache, "a full cache forgets the oldest positions")
 class Sliding(KVCache):
     def append(self, K, V):
         capacity = self.K.shape[2]
@@ -238,7 +238,6 @@ class Broadcast(KVCache):
 @bug(
     KVCache,
     "truncate makes a cache longer than what was read",
-    told_by="when more is to be kept than there is",
     classic=True,
 )
 class Lengthens(KVCache):
@@ -278,6 +277,73 @@ class OneForAll(Shared):
             self.K, self.V = Shared.kept
 
 
+changed(
+    KVCache,
+    "CutsRoom",
+    "truncate takes away the room along with what it forgets",
+    (
+        "        self.length = length",
+        "        self.K, self.V = self.K[:, :, :length], self.V[:, :, :length]\n"
+        "        self.length = length",
+    ),
+)
+
+changed(
+    KVCache,
+    "LengthFirst",
+    "an append that is refused has changed the length already",
+    ("        end = self.length + T\n", "        start, end = self.length, self.length + T\n"),
+    ("        if end > capacity:", "        self.length = end\n        if end > capacity:"),
+    ("[:, :, self.length : end] =", "[:, :, start:end] ="),
+)
+
+changed(
+    KVCache,
+    "MakesRoom",
+    "a full cache forgets the oldest positions",
+    (
+        "        if end > capacity:\n"
+        '            raise ValueError(f"{end} positions do not fit into a cache for {capacity}")\n',
+        "        if end > capacity:\n"
+        "            kept = max(capacity - T, 0)\n"
+        "            for part in (self.K, self.V):\n"
+        "                part[:, :, :kept] = part[:, :, self.length - kept : self.length].clone()\n"
+        "            self.length, end = kept, kept + T\n",
+    ),
+)
+
+changed(
+    KVCache,
+    "NegativeLength",
+    "truncate accepts negative lengths",
+    ("if not 0 <= length <= self.length:", "if length > self.length:"),
+)
+
+changed(
+    KVCache,
+    "UpToCapacity",
+    "truncate makes a cache longer than what was read",
+    ("if not 0 <= length <= self.length:", "if not 0 <= length <= self.K.shape[2]:"),
+)
+
+changed(
+    KVCache,
+    "DefaultValues",
+    "values are kept in float32, whatever is asked for",
+    (
+        "self.V = torch.empty_like(self.K)",
+        "self.V = torch.empty(B, G, capacity, D_h, device=device)",
+    ),
+)
+
+changed(
+    KVCache,
+    "OneSlotLess",
+    "the last position that there is room for is refused",
+    ("if end > capacity:", "if end >= capacity:"),
+)
+
+
 class Varied(CachedAttention):
     """Attention whose parts the bugs below vary."""
 
@@ -312,6 +378,27 @@ class Varied(CachedAttention):
         A = masked_softmax(self.scores(Q, self.widen(K)), self.mask(T, N))
         self.count(T, N)
         return merge_heads(A @ self.widen(V)) @ self.W_O + self.b_O
+
+
+changed(
+    CachedAttention,
+    "CountsRefused",
+    "what is refused is counted",
+    ("        T = X.shape[1]\n", '        T = X.shape[1]\n        self.counts["tokens"] += T\n'),
+    (
+        '        self.counts["tokens"] += T\n        self.counts["pairs"]',
+        '        self.counts["pairs"]',
+    ),
+    told_by="counted after a call that was refused",
+)
+
+changed(
+    KVCache,
+    "OtherLengths",
+    "V may have another number of positions than K",
+    ("or V.shape != (B, G, T, D_h)", "or V.shape != (B, G, V.shape[-2], D_h)"),
+    told_by="should raise ValueError when there are values of one position",
+)
 
 
 @bug(CachedAttention, "there is no mask: positions that come together see each other", classic=True)
@@ -526,6 +613,57 @@ class ReadsFirst(NoMaskWithCache):
         old = cache.read()
         cache.append(K, V)
         return old
+
+
+changed(
+    CachedAttention,
+    "PairsOfNew",
+    "pairs are counted with the new positions only",
+    ('["pairs"] += T * N', '["pairs"] += T * T'),
+)
+
+changed(
+    CachedAttention,
+    "CountsWithCache",
+    "what is read without a cache is not counted",
+    (
+        '        self.counts["tokens"] += T\n        self.counts["pairs"] += T * N\n',
+        "        if cache is not None:\n"
+        '            self.counts["tokens"] += T\n'
+        '            self.counts["pairs"] += T * N\n',
+    ),
+)
+
+changed(
+    CachedAttention,
+    "LastCache",
+    "the layer goes on with the last cache when it is called without one",
+    (
+        "        T = X.shape[1]\n",
+        "        T = X.shape[1]\n"
+        "        if cache is None:\n"
+        '            cache = getattr(self, "cache", None)\n'
+        "        self.cache = cache\n",
+    ),
+)
+
+changed(
+    CachedAttention,
+    "ScalesTheCache",
+    "the keys in the cache are divided by √D_h, in every call once more",
+    (
+        "        E = Q @ K.mT / math.sqrt(self.D_h)  # (B, H, T, N)\n",
+        "        K /= math.sqrt(self.D_h)\n        E = Q @ K.mT\n",
+    ),
+)
+
+changed(
+    CachedAttention,
+    "CountsTexts",
+    "the counts are those of all sequences together",
+    ('["tokens"] += T\n', '["tokens"] += len(X) * T\n'),
+    ('["pairs"] += T * N', '["pairs"] += len(X) * T * N'),
+)
 
 
 class VariedGPT(CachedGPT):

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import torch
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -124,7 +124,6 @@ class SharesNothing(BlockAllocator):
 @bug(
     BlockAllocator,
     "a block that is freed twice is handed out twice",
-    told_by="should raise ValueError when a block is freed twice",
     classic=True,
 )
 class DoubleFree(BlockAllocator):
@@ -166,7 +165,6 @@ class CountsUsers(BlockAllocator):
 @bug(
     BlockAllocator,
     "the blocks are numbered from 1",
-    told_by="yours is [1, 2, 3",
 )
 class FromOne(BlockAllocator):
     def __init__(self, blocks):
@@ -191,7 +189,7 @@ class FreesEarly(BlockAllocator):
             super().free(block)
 
 
-@bug(BlockAllocator, "a block with users left is handed out, as every free puts it on the list")
+@bug(BlockAllocator, "every free makes a block available again, even one with users left")
 class FreeEachTime(BlockAllocator):
     def free(self, block):
         if self.references[block] == 0:
@@ -205,6 +203,126 @@ class AlwaysTwo(BlockAllocator):
     def share(self, block):
         super().share(block)
         self.references[block] = 2
+
+
+changed(
+    BlockAllocator,
+    "CountsDownFirst",
+    "a free that is refused has counted down already",
+    (
+        "        if self.references[block] == 0:\n"
+        '            raise ValueError(f"block {block} is not in use and cannot be freed")\n'
+        "        self.references[block] -= 1\n",
+        "        self.references[block] -= 1\n"
+        "        if self.references[block] < 0:\n"
+        '            raise ValueError("refused")\n',
+    ),
+)
+
+changed(
+    BlockAllocator,
+    "CountsUpFirst",
+    "a share that is refused has counted the user already",
+    (
+        "        if self.references[block] == 0:\n"
+        '            raise ValueError(f"block {block} is not in use and cannot be shared")\n'
+        "        self.references[block] += 1\n",
+        "        self.references[block] += 1\n"
+        "        if self.references[block] == 1:\n"
+        '            raise ValueError("refused")\n',
+    ),
+)
+
+changed(
+    BlockAllocator,
+    "RefusesLast",
+    "the last free block is refused",
+    ("if not self.unused:", "if len(self.unused) <= 1:"),
+)
+
+changed(
+    BlockAllocator,
+    "OneQueue",
+    "all allocators have the same list of free blocks, which belongs to the class",
+    (
+        "    def __init__(self, blocks: int):\n",
+        "    unused = deque()\n\n    def __init__(self, blocks: int):\n",
+    ),
+    ("self.unused = deque(range(blocks))", "self.unused.extend(range(blocks))"),
+)
+
+changed(
+    BlockAllocator,
+    "AllocatesInShare",
+    "a block that nobody uses is handed out by share, which should refuse it",
+    (
+        'raise ValueError(f"block {block} is not in use and cannot be shared")',
+        "self.unused.remove(block)",
+    ),
+)
+
+changed(
+    BlockAllocator,
+    "FreeTwice",
+    "a block is free when one user is left, and once more when nobody is",
+    (
+        "        if self.references[block] == 0:\n            self.unused.append(block)",
+        "        if self.references[block] <= 1:\n            self.unused.append(block)",
+    ),
+)
+
+changed(
+    BlockAllocator,
+    "FreeWithOneLeft",
+    "a block is free when one user is left, and not when nobody is",
+    (
+        "        if self.references[block] == 0:\n            self.unused.append(block)",
+        "        if self.references[block] == 1:\n            self.unused.append(block)",
+    ),
+)
+
+changed(
+    BlockAllocator,
+    "LastStays",
+    "the last user of a block is not counted down when he frees it",
+    (
+        "        self.references[block] -= 1\n"
+        "        if self.references[block] == 0:\n"
+        "            self.unused.append(block)",
+        "        if self.references[block] == 1:\n"
+        "            self.unused.append(block)\n"
+        "        else:\n"
+        "            self.references[block] -= 1",
+    ),
+)
+
+changed(
+    BlockAllocator,
+    "AllAvailable",
+    "available stays the number of all blocks, in use or not",
+    ("return len(self.unused)", "return len(self.references)"),
+)
+
+changed(
+    BlockAllocator,
+    "UsedAvailable",
+    "available counts the blocks that are in use",
+    ("return len(self.unused)", "return len(self.references) - len(self.unused)"),
+)
+
+changed(
+    BlockAllocator,
+    "IgnoresFree",
+    "a free of a block that nobody uses is ignored, not refused",
+    ('raise ValueError(f"block {block} is not in use and cannot be freed")', "return"),
+)
+
+changed(
+    BlockAllocator,
+    "IgnoresShare",
+    "a share of a block that nobody uses is ignored, not refused",
+    ('raise ValueError(f"block {block} is not in use and cannot be shared")', "return"),
+)
 
 
 class Table(BlockTable):
@@ -328,8 +446,7 @@ class WholeBlock(Table):
 
 @bug(
     BlockTable,
-    "a block too few or too many is accepted",
-    told_by="should raise ValueError when there is a block too many",
+    "a block too many is accepted",
 )
 class Careless(Table):
     def append(self, count, blocks):
@@ -341,7 +458,6 @@ class Careless(Table):
 @bug(
     BlockTable,
     "the slots of positions that are not in use are given",
-    told_by="should raise IndexError when position 8 is not in use",
 )
 class Unlimited(Table):
     def slots(self, start, stop):
@@ -352,7 +468,6 @@ class Unlimited(Table):
 @bug(
     BlockTable,
     "slots are looked up to the end of the last block, in use or not",
-    told_by="should raise IndexError when position 5 of 5 is not in use",
 )
 class ToTheEnd(Table):
     def slots(self, start, stop):
@@ -366,7 +481,6 @@ class ToTheEnd(Table):
 @bug(
     BlockTable,
     "the table keeps the caller's list of blocks, which then grows",
-    told_by="A list that the caller keeps has changed",
 )
 class KeepsTheList(Table):
     def append(self, count, blocks):
@@ -397,6 +511,202 @@ class Uncounted(Table):
         slots = super().append(count, blocks)
         self.length -= count
         return slots
+
+
+changed(
+    BlockTable,
+    "OneBlockOff",
+    "missing takes off a block where the last one has room, however many slots that are",
+    (
+        "return math.ceil((self.length + count) / self.block_size) - len(self.blocks)",
+        "return math.ceil(count / self.block_size) - (1 if self.waste else 0)",
+    ),
+)
+
+changed(
+    BlockTable,
+    "ForgetsRestAndRefuses",
+    "missing forgets the slots that are left in the last block",
+    (
+        "return math.ceil((self.length + count) / self.block_size) - len(self.blocks)",
+        "return math.ceil(count / self.block_size)",
+    ),
+)
+
+changed(
+    BlockTable,
+    "RoundsDownAndRefuses",
+    "missing rounds down: no block is asked for that is not filled",
+    (
+        "return math.ceil((self.length + count) / self.block_size) - len(self.blocks)",
+        "return max(0, (self.length + count) // self.block_size - len(self.blocks))",
+    ),
+)
+
+changed(
+    BlockTable,
+    "OneTooManyAndRefuses",
+    "missing asks for a new block when the last one is just filled up",
+    (
+        "return math.ceil((self.length + count) / self.block_size) - len(self.blocks)",
+        "return (self.length + count) // self.block_size + 1 - len(self.blocks)",
+    ),
+)
+
+changed(
+    BlockTable,
+    "AllBlocks",
+    "missing counts the blocks that the table has already, too",
+    (
+        "return math.ceil((self.length + count) / self.block_size) - len(self.blocks)",
+        "return math.ceil((self.length + count) / self.block_size)",
+    ),
+)
+
+changed(
+    BlockTable,
+    "NewPositionsFirst",
+    "an append that is refused has added its positions already",
+    (
+        "        if len(blocks) != self.missing(count):\n"
+        '            raise ValueError(f"{count} positions need {self.missing(count)} '
+        'blocks, got {blocks}")\n'
+        "        self.blocks = self.blocks + list(blocks)\n"
+        "        self.length += count\n",
+        "        needed = self.missing(count)\n"
+        "        self.length += count\n"
+        "        if len(blocks) != needed:\n"
+        '            raise ValueError("refused")\n'
+        "        self.blocks = self.blocks + list(blocks)\n",
+    ),
+)
+
+changed(
+    BlockTable,
+    "TakesFewer",
+    "a block too few is accepted",
+    ("if len(blocks) != self.missing(count):", "if len(blocks) > self.missing(count):"),
+)
+
+changed(
+    BlockTable,
+    "TakesAny",
+    "append does not look whether it gets as many blocks as are missing",
+    ("if len(blocks) != self.missing(count):", "if False:"),
+)
+
+changed(
+    BlockTable,
+    "NoEmptyRange",
+    "an empty range of positions is refused",
+    ("0 <= start <= stop", "0 <= start < stop"),
+)
+
+changed(
+    BlockTable,
+    "BackwardRange",
+    "a range that ends before it begins is accepted",
+    ("if not 0 <= start <= stop <= self.length", "if not (0 <= start and stop <= self.length)"),
+)
+
+changed(
+    BlockTable,
+    "NegativeStart",
+    "negative positions are accepted",
+    ("if not 0 <= start <= stop <= self.length", "if not start <= stop <= self.length"),
+)
+
+changed(
+    BlockTable,
+    "NoLastPosition",
+    "a range up to the last position is refused",
+    ("stop <= self.length", "stop < self.length"),
+)
+
+changed(
+    BlockTable,
+    "AnyBlock",
+    "slots are given wherever there is a block, without a look at the length",
+    (
+        "        if not 0 <= start <= stop <= self.length:\n"
+        '            raise IndexError(f"positions {start} to {stop - 1} are not all '
+        'among {self.length}")\n',
+        "",
+    ),
+)
+
+changed(
+    BlockTable,
+    "StopIncluded",
+    "the slot of the position at stop is given as well",
+    ("for t in range(start, stop)]", "for t in range(start, min(stop + 1, self.length))]"),
+)
+
+changed(
+    BlockTable,
+    "FullFork",
+    "a fork counts all slots of its blocks as in use",
+    ("list(self.blocks), self.length\n", "list(self.blocks), len(self.blocks) * self.block_size\n"),
+)
+
+changed(
+    BlockTable,
+    "NoBlocksInFork",
+    "a fork has its parent's length but not its blocks",
+    ("list(self.blocks), self.length\n", "[], self.length\n"),
+)
+
+changed(
+    BlockTable,
+    "ForkIsItself",
+    "a fork is the table itself",
+    (
+        "        table = BlockTable(self.block_size)\n"
+        "        table.blocks, table.length = list(self.blocks), self.length\n"
+        "        return table",
+        "        return self",
+    ),
+)
+
+changed(
+    BlockTable,
+    "OneList",
+    "all tables have the same list of blocks",
+    ("def __init__(self, block_size: int):", "def __init__(self, block_size: int, blocks=[]):"),
+    ("self.blocks = []", "self.blocks = blocks"),
+    ("self.blocks = self.blocks + list(blocks)", "self.blocks.extend(blocks)"),
+)
+
+changed(
+    BlockTable,
+    "NewBlocksFirst",
+    "new blocks come before those that the table has",
+    ("self.blocks + list(blocks)", "list(blocks) + self.blocks"),
+)
+
+changed(
+    BlockTable,
+    "OnlyNewBlocks",
+    "append replaces the blocks that the table has",
+    ("self.blocks + list(blocks)", "list(blocks) or self.blocks"),
+)
+
+changed(
+    BlockTable,
+    "FirstListKept",
+    "the table keeps the list that the caller gave first",
+    ("self.blocks + list(blocks)", "self.blocks + list(blocks) if self.blocks else blocks"),
+)
+
+changed(
+    BlockTable,
+    "CountsUsed",
+    "waste counts the slots of the last block that are in use",
+    (
+        "return len(self.blocks) * self.block_size - self.length",
+        "return self.length % self.block_size",
+    ),
+)
 
 
 @bug(PagedKVCache, "block and offset are mixed up: slot n is taken for block n % S")
@@ -503,6 +813,118 @@ class GathersSlices(PagedKVCache):
             return super().gather(layer, blocks, length)
         parts = (X[layer, :, first:last].flatten(1, 2)[:, :length] for X in (self.K, self.V))
         return tuple(X.transpose(0, 1) for X in parts)
+
+
+changed(
+    PagedKVCache,
+    "DictOfCopies",
+    "a block that is copied to two others reaches only the last of them",
+    ("in copies:", "in dict(copies).items():"),
+)
+
+changed(
+    PagedKVCache,
+    "FirstCopy",
+    "only the first of several copies is made",
+    ("in copies:", "in copies[:1]:"),
+)
+
+changed(
+    PagedKVCache,
+    "LastCopyFirst",
+    "the copies are made from the last to the first",
+    ("in copies:", "in reversed(copies):"),
+)
+
+changed(
+    PagedKVCache,
+    "ValuesOfOneLayer",
+    "values are copied in the first layer only",
+    ("self.V[:, :, target] = self.V[:, :, source]", "self.V[0, :, target] = self.V[0, :, source]"),
+)
+
+changed(
+    PagedKVCache,
+    "KeysOfOneLayer",
+    "keys are copied in the first layer only",
+    ("self.K[:, :, target] = self.K[:, :, source]", "self.K[0, :, target] = self.K[0, :, source]"),
+)
+
+changed(
+    PagedKVCache,
+    "KeysAsValues",
+    "a copy puts the keys where the values belong",
+    ("self.V[:, :, target] = self.V[:, :, source]", "self.V[:, :, target] = self.K[:, :, source]"),
+)
+
+changed(
+    PagedKVCache,
+    "ValuesOnly",
+    "a copy copies the values only",
+    ("            self.K[:, :, target] = self.K[:, :, source]\n", ""),
+)
+
+changed(
+    PagedKVCache,
+    "DefaultValues",
+    "keys or values have torch's default dtype, whatever is asked for",
+    ("self.V = torch.zeros_like(self.K)", "self.V = torch.zeros(self.K.shape, device=device)"),
+)
+
+changed(
+    PagedKVCache,
+    "DefaultDtype",
+    "keys or values have torch's default dtype, whatever is asked for",
+    ("dtype=dtype, device=device)", "device=device)"),
+)
+
+changed(
+    PagedKVCache,
+    "Adds",
+    "what is written is added to what the slots hold",
+    ("slots % S] = K", "slots % S] += K"),
+    ("slots % S] = V", "slots % S] += V"),
+)
+
+changed(
+    PagedKVCache,
+    "MixesKV",
+    "write mixes up keys and values",
+    ("        S = self.K.shape[3]\n", "        S, K, V = self.K.shape[3], V, K\n"),
+)
+
+changed(
+    PagedKVCache,
+    "FirstLayer",
+    "all layers are written to the first one",
+    ("self.K[layer, :, slots", "self.K[0, :, slots"),
+    ("self.V[layer, :, slots", "self.V[0, :, slots"),
+)
+
+changed(
+    PagedKVCache,
+    "ReadsFirstLayer",
+    "gather reads the first layer, whichever is asked for",
+    ("self.K[layer][:, blocks]", "self.K[0][:, blocks]"),
+    ("self.V[layer][:, blocks]", "self.V[0][:, blocks]"),
+)
+
+changed(
+    PagedKVCache,
+    "KeysForValues",
+    "gather gives the keys twice",
+    ("self.V[layer][:, blocks]", "self.K[layer][:, blocks]"),
+)
+
+changed(
+    PagedKVCache,
+    "ReshapesGathered",
+    "what is gathered is reshaped where heads and positions should be swapped",
+    (
+        "X.flatten(1, 2)[:, :length].permute(1, 0, 2)",
+        "X.flatten(1, 2)[:, :length].reshape(length, X.shape[0], -1)",
+    ),
+)
 
 
 @bug(online_softmax_merge, "the outputs are averaged, whatever their weights")
@@ -1056,6 +1478,97 @@ class IdleAndUnused(PrefixCache):
         return block
 
 
+changed(
+    PrefixCache,
+    "ZeroIsNone",
+    "block 0 is found but gets no user: it is taken for none",
+    ("if block is not None:", "if block:"),
+)
+
+changed(
+    PrefixCache,
+    "ZeroNotFound",
+    "block 0 is never found: it is taken for none",
+    (
+        "        block = self.places.get(name)\n        if block is not None:",
+        "        block = self.places.get(name) or None\n        if block is not None:",
+    ),
+)
+
+changed(
+    PrefixCache,
+    "OneUser",
+    "find makes it one user, however many there are",
+    ("self.references[block] += 1", "self.references[block] = 1"),
+)
+
+changed(
+    PrefixCache,
+    "NoUser",
+    "find counts no user at all",
+    ("            self.references[block] += 1\n", ""),
+)
+
+changed(
+    PrefixCache,
+    "FoundOnce",
+    "a name leads to its block only once",
+    ("block = self.places.get(name)", "block = self.places.pop(name, None)"),
+)
+
+changed(
+    PrefixCache,
+    "StillFound",
+    "an evicted block is still found by its old name",
+    ("del self.places[self.names.pop(block)]", "del self.names[block]"),
+)
+
+changed(
+    PrefixCache,
+    "AlwaysIdle",
+    "blocks without a name count as idle as well",
+    ("and block in self.names:", ":"),
+    (
+        "del self.places[self.names.pop(block)]",
+        "self.places.pop(self.names.pop(block, None), None)",
+    ),
+)
+
+changed(
+    PrefixCache,
+    "NamelessLost",
+    "freed blocks without a name are never handed out again",
+    (
+        "            self.idle[self.unused.pop()] = None  # it has just come there, as the last",
+        "            self.idle[block] = None",
+    ),
+    (
+        "        if self.references[block] == 0 and block in self.names:",
+        "        if self.references[block] == 0:\n"
+        "            self.unused.pop()\n"
+        "        if self.references[block] == 0 and block in self.names:",
+    ),
+)
+
+changed(
+    PrefixCache,
+    "TwoNames",
+    "a block that has a name gets another, and loses the old one",
+    (
+        "        if block not in self.names and name not in self.places:\n",
+        "        if name not in self.places:\n"
+        "            self.places.pop(self.names.get(block), None)\n",
+    ),
+)
+
+changed(
+    PrefixCache,
+    "NewestEvicted",
+    "the block that was freed last is handed out first",
+    ("popitem(last=False)", "popitem()"),
+)
+
+
 @bug(
     BlockManager,
     "blocks gives the blocks by their number, not in the order of the table",
@@ -1200,7 +1713,6 @@ class KeepsTable(BlockManager):
 @bug(
     BlockManager,
     "a sequence that gets a new table begins anew, with the tokens given",
-    told_by="tokens of a sequence that gets a new table",
 )
 class BeginsAnew(BlockManager):
     def open(self, number, tokens):
@@ -1334,17 +1846,163 @@ class GivesNothingBack(BlockManager):
         sequence.block_table, sequence.block_hashes = None, []
 
 
+changed(
+    BlockManager,
+    "LastNameLeftOut",
+    "the last full block is computed anew even if a token behind it is left",
+    ("prefix_hash(tokens[:-1], self.block_size):", "prefix_hash(tokens, self.block_size)[:-1]:"),
+)
+
+changed(
+    BlockManager,
+    "LooksUpAll",
+    "blocks behind a gap get a user from open, who never frees them",
+    (
+        "        for name in prefix_hash(tokens[:-1], self.block_size):\n"
+        "            block = self.allocator.find(name)\n",
+        "        names = prefix_hash(tokens[:-1], self.block_size)\n"
+        "        found = [self.allocator.find(name) for name in names]\n"
+        "        for name, block in zip(names, found, strict=True):\n",
+    ),
+)
+
+changed(
+    BlockManager,
+    "NewSequence",
+    "a sequence that gets a new table begins anew, with the tokens given",
+    (
+        "self.sequences.setdefault(number, Sequence(list(tokens)))",
+        "self.sequences[number] = Sequence(list(tokens))",
+    ),
+)
+
+changed(
+    BlockManager,
+    "CallersTokens",
+    "a new sequence keeps the caller's list of tokens",
+    ("Sequence(list(tokens))", "Sequence(tokens)"),
+)
+
+changed(
+    BlockManager,
+    "CountsNoCopies",
+    "the block for a copy is not counted when it looks whether there are enough",
+    ("if len(shared) + table.missing(count) >", "if table.missing(count) >"),
+)
+
+changed(
+    BlockManager,
+    "KeepsOneFree",
+    "the last free blocks are refused, although they are enough",
+    ("> allocator.available:", ">= allocator.available:"),
+)
+
+changed(
+    BlockManager,
+    "FreesTheCopy",
+    "the block of the copy is freed, not the one that it replaces",
+    (
+        "            allocator.free(table.blocks[n])\n"
+        "            table.blocks[n] = copies[-1][1]\n",
+        "            table.blocks[n] = copies[-1][1]\n"
+        "            allocator.free(table.blocks[n])\n",
+    ),
+)
+
+changed(
+    BlockManager,
+    "CopyNotUsed",
+    "the table keeps the old block, although it was copied",
+    ("            table.blocks[n] = copies[-1][1]\n", ""),
+)
+
+changed(
+    BlockManager,
+    "PlacesToCopy",
+    "the copies are given by places in the table, not by blocks",
+    (
+        "copies.append((table.blocks[n], allocator.allocate()))",
+        "copies.append((n, allocator.allocate()))",
+    ),
+)
+
+changed(
+    BlockManager,
+    "NotFreed",
+    "the block that was copied keeps the user who left it",
+    ("            allocator.free(table.blocks[n])\n            table", "            table"),
+)
+
+changed(
+    BlockManager,
+    "NamesBeyond",
+    "blocks are named by all tokens, also where none is computed yet",
+    (
+        "prefix_hash(tokens[len(known) * S : table.length], S,",
+        "prefix_hash(tokens[len(known) * S :], S,",
+    ),
+    (
+        "        for place, name in enumerate(new, start=len(known)):\n"
+        "            self.allocator.register(table.blocks[place], name)\n",
+        "        for block, name in zip(table.blocks[len(known) :], new, strict=False):\n"
+        "            self.allocator.register(block, name)\n",
+    ),
+)
+
+changed(
+    BlockManager,
+    "SharesFullOnly",
+    "a fork is no user of a last block that is not full",
+    (
+        "        for block in self.blocks(child):\n            self.allocator.share",
+        "        table = self.sequences[child].block_table\n"
+        "        for block in self.blocks(child)[: table.length // self.block_size if "
+        "table else 0]:\n"
+        "            self.allocator.share",
+    ),
+)
+
+changed(
+    BlockManager,
+    "WholePromptFound",
+    "a prompt that is cached as a whole leaves nothing to compute",
+    ("tokens[:-1]", "tokens"),
+)
+
+changed(
+    BlockManager,
+    "ForkWithoutUsers",
+    "a fork does not count as a user of the blocks",
+    ("        for block in self.blocks(child):\n            self.allocator.share(block)\n", ""),
+)
+
+changed(
+    BlockManager,
+    "CloseNeedsTable",
+    "a sequence without a table cannot be closed",
+    ("reversed(self.blocks(number))", "reversed(self.sequences[number].block_table.blocks)"),
+)
+
+changed(
+    BlockManager,
+    "ForkNeedsTable",
+    "a sequence without a table cannot be forked",
+    ("for block in self.blocks(child):", "for block in self.sequences[child].block_table.blocks:"),
+)
+
+changed(
+    BlockManager,
+    "FirstFreedFirst",
+    "the blocks are given back from the first to the last",
+    ("reversed(self.blocks(number))", "self.blocks(number)"),
+)
+
+
 equivalent(
     PagedKVCache,
     "self.K = torch.zeros(L, G, blocks, block_size, D_h, dtype=dtype, device=device) → "
     "self.K = torch.zeros(L, G, blocks, block_size, D_h, dtype=dtype)",
     "there is only one device where graders run",
-)
-equivalent(
-    BlockManager,
-    "sequence = self.sequences.setdefault(number, Sequence(list(tokens))) → "
-    "sequence = self.sequences.setdefault(number, Sequence((lambda same: same)(tokens)))",
-    "the manager never changes the tokens",
 )
 equivalent(
     BlockManager,

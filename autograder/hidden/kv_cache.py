@@ -39,60 +39,6 @@ from course_pkg.kv_cache import (
 )
 
 
-@check(KVCache, see="A cache for one layer")
-def nothing_changes(cache, case):
-    """stays as it was when what is appended does not fit"""
-    B, G, T, D_h = case.sizes(4, low=3)
-    ours, first = cache(B, G, T + 2, D_h, torch.float64), pair(case, B, G, T, D_h)
-    ours.append(*first)
-    too_many = pair(case, B, G, 3, D_h)
-    case.raises(
-        ValueError, lambda: ours.append(*too_many), "3 positions come and there is room for 2"
-    )
-    demand_kept(case, ours, [first], "after an append that did not fit")
-    last = pair(case, B, G, 2, D_h)
-    ours.append(*last)
-    demand_kept(case, ours, [first, last], "of the room that is left")
-
-
-@check(KVCache, see="A cache for one layer")
-def shapes(cache, case):
-    """raises ValueError for keys or values of another shape, even for one text of several"""
-    B, G, T, D_h = case.sizes(4, low=3)
-    ours, (K, V) = cache(B, G, 4 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
-    wrong = {
-        "one text comes instead of all": (K[:1], V[:1]),
-        "one head comes instead of all": (K[:, :1], V[:, :1]),
-        "the heads have another size": (K[..., :1], V[..., :1]),
-        "there are fewer values than keys": (K, V[:, :, :1]),
-        "there are fewer texts of values than of keys": (K, V[:1]),
-        "positions come before heads": (K.transpose(1, 2), V.transpose(1, 2)),
-        "a single head comes, of a single text": (K[0, 0], V[0, 0]),
-        "the first axis is missing": (K[0], V[0]),
-    }
-    for when, (keys, values) in wrong.items():
-        case.raises(ValueError, lambda k=keys, v=values: ours.append(k, v), when)
-        demand_length(case, ours, 0, f"when {when}")
-
-
-@check(KVCache, see="Forget, and go on")
-def limits(cache, case):
-    """keeps everything or nothing when told to, and raises ValueError for other lengths"""
-    B, G, T, D_h = case.sizes(4, low=3)
-    ours, first = cache(B, G, 3 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
-    ours.append(*first)
-    ours.truncate(T)
-    demand_kept(case, ours, [first], "after nothing was cut")
-    case.raises(ValueError, lambda: ours.truncate(T + 1), "more is to be kept than there is")
-    case.raises(ValueError, lambda: ours.truncate(-1), "a negative number is to be kept")
-    demand_length(case, ours, T, "after refused lengths")
-    ours.truncate(0)
-    demand_length(case, ours, 0, "after everything was cut")
-    again = pair(case, B, G, 2 * T, D_h)
-    ours.append(*again)
-    demand_kept(case, ours, [again], "of a second text")
-
-
 @check(KVCache, weight=2, see="Forget, and go on")
 def long_programs(cache, case):
     """reads what was appended and not truncated, in six long programs"""
@@ -111,45 +57,6 @@ def nothing_yet(cache, case):
     demand_length(case, ours, 0, "after nothing came")
 
 
-@check(KVCache, see="A cache for one layer")
-def two_caches(cache, case):
-    """shares nothing with another cache"""
-    B, G, T, D_h = case.sizes(4)
-    first, second = (pair(case, B, G, T, D_h) for _ in range(2))
-    one, other = (cache(B, G, T, D_h, torch.float64) for _ in range(2))
-    one.append(*first)
-    other.append(*second)
-    demand_kept(case, one, [first], "of the first of two caches")
-
-
-@check(KVCache, see="What a cache must not keep")
-def by_default(cache, case):
-    """keeps numbers in float32 when no dtype is given"""
-    B, G, T, D_h = case.sizes(4)
-    ours, (K, V) = cache(B, G, T, D_h), pair(case, B, G, T, D_h)
-    ours.append(K, V)
-    for name, part in zip("KV", case.unpack(ours.read(), "K", "V"), strict=True):
-        case.shape(part, (B, G, T, D_h), name)
-        case.that(
-            part.dtype == torch.float32, f"{name} should be torch.float32, yours is {part.dtype}."
-        )
-
-
-@check(CachedAttention, see="What a cache must not keep")
-def half(attention, case):
-    """computes in full precision with what it reads from a cache in half precision"""
-    ours, state, B, T, D, H = attention_pair(case, attention)
-    X, cache = case.randn(B, T, D), ours.new_cache(B, T, torch.float16)
-    expected = grouped(state, H, H, X, torch.float16)
-    lengths = [T - 2, 1, 1]
-    given = in_pieces(ours, X, cache, lengths)
-    for Y in given:
-        case.shape(Y, tuple(Y.shape), "Y")
-        case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
-    what = "Y, with a cache in half precision,"
-    demand_pieces(case, given, expected, lengths, what)
-
-
 @check(CachedAttention, see="Attention that goes on")
 def two_texts(attention, case):
     """keeps apart two texts that are read alternately, each with its own cache"""
@@ -162,17 +69,6 @@ def two_texts(attention, case):
     ours(second)
     given = ours(first[:, -1:], caches[0])
     case.equal(given, full_attention(state, H, first)[:, -1:], "Y of the first of two texts")
-
-
-@check(CachedAttention, see="Attention that goes on")
-def full(attention, case):
-    """raises ValueError when the cache has no room, and does not change it"""
-    ours, state, B, T, D, H = attention_pair(case, attention)
-    X, cache = case.randn(B, T, D), ours.new_cache(B, T)
-    ours(X[:, :-1], cache)
-    case.raises(ValueError, lambda: ours(X[:, :2], cache), "the cache has room for one, two come")
-    expected = full_attention(state, H, X)[:, -1:]
-    case.equal(ours(X[:, -1:], cache), expected, "Y of the last position there is room for")
 
 
 @check(CachedGPT, see="Count while it runs")
@@ -251,32 +147,6 @@ def by_default(writer, case):
     case.equal(given, expected[:, : 3 + longest], "texts drawn by default, with a stop")
 
 
-@check(CachedWriter, see="Where it ends")
-def stop_given(writer, case):
-    """goes on after a prompt whose last token is the stop token"""
-    ours, theirs, tokens = writer_pair(case, writer, B=8)
-    for stop in (3, 7):
-        tokens[:, -1] = stop
-        expected = continued(theirs, tokens, 1, context=12)
-        what = f"texts of one more token, after stop token {stop},"
-        case.equal(ours.generate_with_cache(tokens, 1, 0.0, stop=stop), expected, what)
-
-
-@check(CachedWriter, see="Where it ends")
-def stops_at_token_0(writer, case):
-    """stops at token 0 as at any other"""
-    ours, theirs, tokens = writer_pair(case, writer, B=1)
-    written = continued(theirs, tokens, 7, context=12)
-    stop = int(written[0, 3 + 2])
-    order = torch.arange(11)
-    order[0], order[stop] = stop, 0  # the two tokens change places
-    state = dict(ours.state_dict())
-    ours.load_state_dict(state | {"token.weight": state["token.weight"][order]})
-    length = 3 + written[0, 3:].tolist().index(stop) + 1
-    given = ours.generate_with_cache(order[tokens], 7, 0.0, stop=0)
-    case.equal(given, order[written[:, :length]], "a text with stop token 0")
-
-
 @functools.cache
 def all_pairs(prompt: int, count: int, cached: bool) -> int:
     """Add up the pairs of each reading."""
@@ -297,13 +167,6 @@ def exact(operations, case):
             f"pairs {how} a cache for prompt, count = {prompt}, {count} should be exactly "
             f"{expected}, yours is {result['pairs']!r:.30}.",
         )
-
-
-@check(attention_operations, see="Count on paper")
-def refuses(operations, case):
-    """raises ValueError when there is no prompt, or nothing to write"""
-    case.raises(ValueError, lambda: operations(0, 3, True), "the prompt is empty")
-    case.raises(ValueError, lambda: operations(3, 0, False), "count is 0")
 
 
 @check(kv_cache_bytes, see="What it costs")
@@ -337,25 +200,6 @@ def gradient(attention, case):
     case.learns(ours)
 
 
-@check(GroupedQueryAttention, see="Count while it runs")
-def counts(attention, case):
-    """counts the tokens that ask and the pairs that are scored, as before"""
-    B, D_h = case.sizes(2, low=3)
-    ours, _ = grouped_pair(case, attention, 4, 2, D_h)
-    X, cache = case.randn(B, 10, 4 * D_h), ours.new_cache(B, 10)
-    found, expected, read, pairs = [], [], 0, 0
-    for piece in X.split([4, 1, 2, 1, 1, 1], dim=1):
-        ours(piece, cache)
-        found.append(dict(ours.counts))
-        read += piece.shape[1]
-        pairs += read * piece.shape[1]
-        expected.append((read, pairs))
-    ours(X)
-    found.append(dict(ours.counts))
-    expected.append((read + 10, pairs + 100))
-    demand_counts(case, found, expected, "counted after each piece, and without a cache")
-
-
 @check(GroupedQueryAttention, see="What a cache must not keep")
 def half(attention, case):
     """computes in full precision with what it reads from a cache in half precision"""
@@ -383,14 +227,6 @@ def fresh(attention, case):
         case.equal(value.mean(), 0.0, f"mean of {name}", atol=5 * value.numel() ** -0.5 / 9)
     for name in ("b_K", "b_V"):
         case.equal(state.get(name), torch.zeros(G * D // H), name)
-
-
-@check(mha_to_gqa, see="From a model that there is")
-def all_or_none(convert, case):
-    """changes nothing for G = H, and raises ValueError when G does not divide H"""
-    state = attention_state(case, 12)
-    demand_state(case, convert(state, 6, 6), state)
-    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads are to share 4 groups")
 
 
 @check(mha_to_gqa, see="From a model that there is")

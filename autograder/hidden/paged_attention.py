@@ -4,7 +4,6 @@ import math
 
 import torch
 
-from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import check
 from course_pkg.checks.paged_attention import (
     ABC,
@@ -17,7 +16,6 @@ from course_pkg.checks.paged_attention import (
     PlainTable,
     Remembering,
     Storing,
-    appending,
     attended,
     cache_of,
     compare,
@@ -41,8 +39,6 @@ from course_pkg.checks.paged_attention import (
     same,
     scene,
     storing,
-    table_of,
-    written,
 )
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -73,13 +69,6 @@ def side_by_side(fragments, case):
     compare_scenes(case, fragments, [(regions, 24, 1), (regions, 31, 7), (shuffled, 200, 3)])
 
 
-@check(BlockAllocator, weight=2, see="Who uses a block")
-def errors_leave_no_trace(allocators, case):
-    """counts as before after a call that it refused"""
-    calls = "allocate a, allocate b, free b, share b, free b, allocate c, allocate d, allocate e"
-    compare(allocators, PlainCache, Lending, [((3,), written(f"{calls}, free a"))])
-
-
 @check(BlockAllocator, see="Hand out blocks")
 def again_and_again(allocators, case):
     """never hands out a block that is in use, however long it works"""
@@ -104,34 +93,6 @@ def long_programs(allocators, case):
     compare(allocators, PlainCache, Lending, drawn)
 
 
-@check(BlockTable, weight=2, see="A sequence that ends on a border")
-def refuses(tables, case):
-    """refuses too many or too few blocks and positions that it does not have"""
-    table, *_ = table_of(case, tables, 4, [8])
-    case.raises(ValueError, lambda: table.append(1, []), "a block is missing")
-    case.raises(ValueError, lambda: table.append(4, [30, 33]), "there is a block too many")
-    case.raises(IndexError, lambda: table.slots(6, 9), "position 8 is not in use")
-    case.raises(IndexError, lambda: table.slots(-1, 2), "a position is negative")
-    case.raises(IndexError, lambda: table.slots(5, 4), "the range ends before it begins")
-    same(case, [table.length, table.waste], [8, 0], "length and waste afterwards")
-
-
-@check(BlockTable, see="The page table of a sequence")
-def any_range(tables, case):
-    """looks up the slots of any range of positions"""
-    ranges = ((0, 10), (2, 4), (3, 6), (9, 10), (5, 5), (10, 10))
-    calls = [*appending(3, [10]), *(("slots", "A", *each) for each in ranges)]
-    compare(tables, PlainTable, Mapping, [((3,), calls)])
-
-
-@check(BlockTable, see="The page table of a sequence")
-def parent_grows_on(tables, case):
-    """keeps a fork as it is when the old table grows"""
-    grown = [("fork", "A", "B"), ("append", "A", 5, [40, 43]), ("missing", "B", 1)]
-    again = [("fork", "A", "C"), ("append", "C", 4, [46])]
-    compare(tables, PlainTable, Mapping, [((4,), [*appending(4, [4]), *grown, *again])])
-
-
 @check(BlockTable, weight=2, see="The page table of a sequence")
 def long_programs(tables, case):
     """maps positions to slots in six long programs as a plain model does"""
@@ -152,31 +113,6 @@ def overwrites(caches, case):
         given = case.unpack(cache.gather(layer, blocks, 8), "K", "V")
         case.equal(given[0], pair[0], f"K of layer {layer}")
         case.equal(given[1], pair[1], f"V of layer {layer}")
-
-
-@check(PagedKVCache, see="Keys and values in blocks")
-def begins_with_zeros(caches, case):
-    """holds zeros at first, in the shape and type that it should"""
-    cache = caches(2, 5, 3, 4, 6, dtype=torch.float64)
-    for name, given in (("K", cache.K), ("V", cache.V)):
-        case.equal(given, torch.zeros(2, 4, 5, 3, 6), name)
-        case.that(
-            given.dtype == torch.float64, f"{name} should be float64, yours is {given.dtype}."
-        )
-
-
-@check(PagedKVCache, see="Keys and values in blocks")
-def copies_in_order(caches, case):
-    """makes several copies, one after the other, and leaves their sources as they are"""
-    cache, blocks, slots, K, V = cache_of(case, caches)
-    cache.write(1, slots, K, V)
-    one, two, *_ = (n for n in range(6) if n not in blocks)
-    cache.copy([])
-    cache.copy([(blocks[0], one), (one, two)])
-    for block in (blocks[0], one, two):
-        keys, values = case.unpack(cache.gather(1, [block], 3), "K", "V")
-        case.equal(keys, K[:3], "K of a copy")
-        case.equal(values, V[:3], "V of a copy")
 
 
 @check(PagedKVCache, weight=2, see="Keys and values in blocks")
@@ -293,10 +229,6 @@ def many_texts(hashes, case):
     texts = [[0, 1], [2**61 - 1, 1], [256, 1], [257, 1], [1, 1]]
     names = [row[0] for row in named(case, hashes, texts, 2)]
     compare_names(case, names, [tuple(text) for text in texts], str(texts)[1:-1])
-    ((name,),) = named(case, hashes, [list(range(99))], 99)
-    if len(str(name)) < 22:  # 128 bits, with 64 different characters
-        said = f"yours has {len(str(name))}: {name!r}"
-        raise Failure(f"A name needs 22 characters, or two texts that share one are found; {said}.")
 
 
 @check(PrefixCache, weight=2, see="Blocks that are remembered")
@@ -304,35 +236,6 @@ def revived(caches, case):
     """does not hand out a block that was found again after it was freed"""
     calls = "free a, free b, free c, find x, allocate d, allocate e, allocate f"
     remembered(caches, (3, f"{ABC}, {calls}, find x, find y, find z"))
-
-
-@check(PrefixCache, weight=2, see="Found or idle, never both")
-def new_content(caches, case):
-    """does not find a block by the name of what it held before it was handed out anew"""
-    named = "allocate a, allocate b, register b y, register a x, free a, free b"
-    calls = "allocate c, register c w, find x, find y, find w, free c, free c, find w"
-    remembered(caches, (2, f"{named}, {calls}"))
-
-
-@check(PrefixCache, see="Who is forgotten first")
-def used_lately(caches, case):
-    """counts a block as idle from the last time it was freed"""
-    named = ", ".join(f"allocate {a}, register {a} {a.upper()}" for a in "abcdef")
-    freed = ", ".join(f"free {a}" for a in "ecafbd")
-    found = ", ".join(f"find {a.upper()}" for a in "abcdef")
-    calls = "find E, free e, find X, allocate g, allocate h"
-    remembered(caches, (6, f"{named}, {freed}, {calls}, {found}"))
-
-
-@check(PrefixCache, see="Blocks that are remembered")
-def one_name_one_block(caches, case):
-    """keeps the first block of a name and the first name of a block, and refuses a second free"""
-    named = "allocate a, allocate b, register b y, register a x, allocate c"
-    twice = f"{named}, register c x, register b w, find x, find y, find w, free c"
-    anew = f"{twice}, allocate d, allocate e, find x, find y, find w"
-    idle = f"{named}, free c, free c, free a, free a, share a, share b"
-    another = f"{named}, share c, register c v, find v"
-    remembered(caches, *((4, calls) for calls in (anew, idle, another)))
 
 
 @check(PrefixCache, weight=2, see="Found or idle, never both")
@@ -350,39 +253,6 @@ def fork_of_a_fork(managers, case):
     grown = [("grow", name, 1, 7) for name in "CAB"]
     border = [("fork", "A", "D"), ("grow", "D", 1, 7), ("fork", "D", "E"), ("grow", "E", 2, 7)]
     managed(managers, (12, 3, [*begins, *grown, *border, *(("close", each) for each in "ABCDE")]))
-
-
-@check(BlockManager, weight=2, see="Found or idle, never both")
-def end_of_the_chain_first(managers, case):
-    """forgets the end of a text before its beginning, and stops at the first gap"""
-    text = list(range(8))
-    begins = [*computed("A", text), ("close", "A"), *computed("B", [9] * 3)[:2], ("close", "B")]
-    again = [("open", "C", text), ("close", "C"), *computed("D", [9] * 6)[:2], ("open", "E", text)]
-    managed(managers, (4, 2, [*begins, *again]))
-
-
-@check(BlockManager, see="Blocks for every sequence")
-def names_what_is_written(managers, case):
-    """names a block only when it is full and its tokens are computed"""
-    text = list(range(9))
-    calls = [("open", "A", text)]
-    for name, count in (("B", 3), ("C", 2), ("D", 4)):
-        calls += [("grow", "A", count, 8), ("commit", "A"), ("open", name, text)]
-    forked = [("fork", "A", "E"), ("grow", "E", 1, 50), ("commit", "E")]
-    texts = {"F": text, "G": [7, *text], "H": [*text, 50, 1]}
-    opened = [("open", name, other) for name, other in texts.items()]
-    managed(managers, (12, 2, [*calls, *forked, *opened]))
-
-
-@check(BlockManager, see="All or nothing")
-def gap(managers, case):
-    """shares nothing beyond a gap, and leaves all blocks as they were"""
-    text = list(range(9))
-    calls = [("open", "A", text), ("open", "B", text)]  # what both compute is named in A's blocks
-    for name, count in (("A", 4), ("B", 6)):
-        calls += [("grow", name, count, 8), ("commit", name)]
-    evicted = [("close", "A"), ("open", "C", [9] * 9), ("grow", "C", 8, 9)]
-    managed(managers, (7, 2, [*calls, *evicted, ("open", "D", text), ("grow", "D", 1, 8)]))
 
 
 @check(BlockManager, weight=2, see="Blocks for every sequence")

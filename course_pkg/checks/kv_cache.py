@@ -115,7 +115,7 @@ class Keeping:
     """With room for {0} positions"""
 
     def __init__(self, caches, capacity: int):
-        self.cache = caches(2, 3, capacity, 2, torch.float64)
+        self.cache, self.written = caches(2, 3, capacity, 2, torch.float64), 0
 
     def append(self, values: list[int]) -> None:
         """append {0}"""
@@ -123,6 +123,7 @@ class Keeping:
             raise Nonsense
         K = torch.tensor(values)[:, None] + OFFSETS
         self.cache.append(K, -K)
+        self.written = max(self.written, self.cache.length)
 
     def truncate(self, length: int) -> None:
         """truncate to {0}"""
@@ -130,18 +131,21 @@ class Keeping:
 
     def look(self) -> dict[str, object]:
         K, V = Case.unpack(self.cache.read(), "K", "V")
-        seen = {"the length": self.cache.length, "K": first_numbers(K)}
-        return {**seen, "V, with the sign changed,": first_numbers(-V)}
+        seen = {"the length": self.cache.length, "K": first_numbers(K, self.written)}
+        return {**seen, "V, with the sign changed,": first_numbers(-V, self.written)}
 
 
-def first_numbers(K: object) -> object:
-    """Give what was appended at each position, and "?" where its numbers do not fit together."""
+def first_numbers(K: object, written: int) -> object:
+    """Give what was appended at each position, and "?" where its numbers do not fit together.
+
+    What is read behind all that was ever written is whatever the memory held: "?", too.
+    """
     if not isinstance(K, Tensor) or K.dim() != 4 or (*K.shape[:2], K.shape[3]) != (2, 3, 2):
         return describe(K)
     first = K[0, 0, :, 0]
     is_plain = (K - first[:, None] == OFFSETS).all(3).all(1).all(0)
-    rows = zip(first.tolist(), is_plain.tolist(), strict=True)
-    return [int(number) if plain else "?" for number, plain in rows]
+    is_known = [plain and place < written for place, plain in enumerate(is_plain.tolist())]
+    return [int(n) if known else "?" for n, known in zip(first.tolist(), is_known, strict=True)]
 
 
 @together
@@ -183,17 +187,61 @@ def fills(cache, case):
 
 
 @check(KVCache, see="A cache for one layer")
-def no_copies(cache, case):
-    """raises ValueError for keys or values of one text, which torch would copy to all"""
+def nothing_changes(cache, case):
+    """stays as it was when what is appended does not fit"""
+    B, G, T, D_h = case.sizes(4, low=3)
+    ours, first = cache(B, G, T + 2, D_h, torch.float64), pair(case, B, G, T, D_h)
+    ours.append(*first)
+    too_many = pair(case, B, G, 3, D_h)
+    case.raises(
+        ValueError, lambda: ours.append(*too_many), "3 positions come and there is room for 2"
+    )
+    demand_kept(case, ours, [first], "after an append that did not fit")
+    last = pair(case, B, G, 2, D_h)
+    ours.append(*last)
+    demand_kept(case, ours, [first, last], "of the room that is left")
+
+
+@check(KVCache, see="A cache for one layer")
+def shapes(cache, case):
+    """raises ValueError for keys or values of another shape, which torch may copy to all"""
+    B, G, T, D_h = case.sizes(4, low=3)
+    ours, first = cache(B, G, 4 * T, D_h, torch.float64), pair(case, B, G, 2, D_h)
+    ours.append(*first)
+    K, V = pair(case, B, G, T, D_h)
+    wrong = {
+        "one text comes instead of all": (K[:1], V[:1]),
+        "there are keys of one text": (K[:1], V),
+        "there are values of one text": (K, V[:1]),
+        "there are keys of one head": (K[:, :1], V),
+        "there are values of one head": (K, V[:, :1]),
+        "there are values of one position": (K, V[:, :, :1]),
+        "there are keys of one position": (K[:, :, :1], V),
+        "the heads of keys have another size": (K[..., :1], V),
+        "the heads of values have another size": (K, V[..., :1]),
+        "one head comes instead of all": (K[:, :1], V[:, :1]),
+        "the heads have another size": (K[..., :1], V[..., :1]),
+        "there are fewer values than keys": (K, V[:, :, 1:]),
+        "there are more values than keys": (K[:, :, 1:], V),
+        "positions come before heads": (K.transpose(1, 2), V.transpose(1, 2)),
+        "a single head comes, of a single text": (K[0, 0], V[0, 0]),
+        "the first axis is missing": (K[0], V[0]),
+    }
+    for when, (keys, values) in wrong.items():
+        case.raises(ValueError, lambda k=keys, v=values: ours.append(k, v), when)
+        demand_length(case, ours, 2, f"when {when}")
+    demand_kept(case, ours, [first], "after what was refused")
+
+
+@check(KVCache, see="A cache for one layer")
+def two_caches(cache, case):
+    """shares nothing with another cache"""
     B, G, T, D_h = case.sizes(4)
-    ours, (K, V) = cache(B, G, 2 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
-    alone = {"keys": (K[-1:], V), "values": (K, V[-1:]), "keys and values": (K[-1:], V[-1:])}
-    for name, (keys, values) in alone.items():
-        case.raises(
-            ValueError,
-            lambda k=keys, v=values: ours.append(k, v),
-            f"the {name} of one text come, and the cache is for {B}",
-        )
+    first, second = (pair(case, B, G, T, D_h) for _ in range(2))
+    one, other = (cache(B, G, T, D_h, torch.float64) for _ in range(2))
+    one.append(*first)
+    other.append(*second)
+    demand_kept(case, one, [first], "of the first of two caches")
 
 
 @check(KVCache, see="Forget, and go on")
@@ -204,6 +252,24 @@ def never_longer(cache, case):
     ours.append(*pair(case, B, G, T + 1, D_h))
     ours.truncate(T - 1)
     case.raises(ValueError, lambda: ours.truncate(T), "more is to be kept than there is")
+
+
+@check(KVCache, see="Forget, and go on")
+def limits(cache, case):
+    """keeps everything or nothing when told to, and raises ValueError for other lengths"""
+    B, G, T, D_h = case.sizes(4, low=3)
+    ours, first = cache(B, G, 3 * T, D_h, torch.float64), pair(case, B, G, T, D_h)
+    ours.append(*first)
+    ours.truncate(T)
+    demand_kept(case, ours, [first], "after nothing was cut")
+    case.raises(ValueError, lambda: ours.truncate(T + 1), "more is to be kept than there is")
+    case.raises(ValueError, lambda: ours.truncate(-1), "a negative number is to be kept")
+    demand_length(case, ours, T, "after refused lengths")
+    ours.truncate(0)
+    demand_length(case, ours, 0, "after everything was cut")
+    again = pair(case, B, G, 2 * T, D_h)
+    ours.append(*again)
+    demand_kept(case, ours, [again], "of a second text")
 
 
 @check(KVCache, see="What a cache must not keep")
@@ -235,6 +301,19 @@ def half(cache, case):
         case.that(
             part.dtype == torch.float16,
             f"{name} should be torch.float16, yours is {part.dtype}.",
+        )
+
+
+@check(KVCache, see="What a cache must not keep")
+def by_default(cache, case):
+    """keeps numbers in float32 when no dtype is given"""
+    B, G, T, D_h = case.sizes(4)
+    ours, (K, V) = cache(B, G, T, D_h), pair(case, B, G, T, D_h)
+    ours.append(K, V)
+    for name, part in zip("KV", case.unpack(ours.read(), "K", "V"), strict=True):
+        case.shape(part, (B, G, T, D_h), name)
+        case.that(
+            part.dtype == torch.float32, f"{name} should be torch.float32, yours is {part.dtype}."
         )
 
 
@@ -361,7 +440,7 @@ def demand_counts(case: Case, found: list, expected: list[tuple[int, int]], when
 def counts(attention, case):
     """counts the tokens that ask and the pairs of a query and a key that are scored"""
     ours, _, B, _, D, _ = attention_pair(case, attention)
-    X, cache = case.randn(B, 9, D), ours.new_cache(B, 9)
+    X, cache = case.randn(B, 9, D), ours.new_cache(B, 40)
     found, expected, read, pairs = [], [], 0, 0
     for piece in X.split([3, 1, 2, 1, 1, 1], dim=1):
         ours(piece, cache)
@@ -370,9 +449,40 @@ def counts(attention, case):
         found.append(dict(ours.counts))
         expected.append((read, pairs))
     demand_counts(case, found, expected, "counted after each piece")
-    ours(X)
-    expected = [(read + 9, pairs + 81)]
-    demand_counts(case, [ours.counts], expected, "counted after a text without a cache")
+    for length in (9, 2, 1, 4, 3, 2):
+        ours(X[:, :length])
+        read, pairs = read + length, pairs + length**2
+        found.append(dict(ours.counts))
+        expected.append((read, pairs))
+    demand_counts(case, found, expected, "counted after more texts, without a cache,")
+
+
+@check(CachedAttention, see="What a cache must not keep")
+def half(attention, case):
+    """computes in full precision with what it reads from a cache in half precision"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, cache = case.randn(B, T, D), ours.new_cache(B, T, torch.float16)
+    expected = grouped(state, H, H, X, torch.float16)
+    lengths = [T - 2, 1, 1]
+    given = in_pieces(ours, X, cache, lengths)
+    for Y in given:
+        case.shape(Y, tuple(Y.shape), "Y")
+        case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
+    what = "Y, with a cache in half precision,"
+    demand_pieces(case, given, expected, lengths, what)
+
+
+@check(CachedAttention, see="Attention that goes on")
+def full(attention, case):
+    """raises ValueError when the cache has no room, and neither changes it nor counts"""
+    ours, state, B, T, D, H = attention_pair(case, attention)
+    X, cache = case.randn(B, T, D), ours.new_cache(B, T)
+    ours(X[:, :-1], cache)
+    case.raises(ValueError, lambda: ours(X[:, :2], cache), "the cache has room for one, two come")
+    expected = [(T - 1, (T - 1) ** 2)]
+    demand_counts(case, [ours.counts], expected, "counted after a call that was refused")
+    expected = full_attention(state, H, X)[:, -1:]
+    case.equal(ours(X[:, -1:], cache), expected, "Y of the last position there is room for")
 
 
 @check(CachedAttention, see="What a cache must not keep")
@@ -434,7 +544,7 @@ def several_at_once(model, case):
 @check(CachedGPT, see="The whole model")
 def full(model, case):
     """raises ValueError when old and new tokens together are more than the context"""
-    ours, _, tokens = model_pair(case, model, L=1)
+    ours, theirs, tokens = model_pair(case, model, L=1)
     B, T = tokens.shape
     caches = ours.new_caches(B, T + 3)
     ours(tokens[:, :-1], caches)
@@ -443,6 +553,8 @@ def full(model, case):
         lambda: ours(tokens[:, :2], caches),
         f"2 tokens come after {T - 1}, and the context is {T}",
     )
+    given, expected = ours(tokens[:, -1:], caches), theirs(tokens)[:, -1:]
+    case.equal(given, expected, "logits of the last token, after two that did not fit")
 
 
 def writer_pair(case: Case, writer, B: int = 5, T: int = 3, context: int = 12) -> tuple:
@@ -552,6 +664,32 @@ def stops(writer, case):
     case.equal(given, written[rows[:1], : 3 + lengths[0]], "a text with a stop")
 
 
+@check(CachedWriter, see="Where it ends")
+def stops_at_token_0(writer, case):
+    """stops at token 0 as at any other"""
+    ours, theirs, tokens = writer_pair(case, writer, B=1)
+    written = continued(theirs, tokens, 7, context=12)
+    stop = int(written[0, 3 + 2])
+    order = torch.arange(11)
+    order[0], order[stop] = stop, 0  # the two tokens change places
+    state = dict(ours.state_dict())
+    ours.load_state_dict(state | {"token.weight": state["token.weight"][order]})
+    length = 3 + written[0, 3:].tolist().index(stop) + 1
+    given = ours.generate_with_cache(order[tokens], 7, 0.0, stop=0)
+    case.equal(given, order[written[:, :length]], "a text with stop token 0")
+
+
+@check(CachedWriter, see="Where it ends")
+def stop_given(writer, case):
+    """goes on after a prompt whose last token is the stop token"""
+    ours, theirs, tokens = writer_pair(case, writer, B=8)
+    for stop in (3, 7):
+        tokens[:, -1] = stop
+        expected = continued(theirs, tokens, 1, context=12)
+        what = f"texts of one more token, after stop token {stop},"
+        case.equal(ours.generate_with_cache(tokens, 1, 0.0, stop=stop), expected, what)
+
+
 STEPS = [(1, 1), (1, 2), (1, 7), (5, 1), (4, 6), (11, 30)]  # prompts, and tokens to write
 
 
@@ -628,6 +766,13 @@ def long_prompt(operations, case):
                 f"{name} for one token after {N} should be exactly {expected}, yours is "
                 f"{result[name]!r:.30}.",
             )
+
+
+@check(attention_operations, see="Count on paper")
+def refuses(operations, case):
+    """raises ValueError when there is no prompt, or nothing to write"""
+    case.raises(ValueError, lambda: operations(0, 3, True), "the prompt is empty")
+    case.raises(ValueError, lambda: operations(3, 0, False), "count is 0")
 
 
 SHAPES = [  # L, G, D_h, N, B
@@ -759,6 +904,25 @@ def parameters(attention, case):
     case.raises(ValueError, lambda: attention(24, 2, 4), "2 heads are to share 4 groups")
 
 
+@check(GroupedQueryAttention, see="Count while it runs")
+def counts(attention, case):
+    """counts the tokens that ask and the pairs that are scored, as before"""
+    B, D_h = case.sizes(2, low=3)
+    ours, _ = grouped_pair(case, attention, 4, 2, D_h)
+    X, cache = case.randn(B, 10, 4 * D_h), ours.new_cache(B, 10)
+    found, expected, read, pairs = [], [], 0, 0
+    for piece in X.split([4, 1, 2, 1, 1, 1], dim=1):
+        ours(piece, cache)
+        found.append(dict(ours.counts))
+        read += piece.shape[1]
+        pairs += read * piece.shape[1]
+        expected.append((read, pairs))
+    ours(X)
+    found.append(dict(ours.counts))
+    expected.append((read + 10, pairs + 100))
+    demand_counts(case, found, expected, "counted after each piece, and without a cache")
+
+
 def demand_state(case: Case, given: object, expected: dict[str, Tensor]) -> None:
     """Demand the weights of a state dict."""
     names = set(given) if isinstance(given, dict) else set()
@@ -814,3 +978,11 @@ def nothing_lost(convert, case):
         heads = few[name].chunk(G, dim=-1)
         many[name] = torch.cat([head for head in heads for _ in range(H // G)], dim=-1)
     demand_state(case, convert(many, H, G), few)
+
+
+@check(mha_to_gqa, see="From a model that there is")
+def all_or_none(convert, case):
+    """changes nothing for G = H, and raises ValueError when G does not divide H"""
+    state = attention_state(case, 12)
+    demand_state(case, convert(state, 6, 6), state)
+    case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads are to share 4 groups")

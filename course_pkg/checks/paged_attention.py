@@ -333,11 +333,11 @@ def random_programs(
 @check(BlockAllocator, weight=2, see="Hand out blocks")
 def hands_out(allocators, case):
     """hands out every block once, with one user each"""
-    allocator = allocators(5)
-    given = [number(allocator.allocate(), "block") for _ in range(5)]
-    same(case, sorted(given), [0, 1, 2, 3, 4], "the blocks, sorted")
-    calls = ", ".join(f"allocate {name}" for name in "abcde")
-    compare(allocators, PlainCache, Lending, [((5,), written(calls))])
+    allocator = allocators(6)
+    given = [number(allocator.allocate(), "block") for _ in range(6)]
+    same(case, sorted(given), [0, 1, 2, 3, 4, 5], "the blocks, sorted")
+    calls = ", ".join(f"allocate {name}" for name in "abcdef")
+    compare(allocators, PlainCache, Lending, [((6,), written(calls))])
 
 
 @check(BlockAllocator, weight=2, see="Who uses a block")
@@ -373,6 +373,15 @@ def refuses(allocators, case):
     allocator.free(block)
     case.raises(ValueError, lambda: allocator.free(block), "a block is freed twice")
     case.raises(ValueError, lambda: allocator.share(block), "a block without users is shared")
+
+
+@check(BlockAllocator, weight=2, see="Who uses a block")
+def errors_leave_no_trace(allocators, case):
+    """counts as before after a call that it refused"""
+    calls = "allocate a, allocate b, free b, share b, free b, allocate c, allocate d, allocate e"
+    full = "allocate a, allocate b, share b, allocate c, free b, allocate d, free b, allocate e"
+    programs = [((3,), written(f"{calls}, free a")), ((2,), written(f"{full}, allocate f"))]
+    compare(allocators, PlainCache, Lending, programs)
 
 
 class PlainTable:
@@ -517,11 +526,75 @@ def in_use(tables, case):
     case.raises(IndexError, lambda: table.slots(4, 6), "position 5 of 5 is not in use")
 
 
+@check(BlockTable, weight=2, see="A sequence that ends on a border")
+def refuses(tables, case):
+    """refuses too many or too few blocks and positions that it does not have"""
+    table, *_ = table_of(case, tables, 4, [8])
+    case.raises(ValueError, lambda: table.append(1, []), "a block is missing")
+    case.raises(ValueError, lambda: table.append(4, [30, 33]), "there is a block too many")
+    same(case, [table.length, table.waste], [8, 0], "length and waste after a refused append")
+    case.raises(IndexError, lambda: table.slots(6, 9), "position 8 is not in use")
+    case.raises(IndexError, lambda: table.slots(-1, 2), "a position is negative")
+    case.raises(IndexError, lambda: table.slots(5, 4), "the range ends before it begins")
+    table, *_ = table_of(case, tables, 4, [5])
+    case.raises(ValueError, lambda: table.append(2, [30]), "2 positions need no block")
+    case.raises(ValueError, lambda: table.append(8, [30]), "8 positions need 2 blocks")
+    same(case, [table.length, table.waste], [5, 3], "length and waste after a refused append")
+
+
+@check(BlockTable, see="The page table of a sequence")
+def any_range(tables, case):
+    """looks up the slots of any range of positions"""
+    ranges = ((0, 10), (2, 4), (3, 6), (9, 10), (5, 5), (10, 10))
+    wrong = ((-1, 2), (5, 4), (8, 11), (12, 13))
+    calls = [*appending(3, [10]), *(("slots", "A", *each) for each in ranges)]
+    refused = [[*appending(3, [10]), ("slots", "A", *each)] for each in wrong]
+    programs = [[*calls, ("append", "A", 0, [])], *refused]
+    compare(tables, PlainTable, Mapping, [((3,), calls) for calls in programs])
+
+
+@check(BlockTable, see="The page table of a sequence")
+def all_or_nothing(tables, case):
+    """changes nothing when it gets too many or too few blocks"""
+    appended = [(0, 3, []), (0, 3, [2, 9]), (5, 3, [2]), (5, 4, []), (5, 4, [2, 9]), (8, 1, [])]
+    appended += [(8, 0, [2]), (8, 4, [2, 9])]
+    programs = [
+        ((4,), [*appending(4, [length] * (length > 0)), ("append", "A", count, blocks)])
+        for length, count, blocks in appended
+    ]
+    compare(tables, PlainTable, Mapping, programs)
+
+
+@together
+def then_changed(table, count: int, blocks: list[int]) -> list[int]:
+    """Append, change the list that was given, and read the blocks of the table."""
+    table.append(count, blocks)
+    blocks[0] = 99
+    return numbers(table.blocks, "blocks")
+
+
+@check(BlockTable, see="The page table of a sequence")
+def own_list(tables, case):
+    """keeps no list of its caller's, who may change it later"""
+    table, text = tables(4), "blocks after the caller has changed the list that append was given"
+    first = [5, 2, 8, 1, 9, 3]
+    same(case, then_changed(table, 22, [*first]), first, text)
+    same(case, then_changed(table, 3, [7]), [*first, 7], text)
+
+
 @check(BlockTable, see="The page table of a sequence")
 def fork(tables, case):
     """makes an independent table when it is forked"""
     calls = [*appending(3, [7]), ("fork", "A", "B"), ("append", "B", 4, [20])]
     compare(tables, PlainTable, Mapping, [((3,), [*calls, ("append", "A", 3, [30])])])
+
+
+@check(BlockTable, see="The page table of a sequence")
+def parent_grows_on(tables, case):
+    """keeps a fork as it is when the old table grows"""
+    grown = [("fork", "A", "B"), ("append", "A", 5, [40, 43]), ("missing", "B", 1)]
+    again = [("fork", "A", "C"), ("append", "C", 4, [46])]
+    compare(tables, PlainTable, Mapping, [((4,), [*appending(4, [4]), *grown, *again])])
 
 
 def cache_of(case: Case, caches) -> tuple:
@@ -571,6 +644,38 @@ def copies(caches, case):
         found = torch.stack([given[layer][place] for layer in (0, 1)])
         wanted = torch.stack([expected[layer][place].repeat(2, 1, 1) for layer in (0, 1)])
         case.equal(found, wanted, f"{name} of both layers, positions of the block and of its copy")
+
+
+@check(PagedKVCache, see="Keys and values in blocks")
+def begins_with_zeros(caches, case):
+    """holds zeros at first, in the shape and type that it should"""
+    cache = caches(2, 5, 3, 4, 6, dtype=torch.float64)
+    for name, given in (("K", cache.K), ("V", cache.V)):
+        case.equal(given, torch.zeros(2, 4, 5, 3, 6), name)
+        case.that(
+            given.dtype == torch.float64, f"{name} should be float64, yours is {given.dtype}."
+        )
+    cache = caches(1, 2, 3, 2, 4)
+    for name, given in (("K", cache.K), ("V", cache.V)):
+        case.equal(given, torch.zeros(1, 2, 2, 3, 4), name)
+        text = f"{name} should have torch's default dtype when none is given, yours is"
+        case.that(given.dtype == torch.get_default_dtype(), f"{text} {given.dtype}.")
+
+
+@check(PagedKVCache, see="Keys and values in blocks")
+def copies_in_order(caches, case):
+    """makes several copies one after the other: of a copy, of one block to two, to and fro"""
+    calls = [("write", layer, [0, 1, 2, 3, 4, 5], value) for layer, value in enumerate((10, 50))]
+    lists = (
+        [(0, 1), (1, 2)],
+        [(0, 2), (0, 3)],
+        [(0, 3), (1, 3)],
+        [(0, 1), (1, 0)],
+        [(2, 1), (1, 0), (0, 3)],
+        [],
+    )
+    programs = [((2, 4, 2), [*calls, ("copy", list(copies))]) for copies in lists]
+    compare(caches, PlainMemory, Storing, programs)
 
 
 class PlainMemory:
@@ -656,9 +761,24 @@ def storing(case: Case, oracle_driver: Storing) -> tuple:
         return (method, pick(case, range(L)), slots, int(case.integers(1, 100, 1)))
     blocks = torch.randperm(N, generator=case.generator).tolist()
     if method == "copy":
-        return (method, [(blocks[0], blocks[1]), (blocks[1], blocks[2])][: pick(case, [1, 2])])
+        a, b, c = blocks[:3]
+        return (method, [(a, b), *pick(case, [[], [(b, c)], [(a, c)], [(c, b)], [(b, a)]])])
     count = int(case.integers(1, N + 1, 1))
     return (method, pick(case, range(L)), blocks[:count], count * S - pick(case, range(S)))
+
+
+@check(PagedKVCache, see="Keys and values in blocks")
+def gathers_copies(caches, case):
+    """copies what it gathers, from one block as from neighbouring ones"""
+    first = [("write", layer, list(range(8)), value) for layer, value in enumerate((10, 50))]
+    last = [("write", layer, [3, 5], 90) for layer in (0, 1)]
+    gathered = [[1], [1, 2], [2, 1], [0, 1, 2, 3]]
+    programs = [
+        ((2, 4, 2), [*first, ("gather", layer, blocks, 2 * len(blocks)), *last])
+        for blocks in gathered
+        for layer in (0, 1)
+    ]
+    compare(caches, PlainMemory, Storing, programs)
 
 
 @check(PagedKVCache, weight=2, see="Keys and values in blocks")
@@ -884,6 +1004,15 @@ def no_names_twice(hashes, case):
     compare_names(case, names, contents, "20 texts of 16 equal tokens")
 
 
+@check(prefix_hash, see="A name for a prefix")
+def long_names(hashes, case):
+    """gives names so long that nobody finds two texts with the same one"""
+    ((name,),) = named(case, hashes, [list(range(99))], 99)
+    if len(str(name)) < 22:  # 128 bits, with 64 different characters
+        said = f"yours has {len(str(name))}: {name!r}"
+        raise Failure(f"A name needs 22 characters, or two texts that share one are found; {said}.")
+
+
 @check(prefix_hash, weight=2, see="A name for a prefix")
 def goes_on(hashes, case):
     """goes on from the name of the block before"""
@@ -927,13 +1056,33 @@ ABC = "allocate a, allocate b, allocate c, register c z, register b y, register 
 @check(PrefixCache, weight=2, see="Blocks that are remembered")
 def remembers(caches, case):
     """finds a named block while it is in use and after it was freed"""
-    remembered(caches, (5, f"{ABC}, find y, free b, free a, free b, find x, find y, find w"))
+    calls = f"{ABC}, find y, free b, free a, free b, find x, find y, find w"
+    remembered(caches, (5, calls), (5, f"{ABC}, share b, find y, find y, free b, free b"))
 
 
 @check(PrefixCache, see="Found or idle, never both")
 def first_stays(caches, case):
     """finds the first of two blocks that were registered under the same name"""
     remembered(caches, (5, f"{ABC}, allocate d, register d y, register a w, find y, find x"))
+
+
+@check(PrefixCache, weight=2, see="Found or idle, never both")
+def new_content(caches, case):
+    """does not find a block by the name of what it held before it was handed out anew"""
+    named = "allocate a, allocate b, register b y, register a x, free a, free b"
+    calls = "allocate c, register c w, find x, find y, find w, free c, free c, find w"
+    remembered(caches, (2, f"{named}, {calls}"), (2, f"{named}, allocate c, register c w, find w"))
+
+
+@check(PrefixCache, see="Blocks that are remembered")
+def one_name_one_block(caches, case):
+    """keeps the first block of a name and the first name of a block, and refuses a second free"""
+    named = "allocate a, allocate b, register b y, register a x, allocate c"
+    twice = f"{named}, register c x, register b w, find x, find y, find w, free c"
+    anew = f"{twice}, allocate d, allocate e, find x, find y, find w"
+    idle = f"{named}, free c, free c, free a, free a, share a, share b"
+    another = f"{named}, share c, register c v, find v"
+    remembered(caches, *((4, calls) for calls in (anew, idle, another)))
 
 
 @check(PrefixCache, weight=2, see="Who is forgotten first")
@@ -948,6 +1097,16 @@ def unused_first(caches, case):
     """hands out blocks without a name before it forgets one"""
     ends = "allocate d, allocate e, find x, find y, find z"
     remembered(caches, (5, f"{ABC}, free a, free b, free c, {ends}"))
+
+
+@check(PrefixCache, see="Who is forgotten first")
+def used_lately(caches, case):
+    """counts a block as idle from the last time it was freed"""
+    named = ", ".join(f"allocate {a}, register {a} {a.upper()}" for a in "abcdef")
+    freed = ", ".join(f"free {a}" for a in "ecafbd")
+    found = ", ".join(f"find {a.upper()}" for a in "abcdef")
+    calls = "find E, free e, find X, allocate g, allocate h"
+    remembered(caches, (6, f"{named}, {freed}, {calls}, {found}"))
 
 
 @check(PrefixCache, see="Blocks that are remembered")
@@ -1213,7 +1372,7 @@ def one_object(managers, case):
     same(case, seen, [5, 10, *second], "free blocks, and the table of the other sequence")
     manager.close(1)
     demand_no_table(case, manager, 1, "is closed too")
-    manager.open(1, [4, 4])
+    manager.open(1, [4, 4, 5, 4, 5, 4, 4])
     tokens = numbers(record(manager, 1).tokens, "tokens")
     same(case, tokens, list(range(8)), "tokens of a sequence that gets a new table")
     manager = managers(4, 2)
@@ -1224,6 +1383,22 @@ def one_object(managers, case):
     grown(manager, 1, 4)
     what = "length and blocks of a table that has got the blocks of another one"
     same(case, tables(manager, 1)[0], [8, *lists(manager, 1)[0]], what)
+
+
+@together
+def then_longer(manager, sequence: int, tokens: list[int]) -> list[int]:
+    """Open a sequence, add to the list that was given, and read the sequence's tokens."""
+    manager.open(sequence, tokens)
+    tokens.append(99)
+    return numbers(record(manager, sequence).tokens, "tokens")
+
+
+@check(BlockManager, see="Blocks for every sequence")
+def own_tokens(managers, case):
+    """copies the tokens of a new sequence, to whose list the caller may add"""
+    found = then_longer(managers(5, 2), 0, [4, 5, 6, 7, 8, 9])
+    what = "tokens of a sequence after the caller has added to the list that open was given"
+    same(case, found, [4, 5, 6, 7, 8, 9], what)
 
 
 @check(BlockManager, weight=2, see="Blocks for every sequence")
@@ -1253,6 +1428,19 @@ def goes_on_from_a_prefix(managers, case):
     managed(managers, (9, 2, [*computed("A", text[:4]), *longer, *ends]))
 
 
+@check(BlockManager, see="Blocks for every sequence")
+def names_what_is_written(managers, case):
+    """names a block only when it is full and its tokens are computed"""
+    text = list(range(9))
+    calls = [("open", "A", text)]
+    for name, count in (("B", 3), ("C", 2), ("D", 4)):
+        calls += [("grow", "A", count, 8), ("commit", "A"), ("open", name, text)]
+    forked = [("fork", "A", "E"), ("grow", "E", 1, 50), ("commit", "E")]
+    texts = {"F": text, "G": [7, *text], "H": [*text, 50, 1]}
+    opened = [("open", name, other) for name, other in texts.items()]
+    managed(managers, (12, 2, [*calls, *forked, *opened]))
+
+
 @check(BlockManager, weight=2, see="Fork, and copy only what is written")
 def forks(managers, case):
     """shares all blocks in a fork and copies the last one when either of the two writes"""
@@ -1279,6 +1467,17 @@ def all_or_nothing(managers, case):
     managed(managers, (4, 2, forked), (2, 2, [*evicted, *ends]))
 
 
+@check(BlockManager, see="All or nothing")
+def gap(managers, case):
+    """shares nothing beyond a gap, and leaves all blocks as they were"""
+    text = list(range(9))
+    calls = [("open", "A", text), ("open", "B", text)]  # what both compute is named in A's blocks
+    for name, count in (("A", 4), ("B", 6)):
+        calls += [("grow", name, count, 8), ("commit", name)]
+    evicted = [("close", "A"), ("open", "C", [9] * 9), ("grow", "C", 8, 9)]
+    managed(managers, (7, 2, [*calls, *evicted, ("open", "D", text), ("grow", "D", 1, 8)]))
+
+
 @check(BlockManager, see="Blocks for every sequence")
 def gives_back(managers, case):
     """gives all blocks back when all sequences are closed"""
@@ -1292,6 +1491,15 @@ def comes_back(managers, case):
     closed, other = [*computed("A", [5, 6, 7, 8, 9]), ("close", "A")], computed("B", [1] * 6)
     again = [("reopen", "A"), ("grow", "A", 5, 8), ("commit", "A"), ("open", "C", [5, 6, 7, 8, 9])]
     managed(managers, (6, 2, closed + again), (3, 2, [*closed, *other, ("close", "B"), *again]))
+
+
+@check(BlockManager, weight=2, see="Found or idle, never both")
+def end_of_the_chain_first(managers, case):
+    """forgets the end of a text before its beginning, and stops at the first gap"""
+    text = list(range(8))
+    begins = [*computed("A", text), ("close", "A"), *computed("B", [9] * 3)[:2], ("close", "B")]
+    again = [("open", "C", text), ("close", "C"), *computed("D", [9] * 6)[:2], ("open", "E", text)]
+    managed(managers, (4, 2, [*begins, *again]))
 
 
 @check(BlockManager, weight=2, see="Blocks for every sequence")
