@@ -1016,21 +1016,6 @@ class NeverRecomputes(SwappingScheduler):
         super().preempt(number)
 
 
-@bug(
-    SwappingScheduler,
-    "blocks that several share count one user when they are back",
-    told_by="is not in use and cannot be freed",
-)
-class OneUser(SwappingScheduler):
-    def enter(self, members):
-        allocator = self.manager.allocator
-        allocator.share = lambda block: None
-        try:
-            super().enter(members)
-        finally:
-            del allocator.share
-
-
 @bug(SwappingScheduler, "a group counts as one swap")
 class CountsGroups(SwappingScheduler):
     def preempt(self, number):

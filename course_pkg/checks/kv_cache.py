@@ -196,6 +196,9 @@ def nothing_changes(cache, case):
     case.raises(
         ValueError, lambda: ours.append(*too_many), "3 positions come and there is room for 2"
     )
+    K, _ = case.unpack(ours.read(), "K", "V")
+    case.equal(K[:, :, :T], first[0], "K that was there before an append that did not fit")
+    demand_length(case, ours, T, "after an append that did not fit")
     demand_kept(case, ours, [first], "after an append that did not fit")
     last = pair(case, B, G, 2, D_h)
     ours.append(*last)
