@@ -9,7 +9,6 @@ from typing import Any
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.programs import Program, Step, played
 from course_pkg.checking.together import together
-from course_pkg.inference.sequence import Sequence
 
 Row = tuple[int, int, int]
 
@@ -54,7 +53,7 @@ def told_of_host(out: int, back: int) -> dict[str, Any]:
 
 def scene(
     queues: tuple[list[int], list[int]],
-    sequences: dict[int, Sequence],
+    sequences: dict[int, Any],
     host: dict[int, list[int]],
     counts: dict[str, Any],
 ) -> dict[str, Any]:
@@ -163,7 +162,7 @@ class Scheduling:
         """Call a method of the student's scheduler."""
         return self.guarded._attempt(lambda: method(*arguments))
 
-    def sequence(self, number: int) -> Sequence:
+    def sequence(self, number: int) -> Any:
         """Look up what is known of a sequence."""
         return self.scheduler.sequences[number]
 

@@ -278,7 +278,7 @@ class Remembering(Lending):
 @together
 def play(student, driver: str, programs: list[Program]) -> list:
     """Play programs beside a student's class."""
-    drive = globals()[driver]
+    drive = DRIVERS[driver]
     return [played(drive(student, *settings), calls) for settings, calls in programs]
 
 
@@ -1313,6 +1313,9 @@ class Managing:
             if block not in self.letters:
                 self.letters[block] = f"{'abcdefghijklmnopqrstuvwxyz'[self.count % 26]}"
                 self.count += 1
+
+
+DRIVERS = {each.__name__: each for each in (Lending, Remembering, Mapping, Storing, Managing)}
 
 
 def managing(case: Case, oracle_driver: Managing) -> tuple:

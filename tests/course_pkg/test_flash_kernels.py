@@ -333,7 +333,7 @@ def test_without_triton_the_notebook_runs_and_fingerprints_are_fresh():
                 exec(cell, names)
         files = fingerprints.files(own)
         assert all(fingerprints.is_fresh(*file) for file in files.items())
-        assert all("triton_paged_decode" in {e.exercise for e in own} for own in files.values())
+        assert any("triton_paged_decode" in {e.exercise for e in own} for own in files.values())
     """
     done = subprocess.run(
         [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=300

@@ -96,7 +96,8 @@ def test_what_is_tuned_is_a_table_that_can_be_committed(monkeypatch, tmp_path):
 def test_all_notebooks_run_the_quick_ones_first():
     known = json.loads(notebooks.SECONDS.read_text())
     found = [path.stem for path in notebooks.notebooks()]
-    assert set(known) == set(found) and [known[name] for name in found] == sorted(known.values())
+    assert set(known) <= set(found)
+    assert [known[name] for name in found if name in known] == sorted(known.values())
 
 
 def test_the_checkout_fits_beside_its_wheels():

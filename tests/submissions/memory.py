@@ -12,7 +12,7 @@ CHANGES = {
 
 # By weight of the checks that pass; an exercise that is not named here gets all its points.
 SCORES = {
-    "dnc_usage": round(3 * 1 / 9, 2),  # right where nothing is written
+    "dnc_usage": 0,  # right where nothing is written, as returning an argument is
     "gaussian_filterbank": round(3 * 2 / 10, 2),  # right far outside the image
     "draw_write": round(2 * 1 / 5, 2),  # right where γ is one
 }

@@ -1,5 +1,6 @@
 """Student code in another process: checks see what they would see in this one."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -233,7 +234,7 @@ def test_inputs_changed_in_place(get):
     ids=str,
 )
 def test_containers_changed_in_place(get, given):
-    assert message_of(get("empty"), given) == (
+    assert message_of(get("empty"), copy.deepcopy(given)) == (
         "empty changes its input value in place; the caller still needs it."
     )
     get("look_at")(given)

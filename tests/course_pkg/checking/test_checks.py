@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 
 from autograder.assignment import ROOT, assignments
 from autograder.author.score import score_exercise
+from autograder.author.trials import of_reference
 from autograder.grade.cell import graded
 from autograder.handout.exercise import stub as exercise_stub
 from autograder.hidden import load_hidden
@@ -521,15 +522,13 @@ def test_check_of_an_unknown_name_or_of_no_function():
 def test_grade_gives_points_by_weight(capsys):
     assert graded(points=5)(lstm_step) == 5
 
-    def lstm_step_without_o(x, h, c, W, b):
-        H = h.shape[1]
-        b = torch.cat([b[: 2 * H], b[2 * H : 3 * H] + 1000, b[3 * H :]])
-        return lstm_step(x, h, c, W, b)
+    def lstm_step_without_gradients(x, h, c, W, b):
+        return tuple(state.detach() for state in lstm_step(x, h, c, W, b))
 
-    lstm_step_without_o.__name__ = "lstm_step"
-    passed = CHECKS[LSTM_STEP]["remembers"].weight
+    lstm_step_without_gradients.__name__ = "lstm_step"
+    failed = CHECKS[LSTM_STEP]["gradients"].weight
     total = sum(check.weight for check in CHECKS[LSTM_STEP].values())
-    assert graded(points=5)(lstm_step_without_o) == round(5 * passed / total, 2)
+    assert graded(points=5)(lstm_step_without_gradients) == round(5 * (1 - failed / total), 2)
     capsys.readouterr()
 
 
@@ -564,7 +563,9 @@ def test_an_exercise_that_cannot_be_checked_earns_nothing_and_fails_nothing(monk
     text = "○ lstm_step is not checked, and not counted: there is no GPU."
     assert capsys.readouterr().out.strip() == text
     assert graded(points=5)(lstm_step) == 0
+    of_reference.cache_clear()
     assert score_exercise(LSTM_STEP).why_not == "there is no GPU"
+    of_reference.cache_clear()
 
 
 def test_a_broken_part_is_named(monkeypatch):
