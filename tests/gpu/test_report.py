@@ -9,7 +9,7 @@ import pytest
 from course_pkg.tools import tiles
 from tests.gpu import size
 from tests.gpu.report import __main__ as report
-from tests.gpu.report import notebooks, plan, rows, tune
+from tests.gpu.report import plan, rows, tune
 
 SAID = """noise
 .ROW {"what": "a", "value": 1.5, "unit": "ms"} [50%]
@@ -91,13 +91,6 @@ def test_what_is_tuned_is_a_table_that_can_be_committed(monkeypatch, tmp_path):
     for kernel, choices in tune.CHOICES.items():
         for choice in choices:
             assert choice.keys() == known[f"{kernel}, 2 bytes"].keys()
-
-
-def test_all_notebooks_run_the_quick_ones_first():
-    known = json.loads(notebooks.SECONDS.read_text())
-    found = [path.stem for path in notebooks.notebooks()]
-    assert set(known) <= set(found)
-    assert [known[name] for name in found if name in known] == sorted(known.values())
 
 
 def test_the_checkout_fits_beside_its_wheels():

@@ -76,7 +76,7 @@ def test_a_swapped_line_costs_the_points_of_its_exercise(inputs):
     verdict = judged("02_lstm", both, SWAPPED, inputs=inputs)
     alone = judged("02_lstm", ["lstm_step"], SWAPPED, inputs=inputs)
     assert verdict.points == {**alone.points, "check_LSTM": 6.0}
-    assert verdict.points["check_lstm_step"] < 5.0
+    assert verdict.points["check_lstm_step"] == 0  # what is left passes without computing, too
     assert verdict.carried == {"LSTM": ["lstm_step"]}
     assert list(verdict.failed) == ["lstm_step"] and verdict.notes == {}
     assert " ".join(shown(verdict).split()).endswith(

@@ -1,6 +1,5 @@
-"""The solved notebooks on the device, six at a time, the quick ones first."""
+"""The solved notebooks on the device, six at a time, in their order."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,16 +11,13 @@ from tests.benchmarks.attention import ON_GPU
 from tests.gpu.report.rows import row
 
 ROOT = Path(__file__).resolve().parents[3]
-SECONDS = Path(__file__).with_name("seconds.json")  # of each on a CPU, for their order
 AT_ONCE = 6 if ON_GPU else 2
 LIMIT = 600  # seconds for one
 
 
 def notebooks() -> list[Path]:
-    """List the solved notebooks, the quickest first."""
-    known = json.loads(SECONDS.read_text(encoding="utf-8"))
-    found = ROOT.glob("solutions/[0-9]*/[0-9]*.ipynb")
-    return sorted(found, key=lambda path: (known.get(path.stem, 1e9), path.stem))
+    """List the solved notebooks."""
+    return sorted(ROOT.glob("solutions/[0-9]*/[0-9]*.ipynb"))
 
 
 def one(notebook: Path) -> None:
