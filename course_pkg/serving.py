@@ -628,10 +628,10 @@ class EngineCore:
         sampling, seed = sequence.sampling, sequence.sampling.seed + len(sequence.samples)
         generators = [sequence.generator.clone_state()]
         generators += [torch.Generator().manual_seed(seed + k) for k in range(sequence.forks)]
+        if sampling.temperature == 0:
+            return [(best, each) for best in [int(logits.argmax())] for each in generators]
         settings = sampling.temperature, sampling.top_k, sampling.top_p
         p = token_probabilities(logits[None], *settings)[0].cpu()
-        if sampling.temperature == 0:
-            return [(int(p.argmax()), generator) for generator in generators]
         p = p * (p >= sampling.min_p * p.max())
         return [(int(torch.multinomial(p, 1, generator=each)), each) for each in generators]
 
@@ -701,6 +701,7 @@ class EngineCore:
     def counters(self, batch: int) -> dict[str, int]:
         """Count what the engine holds after a step of so many sequences, and all that happened."""
         scheduler, S = self.scheduler, self.scheduler.manager.block_size
+        users = scheduler.manager.allocator.references
         filled: dict[int, int] = {}  # the slots in use of every block in use, shared ones once
         for table in (self.sequences[number].block_table for number in scheduler.running):
             full, used = divmod(table.length, S)
@@ -711,7 +712,7 @@ class EngineCore:
             "in the batch": batch,
             "waiting": len(scheduler.waiting),
             "blocks in use": len(filled),
-            "blocks shared": sum(n > 1 for n in scheduler.manager.allocator.references),
+            "blocks shared": len(users) - users.count(0) - users.count(1),
             "slots wasted": len(filled) * S - sum(filled.values()),
             "tokens found": scheduler.hits,
             "preemptions": scheduler.preemptions,

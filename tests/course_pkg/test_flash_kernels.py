@@ -110,6 +110,14 @@ def test_triton_flash_is_torchs(shape, causal):
 
 
 @needs_triton
+def test_parts_are_merged_with_weights_of_their_sums():
+    Y, s = torch.randn(3, 2, 5, 12), 4 * torch.randn(3, 2, 5)
+    s[2, 1] = -torch.inf  # it begins beyond the sequence's end
+    merged = torch.empty(2, 5, 12)
+    launch.merge(Y, s, merged)
+    torch.testing.assert_close(merged, (torch.softmax(s, dim=0)[..., None] * Y).sum(dim=0))
+
+
 @pytest.mark.parametrize("H, G, S, parts", [(6, 2, 4, 1), (4, 4, 3, 2), (3, 1, 17, 3)])
 def test_triton_paged_decode_is_paged_attention(H, G, S, parts):
     lengths = torch.tensor([1, 2 * S, 4 * S - 1])

@@ -15,6 +15,7 @@ from course_pkg.flash_kernels import (
 from course_pkg.inference.decoding import with_kernel
 from course_pkg.inference.models import ServedLlama
 from course_pkg.inference.requests import Sampling
+from course_pkg.inference.tuned import TunedEngine
 from course_pkg.llama import Llama
 from course_pkg.paged_attention import paged_attention
 from course_pkg.positions import rope_rotate
@@ -132,6 +133,18 @@ def test_the_engine_decodes_with_the_kernel(where):
             assert (chosen is not paged_attention) is (where.type == "cuda")
         given.append([out.tokens for out in engine.generate(prompts, Sampling(max_tokens=30))])
     assert given[0] == given[1]
+
+
+def test_the_tuned_engine_gives_the_engines_tokens(where):
+    torch.manual_seed(0)
+    model = ServedLlama(Llama(V=64, D=64, H=4, G=2, L=2), context=128).to(where)
+    prompts, given = [[5, 3, 9], [1] * 40, [7, 8] * 9], []
+    for kind in (Engine, TunedEngine):
+        engine = kind(model, blocks=40, block_size=4)
+        for count in (3, 2):  # the second time with what the first has recorded
+            found = engine.generate(prompts[:count], Sampling(max_tokens=30))
+            given.append([output.tokens for output in found])
+    assert given[:2] == given[2:]
 
 
 def test_the_kernel_is_chosen_on_a_gpu(where):

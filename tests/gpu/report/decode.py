@@ -79,7 +79,7 @@ def main() -> None:
         predicted=card.card().bandwidth / 1e9,
     )
     del source, target
-    given = inputs(SIZES.lengths[1], 16)
+    given = inputs(SIZES.lengths[0], 16)
     tune("paged", DTYPE, lambda: triton_paged_decode(*given))
     del given
     for T, S in itertools.product(SIZES.lengths, SIZES.block_sizes):

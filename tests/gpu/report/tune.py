@@ -13,23 +13,24 @@ from tests.gpu.report.rows import attempt, row
 
 CHOICES = {
     "flash": (
+        {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 4},
+        {"ROWS": 64, "COLUMNS": 64, "num_warps": 4, "num_stages": 2},
+        {"ROWS": 64, "COLUMNS": 128, "num_warps": 4, "num_stages": 2},
+        {"ROWS": 128, "COLUMNS": 32, "num_warps": 8, "num_stages": 3},
         {"ROWS": 128, "COLUMNS": 64, "num_warps": 8, "num_stages": 3},
-        {"ROWS": 128, "COLUMNS": 64, "num_warps": 4, "num_stages": 3},
-        {"ROWS": 128, "COLUMNS": 128, "num_warps": 8, "num_stages": 2},
         {"ROWS": 128, "COLUMNS": 128, "num_warps": 8, "num_stages": 3},
-        {"ROWS": 128, "COLUMNS": 32, "num_warps": 4, "num_stages": 4},
-        {"ROWS": 64, "COLUMNS": 128, "num_warps": 4, "num_stages": 3},
     ),
     # Loads whose addresses are loaded first are one tile ahead with 3 stages, two with 5.
     "paged": (
-        {"COLUMNS": 64, "num_warps": 4, "num_stages": 5, "programs": 4},
-        {"COLUMNS": 64, "num_warps": 4, "num_stages": 3, "programs": 8},
-        {"COLUMNS": 64, "num_warps": 4, "num_stages": 5, "programs": 8},
-        {"COLUMNS": 128, "num_warps": 4, "num_stages": 3, "programs": 4},
+        {"COLUMNS": 64, "num_warps": 4, "num_stages": 5, "programs": 2},
+        {"COLUMNS": 128, "num_warps": 4, "num_stages": 3, "programs": 2},
         {"COLUMNS": 128, "num_warps": 8, "num_stages": 5, "programs": 2},
-        {"COLUMNS": 32, "num_warps": 2, "num_stages": 5, "programs": 8},
-        {"COLUMNS": 64, "num_warps": 2, "num_stages": 3, "programs": 16},
-        {"COLUMNS": 64, "num_warps": 4, "num_stages": 3, "programs": 2},
+        {"COLUMNS": 64, "num_warps": 4, "num_stages": 5, "programs": 1},
+        {"COLUMNS": 128, "num_warps": 4, "num_stages": 5, "programs": 1},
+        {"COLUMNS": 64, "num_warps": 4, "num_stages": 5, "programs": 4},
+        {"COLUMNS": 32, "num_warps": 4, "num_stages": 5, "programs": 4},
+        {"COLUMNS": 128, "num_warps": 4, "num_stages": 3, "programs": 4},
+        {"COLUMNS": 64, "num_warps": 4, "num_stages": 3, "programs": 8},
     ),
 }
 
