@@ -2,10 +2,11 @@
 
 Inside `second_device()`, tensors on `META` hold numbers. An operation that mixes them with tensors
 of the CPU raises what torch raises on a GPU, and so does a generator of the CPU that is asked to
-draw there.
+draw there. Which of equal numbers comes first, where torch does not say, is not as on the CPU.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -24,6 +25,11 @@ _TAKES_FROM_CPU = {  # indices, and the lengths of sentences
     "aten::_index_put_impl_",
     "aten::_pack_padded_sequence",
     "aten::_pad_packed_sequence",
+}
+_BREAKS_TIES = {
+    torch.ops.aten.sort.default,
+    torch.ops.aten.sort.stable,
+    torch.ops.aten.topk.default,
 }
 
 
@@ -123,9 +129,11 @@ def _run(func, args: tuple, kwargs: dict):
     args, kwargs = tree_map(_here, (args, kwargs))
     if asked is not None:
         kwargs["device"] = CPU
-    result = func(*args, **kwargs)
     if not to_there:
-        return result
+        return func(*args, **kwargs)
+    is_free = func in _BREAKS_TIES and not kwargs.get("stable")
+    run = functools.partial(_from_the_other_end, func) if is_free else func
+    result = run(*args, **kwargs)
     if func is torch.ops.aten._pack_padded_sequence.default:
         return _There(result[0]), result[1]  # the sizes of batches stay in memory
 
@@ -136,6 +144,16 @@ def _run(func, args: tuple, kwargs: dict):
         return _There(value) if isinstance(value, Tensor) else value
 
     return tree_map(lift, result)
+
+
+def _from_the_other_end(func, X: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+    """Sort, or take the largest; of equal numbers, the last comes first."""
+    if not X.dim():
+        return func(X, *args, **kwargs)
+    dims = args[1:] if func is torch.ops.aten.topk.default else args
+    dim = kwargs.get("dim", dims[0] if dims else -1)
+    values, indices = func(X.flip(dim), *args, **kwargs)
+    return values, X.shape[dim] - 1 - indices
 
 
 def _number(value):

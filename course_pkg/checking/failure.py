@@ -41,6 +41,10 @@ class NotRaised(Failure):
     """A call that should raise an exception returned."""
 
 
+class TooLong(Failure):
+    """A call was stopped before it had ended."""
+
+
 class NotImplementedYet(Failure):
     """The exercise, or one that it calls, is still the stub."""
 

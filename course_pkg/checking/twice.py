@@ -119,7 +119,9 @@ def exact() -> contextlib.AbstractContextManager:
     return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
-def demand_same(there: object, here: object, place: torch.device, random: bool) -> None:
+def demand_same(
+    there: object, here: object, place: torch.device, random: bool, ordered: bool = True
+) -> None:
     """Demand that two results are the same, up to the order of sums.
 
     Real numbers are compared; whole ones are not, because devices may break a tie differently.
@@ -129,6 +131,7 @@ def demand_same(there: object, here: object, place: torch.device, random: bool) 
         here: what came out on the CPU.
         place: the device.
         random: whether numbers were drawn, which differ between devices.
+        ordered: whether the numbers of a tensor must be in the same order.
     Raises:
         Failure: they differ, or a tensor of real numbers lies elsewhere.
     """
@@ -147,14 +150,17 @@ def demand_same(there: object, here: object, place: torch.device, random: bool) 
                 f"From tensors on {place} the result should be there too, yours is on {where}."
             )
         if not random:
-            _demand_close(there, here, place)
+            pair = (
+                (there, here) if ordered else (each.flatten().sort()[0] for each in (there, here))
+            )
+            _demand_close(*pair, place)
     elif isinstance(here, dict) and isinstance(there, dict):
-        demand_same(list(there.values()), list(here.values()), place, random)
+        demand_same(list(there.values()), list(here.values()), place, random, ordered)
     elif isinstance(here, (list, tuple)) and isinstance(there, (list, tuple)):
         if len(here) != len(there):
             raise Failure(f"On {place} the result has {len(there)} members, not {len(here)}.")
         for pair in zip(there, here, strict=True):
-            demand_same(*pair, place, random)
+            demand_same(*pair, place, random, ordered)
     elif isinstance(here, float) and isinstance(there, float) and not random:
         if not (math.isclose(there, here, rel_tol=1e-5, abs_tol=1e-7) or here != here):
             raise Failure(f"On {place} the result is {there:.6g}, on the CPU {here:.6g}.")

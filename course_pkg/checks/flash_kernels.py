@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
+from course_pkg.checking.guard import here
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, forbid
 from course_pkg.flash_kernels import (
@@ -279,7 +280,7 @@ def skips(flash, case):
     Q, K, V = inputs(case, 1, 1, 2 * SIDE, 2 * SIDE, 2)
     right = torchs(*(X[:, :, :SIDE].float().double() for X in (Q, K, V)), True)
     V[:, :, SIDE:] = math.nan
-    Y, _ = case.unpack(flash(*narrow(Q, K, V), True), "Y", "s")
+    Y, _ = case.unpack(here(flash)(*narrow(Q, K, V), True), "Y", "s")  # a GPU has other tiles
     case.shape(Y, tuple(Q.shape), "Y")
     case.equal(Y[:, :, :SIDE], right, "Y of the first tile", atol=1e-5)
 

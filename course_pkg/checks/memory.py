@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.case import Case
+from course_pkg.checking.guard import in_any_order
 from course_pkg.checking.once import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import Rule, forbid
@@ -668,7 +669,7 @@ def equally_used(allocate, case):
     """shares 1 - u^N among N rows that are all used by u"""
     B, N = case.sizes(2, low=4)
     for u in (0.0, 0.5):
-        a = allocate(torch.full((B, N), u, dtype=torch.float64))
+        a = in_any_order(allocate)(torch.full((B, N), u, dtype=torch.float64))
         case.shape(a, (B, N), "a")
         what = f"sum of a where all rows are used by {u}"
         case.equal(a.sum(dim=1), torch.full((B,), 1 - u**N), what)

@@ -21,6 +21,7 @@ from course_pkg.paged_attention import paged_attention
 from course_pkg.positions import rope_rotate
 from course_pkg.serving import Engine
 from course_pkg.tools import launch
+from course_pkg.tools.tiles import tiles
 from tests.gpu import needs_gpu, place
 
 pytestmark = [
@@ -69,6 +70,17 @@ def test_flash_is_torchs(where, B, H, T, N, D_h, causal, dtype, tolerance):
     assert Y.dtype == dtype and s.dtype == torch.float32
     torch.testing.assert_close(Y.double(), right, rtol=0, atol=tolerance)
     torch.testing.assert_close(s.double(), sums, rtol=1e-5, atol=1e-5)
+
+
+@EACH_PRECISION
+def test_flash_never_touches_tiles_that_no_query_may_see(where, dtype, tolerance):
+    sides = tiles("flash", dtype) if where.type == "cuda" else {}
+    side = max(sides.get(name, launch.SIDE) for name in ("ROWS", "COLUMNS"))
+    Q, K, V = (normal(1, 2, 2 * side, 8, dtype=dtype, seed=i) for i in range(3))
+    V[:, :, side:] = torch.nan
+    Y = triton_flash_forward(Q, K, V, causal=True)[0][:, :, :side]
+    right, _ = oracle(*(x[:, :, :side].double() for x in (Q, K, V)), True)
+    torch.testing.assert_close(Y.double(), right, rtol=0, atol=tolerance)
 
 
 @EACH_PRECISION

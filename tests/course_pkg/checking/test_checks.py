@@ -30,7 +30,7 @@ from course_pkg import check, ready
 from course_pkg.checking import CheckFailed, guard, registry, runner
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
-from course_pkg.checking.guard import Guarded
+from course_pkg.checking.guard import Guarded, steps
 from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.roots import roots
 from course_pkg.checking.runner import run
@@ -256,6 +256,23 @@ def test_handlers_are_set_once_for_many_calls_and_set_back():
             raise KeyError
         assert [signal.getsignal(number) for number in numbers] == within
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_a_stream_ends_as_soon_as_nobody_listens():
+    ended = []
+
+    def numbers():
+        try:
+            yield from range(9)
+        finally:
+            ended.append(True)
+
+    stream = steps(Guarded(numbers, "numbers"))
+    assert next(stream) == 0 and not ended
+    frame = stream.gi_frame  # it keeps what is in it, as Python 3.12.3 does even without
+    stream.close()
+    assert ended and frame is not None
+    assert list(steps(Guarded(numbers, "numbers"))) == list(range(9))
 
 
 def test_a_report_keeps_nothing_that_a_call_has_made():

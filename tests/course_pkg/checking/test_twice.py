@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import time
 from unittest.mock import patch
 
 import pytest
@@ -16,9 +17,12 @@ from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import CheckFailed
 from course_pkg.checking.runner import check, run_here
+from course_pkg.flash_kernels import triton_flash_forward
 from course_pkg.kv_cache import CachedAttention
 from course_pkg.lstm import LSTM, lstm_step
+from course_pkg.memory import dnc_allocation
 from course_pkg.paged_attention import PagedKVCache
+from course_pkg.tools import launch
 from course_pkg.visual_attention import hard_attention
 from tests.second_device import META, second_device
 
@@ -44,13 +48,17 @@ def report(reference: object, solution: object | None = None, place=META):
 
 @contextlib.contextmanager
 def only_calls_there():
-    """Let the second device hold numbers where a call is repeated on it; elsewhere it is slow."""
+    """Let the second device hold numbers where a call is repeated on it; elsewhere it is slow.
+
+    Kernels have other tiles there, as on a GPU.
+    """
 
     def there(function):
         return lambda *args, **kwargs: second_device()(function)(*args, **kwargs)
 
     copies = patch.object(twice, "copies", there(twice.copies))
-    repeat = patch.object(guard.Guarded, "_repeat", there(guard.Guarded._repeat))
+    tiles = patch.object(launch, "SIDE", 32)
+    repeat = patch.object(guard.Guarded, "_repeat", tiles(there(guard.Guarded._repeat)))
     with copies, repeat:
         yield
 
@@ -154,6 +162,60 @@ def test_random_results_need_not_be_the_same():
     assert report(hard_attention, with_other_draws).passed
 
 
+def test_equal_numbers_may_come_in_any_order():
+    def the_other_way_round(usage):
+        return dnc_allocation(usage.flip(1)).flip(1)
+
+    def more_there(usage):
+        return dnc_allocation(usage) * (1 + usage.is_meta / 100)
+
+    assert report(dnc_allocation, the_other_way_round).passed
+    here, there = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[1.0, 2.0, 0.0]])
+    twice.demand_same((there,), (here,), here.device, random=False, ordered=False)
+    for different in (2 * there, there.T):
+        with pytest.raises(Failure, match="On cpu"):
+            twice.demand_same([different], [here], here.device, random=False, ordered=False)
+    failed = [
+        each.check.name for each in report(dnc_allocation, more_there).outcomes if each.failure
+    ]
+    assert {"values", "equally_used", "total"} <= set(failed)
+
+
+def test_what_depends_on_the_device_is_called_in_memory_only():
+    called = []
+
+    def f(x):
+        called.append(x.is_meta)
+        return x
+
+    with second_device():
+        there = guard.Guarded(f, "f", place=META)
+        guard.here(there)(torch.ones(2))
+        assert not any(called)
+        there(torch.ones(2))
+        assert any(called)
+    assert guard.here(f) is f and guard.in_any_order(f) is f  # a proxy, say
+    assert report(triton_flash_forward).passed  # though tiles have other sides there
+
+
+def test_a_call_that_is_slow_there_is_let_off():
+    called = []
+
+    def slow(x):
+        called.append(x.is_meta)
+        while x.is_meta:
+            time.sleep(0.001)
+        return x
+
+    with second_device():
+        guarded = guard.Guarded(slow, "slow", seconds=0.01, place=META)
+        for _ in range(3):
+            assert guarded(torch.ones(2)).tolist() == [1, 1]
+    assert called.count(True) == 1
+    with pytest.raises(Failure, match=r"slow ran for more than 0\.01 s"):
+        guard.Guarded(slow, "slow", seconds=0.01)(torch.ones(2, device=META))
+
+
 def test_views_of_one_memory_stay_views():
     class Slots(PagedKVCache):
         def __init__(self, *args, **kwargs):
@@ -233,6 +295,12 @@ def test_the_second_device_is_as_strict_as_a_gpu():
                 mixed()
         assert (there + torch.tensor(2.0)).sum().item() == 18
         assert there[torch.tensor([1])].cpu().tolist() == [[1, 1, 1]]
+        for order in (there.argsort(), there.sort().indices, there.topk(3, 1).indices):
+            assert order.tolist() == [[2, 1, 0]] * 2
+        assert there.sort(stable=True, dim=0).indices.tolist() == [[0] * 3, [1] * 3]
+        numbers = torch.tensor([[3.0, 1.0, 2.0]], device=META)
+        assert numbers.sort(1, descending=True).values.tolist() == [[3, 2, 1]]
+        assert numbers.T.topk(2, dim=0).indices.tolist() == [[0], [2]]
         weight = torch.ones(3, device=META, requires_grad=True)
         (there * weight).sum().backward()
         assert weight.grad.device == META and weight.grad.tolist() == [2, 2, 2]
