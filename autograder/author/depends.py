@@ -16,7 +16,7 @@ CELLS = "its cells"
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def outputs_depend_on(cells: list[NotebookNode]) -> dict[str, str]:
+def outputs_depend_on(cells: list[NotebookNode], topic: str = "") -> dict[str, str]:
     """Hash the code that decides the outputs of a notebook, by the place where it stands.
 
     Comments and docstrings decide nothing. Cells that check are left out, since their outputs are
@@ -24,12 +24,16 @@ def outputs_depend_on(cells: list[NotebookNode]) -> dict[str, str]:
 
     Args:
         cells: the notebook's cells.
+        topic: the assignment's, whose checks count if another cell calls `check`.
     Returns:
         A hash of the cells' code, under CELLS, and one of each file of course_pkg that they import,
         or that such a file imports; the machinery of checks is not among them.
     """
     code = "\n".join(code_alone(cell.source) for cell in cells if _computes(cell))
     found = {CELLS: code}
+    checks = ROOT / "course_pkg" / "checks" / f"{topic}.py"
+    if re.search(r"\bcheck\(", code) and checks.exists():
+        found[checks.relative_to(ROOT).as_posix()] = code_alone(checks.read_text(encoding="utf-8"))
     todo = [code]
     while todo:
         for path in _needed(todo.pop()):

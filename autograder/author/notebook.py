@@ -48,7 +48,7 @@ def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
-        "course": {"outputs_depend_on": outputs_depend_on(cells)},
+        "course": {"outputs_depend_on": outputs_depend_on(cells, assignment.topic)},
     }
     first = next((n for n, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
     cells.insert(first, _installing(assignment))

@@ -77,6 +77,13 @@ def test_files_that_are_imported_count_and_checks_do_not():
     assert changes(found, outputs_depend_on([a_cell(cells[0].source + "\nGPT")])) == [depends.CELLS]
 
 
+def test_checks_count_where_a_cell_shows_what_they_print():
+    shown = a_cell("from course_pkg import check\ncheck(rnn_step)")
+    assert "course_pkg/checks/rnn.py" in outputs_depend_on([shown], "rnn")
+    known = notebook(Assignment("01_rnn")).metadata["course"]["outputs_depend_on"]
+    assert "course_pkg/checks/rnn.py" in known
+
+
 def test_data_that_the_code_names_counts():
     found = outputs_depend_on([a_cell("from course_pkg import data\ndata.adding_problem(1, 2, 3)")])
     assert found.keys() == {depends.CELLS, "course_pkg/data/recall.py"}
