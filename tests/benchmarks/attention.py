@@ -92,11 +92,11 @@ def attention() -> tuple[str, Runs]:
         "torch's scaled_dot_product_attention": lambda: functional.scaled_dot_product_attention(
             Q, K, V, is_causal=True
         ),
-        "with all weights (05)": lambda: masked_softmax(Q @ K.mT / D_h**0.5, mask) @ V,
-        "tile by tile in torch (12)": lambda: flash_attention_forward(Q, K, V, True, 128, 128),
+        "with all weights": lambda: masked_softmax(Q @ K.mT / D_h**0.5, mask) @ V,
+        "tile by tile in torch": lambda: flash_attention_forward(Q, K, V, True, 128, 128),
     }
     if COMPILED:
-        runs["Triton kernel (12)"] = lambda: triton_flash_forward(Q, K, V, True)
+        runs["Triton kernel"] = lambda: triton_flash_forward(Q, K, V, True)
     return f"Causal attention, B {B}, H {H}, T {T}, D_h {D_h}", runs
 
 
@@ -122,12 +122,12 @@ def paged() -> tuple[str, Runs, int]:
     runs = {
         "torch's attention, memory in one piece": lambda: attend(*together),
         "gathered, then torch's attention": lambda: attend(gather(K), gather(V)),
-        "paged_attention (11)": lambda: paged_attention(
+        "paged_attention": lambda: paged_attention(
             Q[:, None], K, V, tables, lengths, at_once=16
         ),
     }
     if COMPILED:
-        runs["Triton kernel (12)"] = lambda: triton_paged_decode(Q, K, V, tables, lengths)
+        runs["Triton kernel"] = lambda: triton_paged_decode(Q, K, V, tables, lengths)
     source = torch.empty(COPY, dtype=torch.uint8, device=DEVICE)
     target = torch.empty_like(source)
     runs["a copy, for comparison"] = lambda: target.copy_(source)
@@ -141,8 +141,8 @@ def cached() -> tuple[str, Runs]:
     model = CachedWriter(256, prompt + count, D, H, L).to(DEVICE).eval()
     tokens = torch.randint(0, 256, (4, prompt), device=DEVICE)
     runs = {
-        "without a cache (08)": lambda: model.sample(tokens, count),
-        "with a cache (10)": lambda: model.generate_with_cache(tokens, count),
+        "without a cache": lambda: model.sample(tokens, count),
+        "with a cache": lambda: model.generate_with_cache(tokens, count),
     }
     return f"Writing {count} tokens after {prompt}, D {D}, L {L}, 4 texts", runs
 
@@ -154,7 +154,7 @@ def recurrent() -> tuple[str, Runs]:
     own, torchs = LSTM(D, H).to(DEVICE), nn.LSTM(D, H, batch_first=True).to(DEVICE)
     runs = {
         "torch.nn.LSTM": lambda: torchs(X)[0].sum().backward(),
-        "LSTM (02)": lambda: own(X)[0].sum().backward(),
+        "LSTM": lambda: own(X)[0].sum().backward(),
     }
     return f"LSTM, forward and back, B {B}, T {T}, D {D}, H {H}, float32", runs
 

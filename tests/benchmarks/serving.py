@@ -167,7 +167,7 @@ def peers(model: Any, theirs: Any, count: int, longest: int) -> dict[str, Serve]
     runs = {
         "transformers' generate": by_generate(theirs),
         "transformers' generate_batch": by_generate_batch(theirs, count, longest),
-        "Engine (13)": by_engine(Engine, model, count, longest),
+        "Engine": by_engine(Engine, model, count, longest),
         "TunedEngine": by_engine(TunedEngine, model, count, longest),
     }
     return runs
