@@ -18,14 +18,17 @@ from tests.server import ROOT, Server, serving
 
 LSTM = Assignment("02_lstm")
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), toolbox.needs_sandbox]
-# What each picture, formula and report must look like on every page.
+# What each picture, formula, claim and text must look like on every page.
 HONEST = """\
 import matplotlib.pyplot as plt
 from IPython.display import SVG, display
+from course_pkg import claim
 plt.plot([0, 1])
 plt.show()
 display(SVG("<svg xmlns='http://www.w3.org/2000/svg' width='40' height='40'><circle r='9'/></svg>"))
+claim("the length of the plot", 2, above=1)
 check(init_forget_bias)"""
+OUTSIDE = "While this notebook is graded, checks run outside of it."
 # Point at everything that a student has written, and follow every link there.
 TOUCH = """() => {
   for (const tag of document.querySelectorAll(".rendered_html *, .output *")) {
@@ -119,8 +122,10 @@ def assert_honest_work_is_shown(page: Page) -> None:
     for selector in ("img[src^='data:image/png']", "img[src^='data:image/svg']", "img[alt=dot]"):
         assert min(page.locator(selector).evaluate_all(wide)[:1]) > 0, selector
     assert page.locator(".rendered_html math").first.bounding_box()["width"] > 20
-    report = page.locator(".output_html", has_text=re.compile("✓ values"))
-    expect(report.first).to_be_visible()
+    claim = page.locator(".output_html", has_text=re.compile(r"^\s*✓ the length of the plot: 2"))
+    expect(claim).to_be_visible()
+    expect(claim.locator("span[style*=color]")).to_have_text("✓")
+    expect(page.locator(".output_stdout", has_text=OUTSIDE)).to_be_visible()
 
 
 # The first line of defence alone, and both.

@@ -55,7 +55,8 @@ def a_solution_pasted_with_what_it_needs(nb):
 @accident
 def a_second_attempt_below_its_check(nb):
     solution = cell(nb, "gru_step")["source"]
-    cell(nb, "gru_step")["source"] = "def gru_step(*inputs):\n    return inputs[1]"
+    head, _, body = solution.rpartition("    return ")
+    cell(nb, "gru_step")["source"] = f"{head}    h_t = {body}\n    return h_t.detach()"
     nb["cells"].append(code(solution))
     return {"gru_step": None}  # as one who runs the cells in order sees
 
