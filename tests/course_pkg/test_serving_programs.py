@@ -297,7 +297,7 @@ class Serving(RuleBasedStateMachine):
         assert not self.engine.next_log_p
 
 
-TestServing = programs(Serving, 1200, 20)
+TestServing = programs(Serving, 500, 20)
 
 
 def test_where_blocks_lie_changes_no_bit():

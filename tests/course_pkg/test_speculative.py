@@ -185,7 +185,7 @@ def test_chi_square_does_not_tell_the_writer_from_its_target(k):
     law, generator = law_of(target, text, 3, 0.8), torch.Generator().manual_seed(k)
     writer, alone = (SpeculativeWriter(m, draft, 20, 0.8) for m in (target, draft))
     counts, wrong = {}, {}
-    for _ in range(1500):
+    for _ in range(800):
         new = tuple(writer.speculative_generate(text, 3, k, generator)[3:].tolist())
         counts[new] = counts.get(new, 0) + 1
     for _ in range(300):  # what the draft writes, kept as it is

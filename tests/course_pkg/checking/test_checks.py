@@ -88,7 +88,8 @@ ODD_RESULTS = {
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=name)
 def test_odd_results_are_failures_in_words(exercise):
-    for what, odd in ODD_RESULTS.items():
+    quarter = EXERCISES.index(exercise) % 4  # all kinds are tried on a quarter of the exercises
+    for what, odd in list(ODD_RESULTS.items())[quarter::4]:
 
         class Odd(torch.nn.Module):
             def __init__(self, *args):
