@@ -25,6 +25,7 @@ SCOREBOARD = ROOT / "scoreboard.json"
 # Shown beside docs/: what the guides link to.
 BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE")
 BESIDE += ("LICENSE-texts", "tests/benchmarks/attention.md", "tests/benchmarks/attention_h200.md")
+BESIDE += ("tests/benchmarks/serving.md",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
