@@ -17,7 +17,7 @@ SINCE ?= HEAD
 
 .PHONY: help env lab site test quick test-browser gpu-packages test-gpu gpu-report wheels lock
 .PHONY: build fresh score thorough
-.PHONY: seeds anywhere clean
+.PHONY: seeds sabotage anywhere clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
@@ -34,6 +34,7 @@ help:
 	@echo "make thorough  the same with other inputs, and for names of mistakes that nobody made;"
 	@echo "             and whole notebooks with other correct solutions"
 	@echo "make seeds   run the solved notebooks at other seeds (SEEDS=\"0 1 2\")"
+	@echo "make sabotage  run the solved notebooks without their ideas: which claims still hold"
 	@echo "make anywhere  run everything as if on other machines, and tell what differs"
 	@echo "make env     make the environment in .venv, which the others do too (PYTHON=python3)"
 	@echo "make clean   remove the environment and caches; grades and submissions stay"
@@ -110,6 +111,9 @@ thorough: env
 
 seeds: env
 	@$(RUN) autograder seeds --seeds $(SEEDS)
+
+sabotage: env
+	@$(RUN) autograder sabotage --mistakes
 
 anywhere: env
 	@$(RUN) tests.anywhere

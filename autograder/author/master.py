@@ -11,10 +11,10 @@ from autograder.assignment import CourseError
 
 # What jupytext leaves in a cell of text; what stands in such a fence may have fences of ~~~.
 _FENCE = re.compile(
-    r"^```(?P<kind>question|hint|predict)(?P<options>[^\n]*)\n(?P<body>.*?)^```$",
+    r"^```(?P<kind>question|hint|predict|sabotage)(?P<options>[^\n]*)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_OPEN_FENCE = re.compile(r"^```(?:question|hint|predict)[^\n]*", re.MULTILINE)
+_OPEN_FENCE = re.compile(r"^```(?:question|hint|predict|sabotage)[^\n]*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,21 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Sabotage:
+    """How the idea is taken out of an experiment, for `python -m autograder sabotage`.
+
+    Args:
+        sentence: says what is missing then.
+        changes: what the cells say, and what they say instead.
+        line: where it stands.
+    """
+
+    sentence: str
+    changes: tuple[tuple[str, str], ...]
+    line: int
+
+
+@dataclass(frozen=True)
 class Question:
     """A question that is graded by hand, with a rubric that only graders see."""
 
@@ -83,6 +98,8 @@ def parts(path: Path, *, with_hints: bool = True) -> list[Part]:
     found: list[Part] = []
     hints: list[Hint] = []
     for part in (p for cell in jupytext.reads(text, fmt="md").cells for p in _of(cell, path, text)):
+        if isinstance(part, Sabotage):
+            continue
         if isinstance(part, Hint):
             hints.append(part)
             continue
@@ -102,6 +119,17 @@ def parts(path: Path, *, with_hints: bool = True) -> list[Part]:
     return found
 
 
+def sabotages(path: Path) -> list[Sabotage]:
+    """List how the ideas of a master's experiments are taken out.
+
+    Raises:
+        CourseError: one has no sentence, or no line with an arrow.
+    """
+    text = path.read_text(encoding="utf-8")
+    every = (p for cell in jupytext.reads(text, fmt="md").cells for p in _of(cell, path, text))
+    return [part for part in every if isinstance(part, Sabotage)]
+
+
 def _demand_exercise(path: Path, hints: list[Hint]) -> None:
     if hints:
         raise CourseError(
@@ -109,7 +137,7 @@ def _demand_exercise(path: Path, hints: list[Hint]) -> None:
         )
 
 
-def _of(cell, path: Path, text: str) -> Iterator[Part | Hint]:
+def _of(cell, path: Path, text: str) -> Iterator[Part | Hint | Sabotage]:
     if cell.cell_type == "code":
         if unknown := set(cell.metadata) - {"exercise", "points"}:
             option = cell.metadata.get("incorrectly_encoded_metadata", ", ".join(sorted(unknown)))
@@ -166,7 +194,17 @@ def _prediction(match: re.Match, path: Path, line: int) -> Prediction:
     return Prediction(question, line)
 
 
-_KINDS = {"hint": _hint, "predict": _prediction, "question": _question}
+def _sabotage(match: re.Match, path: Path, line: int) -> Sabotage:
+    sentence, lines = match["options"].strip(), match["body"].strip("\n").splitlines()
+    changes = tuple(tuple(part.strip() for part in each.split("→")) for each in lines)
+    if not sentence or not changes or any(len(change) != 2 for change in changes):
+        raise CourseError(
+            f"{path}:{line}: write ```sabotage what is missing, and lines like steps=400 → steps=0"
+        )
+    return Sabotage(sentence, changes, line)
+
+
+_KINDS = {"sabotage": _sabotage, "hint": _hint, "predict": _prediction, "question": _question}
 
 
 def _prose(source: str, path: Path, text: str) -> Iterator[Text]:

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,55 +20,69 @@ _HINT = (
 )
 
 
+Numbers = float | Sequence[float] | Tensor
+Bound = Numbers | Mapping[str, Numbers]
+
+
 class ClaimFailed(AssertionError):
     """A claim does not hold, in a test."""
 
 
 def claim(
     what: str,
-    value: bool | float | Sequence[float] | Tensor,
+    value: bool | Numbers,
     *,
-    above: float | Sequence[float] | Tensor | None = None,
-    below: float | Sequence[float] | Tensor | None = None,
-    equals: float | Sequence[float] | Tensor | None = None,
+    above: Bound | None = None,
+    below: Bound | None = None,
+    equals: Numbers | None = None,
+    why: str | None = None,
 ) -> None:
     """Compare what an experiment found with what its text promises, and say what came out.
+
+    A bound is what the cheapest thing without the idea gives, its control: {"word frequencies":
+    5.32}. A number that somebody has chosen says why it is that one: "chance is 1/10", "published".
 
     Figures that are not shown yet are shown first, then what the student has predicted. A claim
     that does not hold is a sentence, not an exception: an unlucky seed or a slow machine is not the
     student's mistake. Under pytest and nbval it is an exception as well.
 
     Example:
-        >>> claim("BLEU for 4 to 7 words", 95.2, above=90)
-        ✓ BLEU for 4 to 7 words: 95.2, above 90
+        >>> claim("BLEU for 4 to 7 words", 95.2, above={"word by word": 71.4})
+        ✓ BLEU for 4 to 7 words: 95.2, above 71.4 (word by word)
 
     Args:
         what: names the value; without bounds, it is the whole statement.
         value: what came out. If it is several numbers, each must keep the bounds; if no bounds are
             given, it says whether the statement is true.
-        above, below: the value must be larger than the first, and smaller than the second.
+        above, below: the value must be larger than the first, and smaller than the second; than all
+            numbers of a dict of controls.
         equals: the value must be exactly this.
+        why: where a bound is from that is no control.
     Raises:
         ClaimFailed: the claim does not hold, in a test.
     """
     given = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
-    bounds = {
-        relation: torch.as_tensor(bound, dtype=torch.float64).detach().cpu().expand_as(given)
-        for relation, bound in (("above", above), ("below", below), ("equal to", equals))
-        if bound is not None
-    }
+    bounds, controls = {}, {}
+    for relation, bound in (("above", above), ("below", below), ("equal to", equals)):
+        if bound is not None:
+            bounds[relation], found = _bound(relation, bound, given)
+            controls |= found
     margins = {relation: _margin(relation, given, bound) for relation, bound in bounds.items()}
     if bounds:
         holds = all(_holds(relation, margin) for relation, margin in margins.items())
         place = _closest(margins)
         shown = given.flatten()[place].item()
         limits = {relation: bound.flatten()[place].item() for relation, bound in bounds.items()}
-        text = _sentence(what, shown, limits, given.numel(), holds)
+        names = {x.flatten()[place].item(): name for name, x in controls.items()}
+        text = _sentence(what, shown, limits, names, given.numel(), holds)
+        text += f"; {why}" if why else ""
     else:
         holds = shown = bool(value)
         text = what if holds else f"expected: {what}; this is not so"
     sides = [margin.min().item() for relation, margin in margins.items() if relation != "equal to"]
     found = {"value": _json(shown), "margin": _json(min(sides, default=None))}
+    if controls or why:
+        found["beside"] = [*controls] or [why]
     _show_figures()
     cell = sys._getframe(1).f_code.co_filename  # IPython gives each cell a name of its own
     if predicted := prediction.prediction_for(cell, what):
@@ -79,6 +93,17 @@ def claim(
     )
     if not holds and "PYTEST_VERSION" in os.environ:
         raise ClaimFailed(text)
+
+
+def _bound(relation: str, bound: Bound, given: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Give the bound of each value, and the numbers of controls by their names."""
+    if not isinstance(bound, Mapping):
+        return torch.as_tensor(bound, dtype=torch.float64).detach().cpu().expand_as(given), {}
+    if not bound:
+        raise ValueError(f"no control is given: {relation} what?")
+    controls = {name: _bound(relation, number, given)[0] for name, number in bound.items()}
+    stacked = torch.stack([*controls.values()])
+    return stacked.amax(dim=0) if relation == "above" else stacked.amin(dim=0), controls
 
 
 def _margin(relation: str, given: Tensor, bound: Tensor) -> Tensor:
@@ -101,9 +126,20 @@ def _closest(margins: dict[str, Tensor]) -> int:
     return int(torch.stack([*margins.values()]).nan_to_num(-torch.inf).amin(dim=0).argmin())
 
 
-def _sentence(what: str, shown: float, limits: dict[str, float], count: int, holds: bool) -> str:
-    """Give a value and its bounds, with as many digits as tell them apart."""
-    expected = " and ".join(f"{r} {numbers(shown, limit)[1]}" for r, limit in limits.items())
+def _sentence(
+    what: str,
+    shown: float,
+    limits: dict[str, float],
+    names: dict[float, str],
+    count: int,
+    holds: bool,
+) -> str:
+    """Give a value and its bounds, with controls' names and digits enough to tell them apart."""
+    each = []
+    for relation, limit in limits.items():
+        name = f" ({names[limit]})" if limit in names else ""
+        each.append(f"{relation} {numbers(shown, limit)[1]}{name}")
+    expected = " and ".join(each)
     came_out = numbers(next(iter(limits.values())), shown)[1]
     of = f" (the {'closest' if holds else 'worst'} of {count})" if count > 1 else ""
     if holds:

@@ -122,9 +122,7 @@ def paged() -> tuple[str, Runs, int]:
     runs = {
         "torch's attention, memory in one piece": lambda: attend(*together),
         "gathered, then torch's attention": lambda: attend(gather(K), gather(V)),
-        "paged_attention": lambda: paged_attention(
-            Q[:, None], K, V, tables, lengths, at_once=16
-        ),
+        "paged_attention": lambda: paged_attention(Q[:, None], K, V, tables, lengths, at_once=16),
     }
     if COMPILED:
         runs["Triton kernel"] = lambda: triton_paged_decode(Q, K, V, tables, lengths)

@@ -29,6 +29,16 @@ claim("seed", seed, below=2)
         (7, {"equals": 7}, "✓ BLEU: 7, equal to 7"),
         ([3, 1, 2], {"above": 0}, "✓ BLEU: 1, above 0 (the closest of 3)"),
         (torch.tensor([1.0, 5.0]), {"below": [2, 9]}, "✓ BLEU: 1, below 2 (the closest of 2)"),
+        (
+            95,
+            {"above": {"copied": 3, "word by word": 71.4}},
+            "✓ BLEU: 95, above 71.4 (word by word)",
+        ),
+        (
+            [1, 5],
+            {"above": {"a": [0, 1], "b": 0.5}, "below": 9, "why": "9 is published"},
+            "✓ BLEU: 1, above 0.5 (b) and below 9 (the closest of 2); 9 is published",
+        ),
         (True, {}, "✓ BLEU"),
         (torch.tensor(True), {}, "✓ BLEU"),
     ],
@@ -47,6 +57,7 @@ def test_what_holds_is_said_in_one_line(value, bounds, text, capsys):
         (float("nan"), {"above": 1}, "✗ BLEU: expected above 1, came out nan"),
         ([3, -1, 2], {"above": 0}, "✗ BLEU: expected above 0, came out -1 (the worst of 3)"),
         ([1, 2], {"equals": [1, 3]}, "✗ BLEU: expected equal to 3, came out 2 (the worst of 2)"),
+        (2, {"below": {"a": 1, "b": 3}}, "✗ BLEU: expected below 1 (a), came out 2"),
         (False, {}, "✗ expected: BLEU; this is not so"),
     ],
 )
@@ -62,6 +73,11 @@ def test_what_does_not_hold_is_a_sentence_for_students_and_an_error_in_tests(
     said = capsys.readouterr().out
     assert said.startswith(text + "\n") and "another seed" in said
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_controls_without_a_name_are_refused():
+    with pytest.raises(ValueError, match="no control is given: above"):
+        claim("BLEU", 1, above={})
 
 
 def test_the_figure_stands_above_the_claim_and_seeds_see_what_came_out():
