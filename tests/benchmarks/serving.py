@@ -22,7 +22,7 @@ import torch
 from course_pkg.data import small_llama
 from course_pkg.inference.models import shipped
 from course_pkg.inference.requests import Sampling
-from course_pkg.inference.tuned import TunedEngine
+from course_pkg.inference.tuned import GatheredAttention, TunedEngine, TunedLlama
 from course_pkg.serving import Engine
 from course_pkg.tools.threads import one_thread
 from tests.benchmarks.attention import DEVICE, ON_GPU
@@ -61,9 +61,17 @@ def now() -> float:
     return time.perf_counter() if ON_GPU else time.process_time()
 
 
-def by_engine(kind: type[Engine], model: Any, count: int, longest: int) -> Serve:
-    """Make a function that serves requests with an engine."""
+def by_engine(
+    kind: type[Engine],
+    model: Any,
+    count: int,
+    longest: int,
+    change: Callable[[Engine], None] | None = None,
+) -> Serve:
+    """Make a function that serves requests with an engine, of which a part may be exchanged."""
     engine = kind(model, count * (longest // 16 + 2), 16, most=count, budget=max(512, 16 * count))
+    if change is not None:
+        change(engine)
 
     def serve(requests: Requests) -> list[list[int]]:
         each = [Sampling(max_tokens=wanted) for _, wanted in requests]
@@ -173,6 +181,26 @@ def peers(model: Any, theirs: Any, count: int, longest: int) -> dict[str, Serve]
     return runs
 
 
+def steps(model: Any, count: int, longest: int) -> dict[str, Serve]:
+    """Make engines with more and more of what is tuned."""
+
+    def larger_products(engine: Engine) -> None:
+        engine.runner.model = TunedLlama(model)
+
+    def gathered_keys(engine: Engine) -> None:
+        larger_products(engine)
+        engine.runner.attention = GatheredAttention()
+
+    changes = {"Engine": None, "and larger products": larger_products}
+    if not ON_GPU:
+        changes["and gathered keys"] = gathered_keys
+    runs = {
+        name: by_engine(Engine, model, count, longest, change) for name, change in changes.items()
+    }
+    last = "and graphs, and tokens chosen at once" if ON_GPU else "and tokens chosen at once"
+    return runs | {last: by_engine(TunedEngine, model, count, longest)}
+
+
 def main() -> None:
     """Measure all workloads, and print the table or write it to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -193,14 +221,17 @@ def main() -> None:
     ]
     with one_thread():
         model, theirs = shipped("target").to(DEVICE), their_model()
-        for name, draw in WORKLOADS.items():
-            runs = peers(model, theirs, given.count, given.prompt + given.new)
+        sizes = given.count, given.prompt + given.new
+        tables = {f"Requests {name}": (draw, peers) for name, draw in WORKLOADS.items()}
+        tables["What each step of tuning brings"] = ragged, steps
+        for title, (draw, make) in tables.items():
+            runs = make(model, theirs, *sizes) if make is peers else make(model, *sizes)
             requests = functools.partial(draw, given.count, given.prompt, given.new)
             found = measure(runs, requests, given.rounds)
-            base = found["transformers' generate"][0]
-            lines += [f"## Requests {name}", ""]
+            first, (base, _) = next(iter(found.items()))
+            lines += [f"## {title}", ""]
             lines += [
-                "| | tokens per second | times generate | other texts |",
+                f"| | tokens per second | times {first} | other texts |",
                 "|---|---:|---:|---:|",
             ]
             for who, (rate, others) in found.items():

@@ -1,4 +1,7 @@
-"""Every error that the docstring of an exercise promises is asked for by a check."""
+"""Every error that the docstring of an exercise promises is asked for by a check.
+
+By `case.raises`, or in a program in which the oracle raises it.
+"""
 
 import importlib
 import inspect
@@ -9,6 +12,7 @@ import pytest
 
 from autograder.assignment import assignments
 from autograder.author.trials import examine, exercises
+from course_pkg.checking import programs
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import Exercise
 
@@ -49,10 +53,19 @@ def test_each_promised_error_is_asked_for(monkeypatch, exercise):
         asked.add((kind.__name__, when))
         return raises(case, kind, call, when)
 
+    difference = programs._difference
+
+    def noted_in_program(given, expected):
+        for result in (step.result for step in expected):
+            if isinstance(result, dict) and "raised" in result:
+                asked.add((result["raised"][0], re.sub(r"\d+", "n", result["message"])))
+        return difference(given, expected)
+
     monkeypatch.setattr(Case, "raises", noted)
+    monkeypatch.setattr(programs, "_difference", noted_in_program)
     assert examine(exercise, reference).passed
     missing = wanted - Counter(kind for kind, _ in asked)
-    assert not missing, "a line of Raises without `case.raises`"
+    assert not missing, "a line of Raises that no check asks for"
 
 
 def test_promises_are_found():
