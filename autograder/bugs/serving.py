@@ -1877,6 +1877,24 @@ changed(
         "        self.plan",
     ),
 )
+changed(
+    SwappingScheduler,
+    "OneForAll",
+    "a whole group comes back with as many tokens computed as one of its members has",
+    (
+        "self.sequences[each].computed = computed[each]",
+        "self.sequences[each].computed = computed[number]",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "FirstForAll",
+    "a whole group comes back with as many tokens computed as one of its members has",
+    (
+        "self.sequences[each].computed = computed[each]",
+        "self.sequences[each].computed = computed[members[0]]",
+    ),
+)
 
 changed(
     SwapSpace,
