@@ -2216,6 +2216,15 @@ changed(
     told_by="exceed the context",
 )
 changed(
+    EngineCore,
+    "DrawsInOutput",
+    "a sequence that is computed again gets a token after each piece of its output, not the last",
+    (
+        "if stop == len(self.sequences[number].tokens)",
+        "if stop >= self.sequences[number].prompt_length",
+    ),
+)
+changed(
     Engine,
     "StreamOnlyExceptions",
     "a stream that is closed is not withdrawn: its end comes as GeneratorExit, no Exception",

@@ -1129,6 +1129,16 @@ def plain_generation(engines, case):
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
 
+@check(EngineCore, see="One step of the engine")
+def again_in_pieces(engines, case):
+    """adds nothing to one that is computed again, prompt and output, until the last piece is"""
+    model, prompts = small_model(case), texts(case, 4, 2)
+    expected = [plain_tokens(model, prompt, 9) for prompt in prompts]
+    engine = engines(model, 7, 2, most=2, budget=2)
+    rows = serve(engine, prompts, Sampling(9))
+    compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
+
+
 @check(EngineCore, weight=2, see="One step of the engine")
 def stops(engines, case):
     """ends a sequence with its stop token, and gives its blocks back"""
