@@ -391,6 +391,9 @@ class TokenMixer(nn.Module):
     ) -> tuple[Float[Tensor, "B H T D_h"], Float[Tensor, "B H N+T 2*D_h"]]:
         """Apply the rule "softmax": causal attention to what is kept and to the new steps.
 
+        However large or small the scores are, the weights of a step sum to one, and steps after it
+        have none.
+
         Args:
             Q, K, V: of the T new steps.
             memory: keys and values of the N steps before, side by side; none when None.

@@ -386,6 +386,7 @@ class ModelRunner:
         cache: the `PagedKVCache`.
         host: a `PagedKVCache` on the host, for blocks that are swapped out.
         attention: `paged_attention`, or on a GPU a kernel, see `course_pkg.inference.decoding`.
+        left: the copies of blocks that are still to be made, because one has failed.
 
     Args:
         model: has `shape` (L, G, D_h), `context`, `dtype` and `device`, and is called with tokens
@@ -404,6 +405,7 @@ class ModelRunner:
         self.cache = make(blocks=blocks, device=model.device)
         self.host = make(blocks=host, device=torch.device("cpu"))
         self.attention = with_kernel(partial(paged_attention, at_once=16), model.device)
+        self.left: list[tuple[int, int]] = []
 
     def forward(self, batch: list[tuple[list[int], int, list[int]]]) -> Float[Tensor, "R V"]:
         """Compute new tokens of R sequences, all in one call of the model.
@@ -460,12 +462,15 @@ class ModelRunner:
         """Copy whole blocks, one after the other; those from number N on are on the host.
 
         Heads stand before blocks in the cache, so a block is 2 · L · G pieces of S · D_h numbers,
-        each of which is moved by itself.
+        each of which is moved by itself. If a copy fails, it and those after it are left, and the
+        next call makes them first: tables name the blocks already that they were to fill.
         """
-        for source, target in copies:
-            (here, n), (there, m) = self.place(source), self.place(target)
+        self.left += copies
+        while self.left:
+            (here, n), (there, m) = map(self.place, self.left[0])
             there.K[:, :, m] = here.K[:, :, n]
             there.V[:, :, m] = here.V[:, :, n]
+            del self.left[0]
 
     def place(self, block: int) -> tuple[PagedKVCache, int]:
         """Look up where a block is, and its number there."""
@@ -583,7 +588,8 @@ class EngineCore:
         If the model raises, even a KeyboardInterrupt, or gives what are no numbers, the engine is
         as it was, except that blocks may have changed hands: no token is added or lost, no
         generator has drawn, and the next step tries again. If a copy fails, what was planned is
-        taken back as well.
+        taken back as well, and the runner makes the copies that are left before those of the next
+        step.
 
         Returns:
             (number, token) for every token that was added. Tokens of a beam search are not among

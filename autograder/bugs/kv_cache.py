@@ -399,6 +399,26 @@ changed(
     told_by="should raise ValueError when there are values of one position",
 )
 
+changed(
+    KVCache,
+    "SomethingMustCome",
+    "an append of no positions is refused",
+    (
+        "        if end > capacity:",
+        '        if T == 0:\n            raise ValueError("no positions to append")\n'
+        "        if end > capacity:",
+    ),
+    told_by="raised ValueError: no positions to append",
+)
+
+changed(
+    KVCache,
+    "FullIsFull",
+    "a full cache refuses an append of no positions",
+    ("if end > capacity:", "if end > capacity or self.length == capacity:"),
+    told_by="positions do not fit into a cache for",
+)
+
 
 @bug(CachedAttention, "there is no mask: positions that come together see each other", classic=True)
 class NoMask(Varied):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn import functional
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.attention import causal_mask, masked_softmax, merge_heads, split_heads
 from course_pkg.linear_attention import (
     HybridDecoder,
@@ -1433,6 +1433,40 @@ class AnyRule(TokenMixer):
 class NoState(Mixer):
     def forward(self, X, state=None):
         return super().forward(X, state)[0]
+
+
+ATTENDED = "        return masked_softmax(Q @ K.mT / math.sqrt(D_h), mask) @ V, memory\n"
+changed(
+    TokenMixer,
+    "Overflows",
+    "large scores overflow: their exponentials are computed as they are",
+    (
+        ATTENDED,
+        "        powers = (Q @ K.mT / math.sqrt(D_h)).exp() * mask\n"
+        "        return powers / powers.sum(dim=-1, keepdim=True) @ V, memory\n",
+    ),
+    told_by="Y of queries and keys times 100 at [0, 0, 0, 0]",
+)
+changed(
+    TokenMixer,
+    "MinusBillion",
+    "the steps after its own get a score of -1e9, which others may lie below",
+    (
+        ATTENDED,
+        "        E = (Q @ K.mT / math.sqrt(D_h)).masked_fill(~mask, -1e9)\n"
+        "        return torch.softmax(E, dim=-1) @ V, memory\n",
+    ),
+)
+changed(
+    TokenMixer,
+    "BillionLess",
+    "-1e9 is added to the scores of the steps after its own, which may be larger than that",
+    (
+        ATTENDED,
+        "        E = Q @ K.mT / math.sqrt(D_h) - 1e9 * ~mask\n"
+        "        return torch.softmax(E, dim=-1) @ V, memory\n",
+    ),
+)
 
 
 class Decoder(HybridDecoder):

@@ -926,6 +926,17 @@ changed(
     ),
 )
 
+changed(
+    PagedKVCache,
+    "Float32",
+    "keys and values are float32 when no dtype is given, not torch's default",
+    (
+        "        self.K = torch.zeros(",
+        "        dtype = torch.float32 if dtype is None else dtype\n        self.K = torch.zeros(",
+    ),
+    told_by="set to float64 for this check, yours is torch.float32",
+)
+
 
 @bug(online_softmax_merge, "the outputs are averaged, whatever their weights")
 def averaged(Y_a, s_a, Y_b, s_b):

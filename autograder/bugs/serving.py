@@ -1877,6 +1877,24 @@ changed(
         "        self.plan",
     ),
 )
+changed(
+    SwappingScheduler,
+    "OneForAll",
+    "a whole group comes back with as many tokens computed as one of its members has",
+    (
+        "self.sequences[each].computed = computed[each]",
+        "self.sequences[each].computed = computed[number]",
+    ),
+)
+changed(
+    SwappingScheduler,
+    "FirstForAll",
+    "a whole group comes back with as many tokens computed as one of its members has",
+    (
+        "self.sequences[each].computed = computed[each]",
+        "self.sequences[each].computed = computed[members[0]]",
+    ),
+)
 
 changed(
     SwapSpace,
@@ -2196,6 +2214,15 @@ changed(
     "a request that just fills the context is refused",
     ("if length > self.runner", "if length >= self.runner"),
     told_by="exceed the context",
+)
+changed(
+    EngineCore,
+    "DrawsInOutput",
+    "a sequence that is computed again gets a token after each piece of its output, not the last",
+    (
+        "if stop == len(self.sequences[number].tokens)",
+        "if stop >= self.sequences[number].prompt_length",
+    ),
 )
 changed(
     Engine,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.attention import masked_softmax
 from course_pkg.swin import (
     PatchMerging,
@@ -452,6 +452,29 @@ class Overflows(Varied):
 class BiasDetached(Varied):
     def bias(self):
         return super().bias().detach()
+
+
+WEIGHED = "        A = masked_softmax(E, None if mask is None else mask[:, None])\n"
+changed(
+    WindowAttention,
+    "MinusBillion",
+    "forbidden keys get a similarity of -1e9, which allowed ones may lie below",
+    (
+        WEIGHED,
+        "        E = E if mask is None else E.masked_fill(~mask[:, None], -1e9)\n"
+        "        A = torch.softmax(E, dim=-1)\n",
+    ),
+)
+changed(
+    WindowAttention,
+    "BillionLess",
+    "-1e9 is added to the similarities of forbidden keys, which may be larger than that",
+    (
+        WEIGHED,
+        "        E = E if mask is None else E - 1e9 * ~mask[:, None]\n"
+        "        A = torch.softmax(E, dim=-1)\n",
+    ),
+)
 
 
 def cost(h, w, D, M, projections=4, products=2):

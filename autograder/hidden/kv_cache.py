@@ -11,8 +11,6 @@ from course_pkg.checks.kv_cache import (
     attention_state,
     compare_programs,
     demand_counts,
-    demand_kept,
-    demand_length,
     demand_numbers,
     demand_pieces,
     demand_state,
@@ -23,7 +21,6 @@ from course_pkg.checks.kv_cache import (
     grouped_pair,
     in_pieces,
     model_pair,
-    pair,
     pooled,
     writer_pair,
 )
@@ -43,18 +40,6 @@ from course_pkg.kv_cache import (
 def long_programs(cache, case):
     """reads what was appended and not truncated, in six long programs"""
     compare_programs(case, cache, [6 + 2 * n for n in range(6)], 20)
-
-
-@check(KVCache, see="A cache for one layer")
-def nothing_yet(cache, case):
-    """is empty at first, and stays empty when nothing comes"""
-    B, G, T, D_h = case.sizes(4)
-    ours = cache(B, G, T, D_h, torch.float64)
-    demand_length(case, ours, 0, "of a new cache")
-    nothing = pair(case, B, G, 0, D_h)
-    demand_kept(case, ours, [nothing], "of a new cache")
-    ours.append(*nothing)
-    demand_length(case, ours, 0, "after nothing came")
 
 
 @check(CachedAttention, see="Attention that goes on")

@@ -187,6 +187,23 @@ def fills(cache, case):
 
 
 @check(KVCache, see="A cache for one layer")
+def nothing_yet(cache, case):
+    """is empty at first, and stays as it is when no position comes, also when it is full"""
+    B, G, T, D_h = case.sizes(4)
+    ours, first = cache(B, G, T, D_h, torch.float64), pair(case, B, G, T, D_h)
+    nothing = pair(case, B, G, 0, D_h)
+    demand_length(case, ours, 0, "of a new cache")
+    demand_kept(case, ours, [nothing], "of a new cache")
+    ours.append(*nothing)
+    demand_length(case, ours, 0, "after nothing came")
+    demand_kept(case, ours, [nothing], "after nothing came")
+    ours.append(*first)
+    ours.append(*nothing)
+    demand_length(case, ours, T, "after nothing came into a full cache")
+    demand_kept(case, ours, [first], "after nothing came into a full cache")
+
+
+@check(KVCache, see="A cache for one layer")
 def nothing_changes(cache, case):
     """stays as it was when what is appended does not fit"""
     B, G, T, D_h = case.sizes(4, low=3)

@@ -1156,6 +1156,20 @@ def attends(student, case):
 
 
 @check(TokenMixer, see=RULES)
+def large_scores(student, case):
+    """attends in `attend` as torch does however large the scores are, and stays finite"""
+    B, T, D_h, H = case.sizes(4)
+    ours, _ = mixer(case, student, D_h * H, H, "softmax")
+    Q, K, V = (case.randn(B, H, T, D_h) for _ in range(3))
+    for factor in (100, 1_000_000):
+        Y, _ = case.unpack(ours.attend(factor * Q, factor * K, V, None), "Y", "memory")
+        expected = functional.scaled_dot_product_attention(
+            factor * Q, factor * K, V, is_causal=True
+        )
+        case.equal(Y, expected, f"Y of queries and keys times {factor}", rtol=1e-4)
+
+
+@check(TokenMixer, see=RULES)
 def no_such_rule(student, case):
     """raises ValueError when there is no such rule"""
     case.raises(ValueError, lambda: student(6, 2, "sum"), "the rule is 'sum'")

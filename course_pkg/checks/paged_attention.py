@@ -663,6 +663,21 @@ def begins_with_zeros(caches, case):
 
 
 @check(PagedKVCache, see="Keys and values in blocks")
+def default_dtype(caches, case):
+    """holds torch's default dtype when none is given, also where that is float64"""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        cache = caches(1, 2, 3, 2, 4)
+    finally:
+        torch.set_default_dtype(before)
+    for name, given in (("K", cache.K), ("V", cache.V)):
+        case.shape(given, (1, 2, 2, 3, 4), name)
+        text = f"{name} should have torch's default dtype, set to float64 for this check, yours is"
+        case.that(given.dtype == torch.float64, f"{text} {given.dtype}.")
+
+
+@check(PagedKVCache, see="Keys and values in blocks")
 def copies_in_order(caches, case):
     """makes several copies one after the other: of a copy, of one block to two, to and fro"""
     calls = [("write", layer, [0, 1, 2, 3, 4, 5], value) for layer, value in enumerate((10, 50))]

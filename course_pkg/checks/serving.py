@@ -1129,6 +1129,16 @@ def plain_generation(engines, case):
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
 
+@check(EngineCore, see="One step of the engine")
+def again_in_pieces(engines, case):
+    """adds nothing to one that is computed again, prompt and output, until the last piece is"""
+    model, prompts = small_model(case), texts(case, 4, 2)
+    expected = [plain_tokens(model, prompt, 9) for prompt in prompts]
+    engine = engines(model, 7, 2, most=2, budget=2)
+    rows = serve(engine, prompts, Sampling(9))
+    compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
+
+
 @check(EngineCore, weight=2, see="One step of the engine")
 def stops(engines, case):
     """ends a sequence with its stop token, and gives its blocks back"""
@@ -2098,6 +2108,26 @@ def after_its_copies(schedulers, case):
     case.that(kept == "abb", message + f"yours holds {kept!r} (old: what was there before).")
     counts = [driver.scheduler.swaps, driver.scheduler.preemptions]
     same(case, numbers(counts, "counts"), [3, 3], "swaps and preemptions")
+
+
+@check(SwappingScheduler, see="Swap instead of computing again")
+def each_its_own(schedulers, case):
+    """goes on with each member of a group where that was, though they are not equally long"""
+    driver = Driver(schedulers, 6, 2, 9, 0, None, 8)
+    driver.add(0, 5)
+    driver.add(1, 2, forks=1, together=True)
+    driver.step()
+    driver.fork(1, 11)
+    driver.scheduler.append(11, 7)
+    driver.lengths[11] += 1
+    driver.step()
+    driver.step()  # the first one takes the last block: three tokens of 1 and four of 11 go out
+    driver.remove(0)
+    rows = {number: (start, stop) for number, start, stop in driver.step()}
+    found = [place for each in (1, 11) for place in rows.get(each, (-1, -1))]
+    lengths = [tables(driver.scheduler, each)[0][0] for each in (1, 11)]
+    what = "start, stop of the work of 1 and 11, with 3 and 4 tokens on the host; their tables"
+    same(case, [*found, *lengths], [3, 4, 4, 5, 4, 5], what)
 
 
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")

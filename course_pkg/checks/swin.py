@@ -272,9 +272,12 @@ def bias_alone(attention, case):
 def large_similarities(attention, case):
     """gives forbidden keys no weight, and stays finite, even if similarities are very large"""
     ours, state, H, M, windows = attention_case(case, attention)
-    mask, large = some_mask(case, windows.shape[1], M * M), 100 * windows
-    _, A = case.unpack(ours(large, mask, return_weights=True), "Y", "A")
-    case.equal(A, attended(state, H, M, large, mask)[1], "A of windows times 100", rtol=1e-4)
+    mask = some_mask(case, windows.shape[1], M * M)
+    for factor in (100, 1_000_000):  # -1e9 is not enough for the second
+        large = factor * windows
+        _, A = case.unpack(ours(large, mask, return_weights=True), "Y", "A")
+        expected = attended(state, H, M, large, mask)[1]
+        case.equal(A, expected, f"A of windows times {factor}", rtol=1e-4)
 
 
 @check(WindowAttention, see="Attention inside a window")

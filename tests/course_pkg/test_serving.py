@@ -17,6 +17,7 @@ from course_pkg.inference.models import (
     generate_uncached,
 )
 from course_pkg.inference.requests import NeverFits, NoNumbers, OutOfBlocks, Sampling
+from course_pkg.inference.tuned import TunedEngine
 from course_pkg.llama import Llama
 from course_pkg.serving import (
     ChunkedScheduler,
@@ -28,6 +29,7 @@ from course_pkg.serving import (
     SwapSpace,
     choose_beams,
 )
+from course_pkg.speculative import SpeculativeCore
 from tests.course_pkg.plain import Plain
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -362,6 +364,38 @@ def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
     assert [output.tokens for output in outputs] == expected
     assert beams.tokens == [tokens for tokens, _ in found]
     assert engine.scheduler.manager.allocator.available == 24
+
+
+@pytest.mark.parametrize(
+    ("kind", "temperature"), [(Engine, 1.0), (TunedEngine, 1.0), (SpeculativeCore, 0.0)]
+)
+def test_copies_that_fail_are_made_in_the_next_step(model, rng, kind, temperature):
+    plain, drawn = Plain(model), Sampling(9, samples=3, temperature=temperature, seed=7)
+    prompts, greedy = prompts_of(rng, 6, longest=20), Sampling(9)
+    engine, failures = kind(model, 24, 2, host=20), 0
+    numbers = [engine.add(text, (drawn, greedy)[n % 2]) for n, text in enumerate(prompts)]
+    usual = engine.runner.place
+
+    def place(block: int):
+        if rng.random() < 0.3:
+            raise KeyboardInterrupt
+        return usual(block)
+
+    engine.runner.place = place
+    while engine.unfinished(numbers):
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            failures += 1
+    found = [output.tokens for output in engine.collect(numbers)]
+    assert failures > 5 and engine.scheduler.swaps > 0
+    for n, text in enumerate(prompts):
+        if n % 2:
+            assert found[n] == [generate_uncached(model, text, 9)]
+        else:
+            assert found[n] == [plain.sample(text, drawn, k) for k in range(3)]
+    assert engine.scheduler.manager.allocator.available == 24
+    assert engine.scheduler.space.available == 20
 
 
 def test_what_can_never_fit_is_refused_at_once(model):
