@@ -56,12 +56,27 @@ def changed(
     told_by: str | None = None,
     classic: bool = False,
 ) -> None:
-    """Register a reference with some of its text replaced, as a wrong solution of that name."""
-    source, file = inspect.getsource(reference), f"<bug {name} of {reference.__name__}>"
+    """Register a reference with some of its text replaced, as a wrong solution of that name.
+
+    Args:
+        reference: the solution of the exercise.
+        name: the mistake's name.
+        sentence: completes "Your output equals what you get when …".
+        changes: what the reference says, exactly once, and what the mistake says instead.
+        told_by, classic: as in `bug`.
+    Raises:
+        ValueError: what is to be replaced does not occur exactly once.
+    """
+    source = original = inspect.getsource(reference)
     for right, wrong in changes:
-        if right not in source:
-            raise ValueError(f"{reference.__name__} does not say {right!r}: what is {name} now?")
+        if (original.count(right), source.count(right)) != (1, 1):
+            place = f"{inspect.getsourcefile(reference)}:{inspect.getsourcelines(reference)[1]}"
+            raise ValueError(
+                f"the mistake {name}: {right!r} must occur once in {reference.__name__}, and occurs"
+                f" {original.count(right)} times: {place}"
+            )
         source = source.replace(right, wrong)
+    file = f"<bug {name} of {reference.__name__}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     namespace = dict(vars(inspect.getmodule(reference)))
     exec(compile(source, file, "exec"), namespace)

@@ -141,15 +141,25 @@ for reference in (flash_attention_forward, triton_flash_forward):
         reference,
         "queries_from_the_start",
         "query t is taken for position t, not for position N - T + t",
-        ("N - T + top", "top") if in_torch else ("N - T + ", ""),
+        *(
+            [("= N - T + top", "= top"), ("N, N - T + top", "N, top")]
+            if in_torch
+            else [("(N, N - T + ", "(N, "), ("<= N - T + ", "<= ")]
+        ),
         classic=in_torch,
     )
     changed(
         reference,
         "never_causal",
         "the causal mask is never applied",
-        ("if causal:", "if False:") if in_torch else ("if CAUSAL:", "if CAUSAL and T < 0:"),
-        *([(" if causal else N", " if False else N")] if in_torch else []),
+        *(
+            [("if causal:", "if False:"), (" if causal else N", " if False else N")]
+            if in_torch
+            else [
+                ("CAUSAL:\n        end", "CAUSAL and T < 0:\n        end"),
+                ("CAUSAL:\n            seen", "CAUSAL and T < 0:\n            seen"),
+            ]
+        ),
     )
 for reference in (flash_attention_forward, flash_attention_backward):
     changed(

@@ -293,7 +293,8 @@ changed(
     "an append that is refused has changed the length already",
     ("        end = self.length + T\n", "        start, end = self.length, self.length + T\n"),
     ("        if end > capacity:", "        self.length = end\n        if end > capacity:"),
-    ("[:, :, self.length : end] =", "[:, :, start:end] ="),
+    ("K[:, :, self.length : end]", "K[:, :, start:end]"),
+    ("V[:, :, self.length : end]", "V[:, :, start:end]"),
 )
 
 changed(

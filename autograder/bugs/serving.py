@@ -2241,10 +2241,8 @@ changed(
     Engine,
     "GenerateOnlyExceptions",
     "a KeyboardInterrupt, which is no Exception, leaves the requests in the engine",
-    (
-        "except BaseException:\n            self.withdraw",
-        "except Exception:\n            self.withdraw",
-    ),
+    ("self.step()\n        except BaseException:", "self.step()\n        except Exception:"),
+    ("own))\n        except BaseException:", "own))\n        except Exception:"),
     told_by="free blocks, running, -1, waiting, requests: generate",
 )
 changed(
