@@ -1,11 +1,9 @@
 """Known wrong solutions of bert."""
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from autograder.bugs import bug, equivalent
-from course_pkg.attention import causal_mask, padding_mask
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.bert import (
     BertEmbeddings,
     BertLayer,
@@ -26,180 +24,181 @@ from course_pkg.bert import (
 # tf_idf
 
 
-def weighed(counts, training, idf):
-    """Apply idf, a function of M and df, and normalise."""
-    training = counts if training is None else training
-    x = counts * idf(len(training), (training > 0).sum(dim=0))
-    return torch.nan_to_num(x / x.norm(dim=1, keepdim=True))
-
-
 @bug(tf_idf, "idf is measured on the texts themselves, not on the training texts", classic=True)
 def own_idf(counts, training=None):
     return tf_idf(counts)
 
 
-@bug(tf_idf, "idf counts how often a word occurs, not in how many texts", classic=True)
-def total_counts(counts, training=None):
-    given = counts if training is None else training
-    return weighed(counts, training, lambda M, df: 1 + torch.log((1 + M) / (1 + given.sum(0))))
+changed(
+    tf_idf,
+    "total_counts",
+    "idf counts how often a word occurs, not in how many texts",
+    ("(training > 0).sum", "training.sum"),
+    classic=True,
+)
 
+changed(
+    tf_idf,
+    "no_one",
+    "a word that every text has weighs nothing: the 1 after the logarithm is missing",
+    ("/ (1 + df)) + 1", "/ (1 + df))"),
+)
 
-@bug(tf_idf, "a word that every text has weighs nothing: the 1 after the logarithm is missing")
-def no_one(counts, training=None):
-    return weighed(counts, training, lambda M, df: torch.log((1 + M) / (1 + df)))
+changed(
+    tf_idf,
+    "not_scaled",
+    "the rows are not scaled to length 1",
+    ("torch.where(lengths > 0, weighted / lengths, 0)", "weighted"),
+)
 
+changed(
+    tf_idf,
+    "scaled_to_sum",
+    "the rows are scaled to sum to 1, not to length 1",
+    ("weighted.norm(dim=1", "weighted.sum(dim=1"),
+)
 
-@bug(tf_idf, "the rows are not scaled to length 1")
-def not_scaled(counts, training=None):
-    training = counts if training is None else training
-    df = (training > 0).sum(dim=0)
-    return counts * (torch.log((1 + len(training)) / (1 + df)) + 1)
+changed(
+    tf_idf,
+    "columns",
+    "the columns are scaled, not the rows",
+    ("weighted.norm(dim=1", "weighted.norm(dim=0"),
+)
 
+changed(
+    tf_idf,
+    "scaled_too_early",
+    "the counts are scaled before idf multiplies them",
+    ("counts * idf", "functional.normalize(counts, dim=1) * idf"),
+    ("torch.where(lengths > 0, weighted / lengths, 0)", "weighted"),
+)
 
-@bug(tf_idf, "the rows are scaled to sum to 1, not to length 1")
-def scaled_to_sum(counts, training=None):
-    x = tf_idf(counts, training)
-    return torch.nan_to_num(x / x.sum(dim=1, keepdim=True))
+changed(
+    tf_idf,
+    "not_smoothed",
+    "idf is log(M / df) + 1, without the 1 added to M and to df",
+    ("(1 + len(training)) / (1 + df)", "len(training) / df.clamp(min=1)"),
+)
 
+changed(
+    tf_idf,
+    "binary",
+    "it counts only whether a word occurs, not how often",
+    ("counts * idf", "(counts > 0) * idf"),
+)
 
-@bug(tf_idf, "the columns are scaled, not the rows")
-def columns(counts, training=None):
-    return F.normalize(not_scaled(counts, training), dim=0)
+changed(
+    tf_idf,
+    "divided",
+    "the weight is divided by idf, so that common words weigh more",
+    ("counts * idf", "counts / idf"),
+)
 
-
-@bug(tf_idf, "the counts are scaled before idf multiplies them")
-def scaled_too_early(counts, training=None):
-    return not_scaled(F.normalize(counts, dim=1), training if training is not None else counts)
-
-
-@bug(tf_idf, "idf is log(M / df) + 1, without the 1 added to M and to df")
-def not_smoothed(counts, training=None):
-    return weighed(counts, training, lambda M, df: 1 + torch.log(M / df.clamp(min=1)))
-
-
-@bug(tf_idf, "it counts only whether a word occurs, not how often")
-def binary(counts, training=None):
-    return weighed((counts > 0) * 1.0, training if training is not None else counts, idf_of)
-
-
-def idf_of(M, df):
-    return 1 + torch.log((1 + M) / (1 + df))
-
-
-@bug(tf_idf, "the weight is divided by idf, so that common words weigh more")
-def divided(counts, training=None):
-    return weighed(counts, training, lambda M, df: 1 / idf_of(M, df))
-
-
-@bug(tf_idf, "a text without words gives NaN", told_by="should be 0, yours is nan")
-def not_a_number(counts, training=None):
-    x = not_scaled(counts, training)
-    return x / x.norm(dim=1, keepdim=True)
+changed(
+    tf_idf,
+    "not_a_number",
+    "a text without words gives NaN",
+    ("torch.where(lengths > 0, weighted / lengths, 0)", "weighted / lengths"),
+    told_by="should be 0, yours is nan",
+)
 
 
 # mask_tokens
 
 
-def chosen_places(tokens, special, generator, rate=0.15):
-    ordinary = ~torch.isin(tokens, torch.tensor(special))
-    return ordinary & (torch.rand(tokens.shape, generator=generator) < rate)
-
-
-def filled(tokens, chosen, mask, low, V, generator, masked=0.8, kept=0.1):
-    """Replace chosen words, random ones by words from `low` to V - 1."""
-    fate = torch.rand(tokens.shape, generator=generator)
-    words = torch.randint(low, V, tokens.shape, generator=generator)
-    inputs = torch.where(chosen & (fate < masked), mask, tokens)
-    inputs = torch.where(chosen & (fate >= masked + kept), words, inputs)
-    return inputs, torch.where(chosen, tokens, -100)
-
-
-@bug(mask_tokens, "every chosen word becomes [MASK]", told_by="become [MASK] should be 0.802")
-def all_masked(tokens, special, mask, V, generator=None):
-    chosen = chosen_places(tokens, special, generator)
-    return filled(tokens, chosen, mask, 0, V, generator, masked=1.1)
-
-
-@bug(mask_tokens, "special words are chosen too", told_by="No special word should be chosen")
-def specials_too(tokens, special, mask, V, generator=None):
-    chosen = torch.rand(tokens.shape, generator=generator) < 0.15
-    return filled(tokens, chosen, mask, 0, V, generator)
-
-
-@bug(mask_tokens, "padding is chosen too", told_by="No special word should be chosen")
-def padding_too(tokens, special, mask, V, generator=None):
-    chosen = chosen_places(tokens, special[1:], generator)
-    return filled(tokens, chosen, mask, 0, V, generator)
-
-
-@bug(mask_tokens, "there are targets at all places", told_by="that are chosen should be 0.150")
-def all_targets(tokens, special, mask, V, generator=None):
-    inputs, _ = mask_tokens(tokens, special, mask, V, generator)
-    return inputs, torch.where(torch.isin(tokens, torch.tensor(special)), -100, tokens)
-
-
-@bug(
+changed(
     mask_tokens,
+    "all_masked",
+    "every chosen word becomes [MASK]",
+    ("chosen & (fate < 0.8)", "chosen"),
+    ("fate >= 0.9", "fate >= 1"),
+    told_by="become [MASK] should be 0.802",
+)
+
+changed(
+    mask_tokens,
+    "specials_too",
+    "special words are chosen too",
+    ("ordinary & (choice < 0.15)", "choice < 0.15"),
+    told_by="No special word should be chosen",
+)
+
+changed(
+    mask_tokens,
+    "padding_too",
+    "padding is chosen too",
+    ("new_tensor(special)", "new_tensor(special[1:])"),
+    told_by="No special word should be chosen",
+)
+
+changed(
+    mask_tokens,
+    "all_targets",
+    "there are targets at all places",
+    ("torch.where(chosen, tokens, -100)", "torch.where(ordinary, tokens, -100)"),
+    told_by="that are chosen should be 0.150",
+)
+
+changed(
+    mask_tokens,
+    "visible_targets",
     "only places with [MASK] have targets, not chosen words that stay or are replaced",
+    ("torch.where(chosen, tokens, -100)", "torch.where(inputs == mask, tokens, -100)"),
     told_by="inputs should differ from the text only where there is a target",
     classic=True,
 )
-def visible_targets(tokens, special, mask, V, generator=None):
-    inputs, _ = mask_tokens(tokens, special, mask, V, generator)
-    return inputs, torch.where(inputs == mask, tokens, -100)
 
-
-@bug(mask_tokens, "inputs and targets change places", told_by="targets should be the words")
-def exchanged(tokens, special, mask, V, generator=None):
-    return mask_tokens(tokens, special, mask, V, generator)[::-1]
-
-
-@bug(mask_tokens, "the targets are what the input shows", told_by="targets should be the words")
-def shown_targets(tokens, special, mask, V, generator=None):
-    inputs, targets = mask_tokens(tokens, special, mask, V, generator)
-    return inputs, torch.where(targets != -100, inputs, -100)
-
-
-@bug(
+changed(
     mask_tokens,
+    "exchanged",
+    "inputs and targets change places",
+    (
+        "return inputs, torch.where(chosen, tokens, -100)",
+        "return torch.where(chosen, tokens, -100), inputs",
+    ),
+    told_by="targets should be the words",
+)
+
+changed(
+    mask_tokens,
+    "shown_targets",
+    "the targets are what the input shows",
+    ("(chosen, tokens, -100)", "(chosen, inputs, -100)"),
+    told_by="targets should be the words",
+)
+
+changed(
+    mask_tokens,
+    "turned_round",
     "85 percent are chosen: the comparison is reversed",
+    ("choice < 0.15", "choice >= 0.15"),
     told_by="that are chosen should be 0.150 (± 0.005 by chance), yours is 0.85",
 )
-def turned_round(tokens, special, mask, V, generator=None):
-    chosen = chosen_places(tokens, special, generator, rate=0.85)
-    return filled(tokens, chosen, mask, 0, V, generator)
 
-
-@bug(
+changed(
     mask_tokens,
+    "chained",
     "random words replace 10 percent of what [MASK] leaves, not of all chosen words",
+    ("fate >= 0.9", "fate >= 0.98"),
     told_by="that stay as they are should be",
     classic=True,
 )
-def chained(tokens, special, mask, V, generator=None):
-    chosen = chosen_places(tokens, special, generator)
-    return filled(tokens, chosen, mask, 0, V, generator, masked=0.8, kept=0.18)
 
-
-@bug(
+changed(
     mask_tokens,
+    "same_places",
     "the same places are chosen in every text",
+    ("choice < 0.15", "choice[0] < 0.15"),
     told_by="chosen for each place should have the variance",
 )
-def same_places(tokens, special, mask, V, generator=None):
-    ordinary = ~torch.isin(tokens, torch.tensor(special))
-    chosen = ordinary & (torch.rand(tokens.shape[1], generator=generator) < 0.15)
-    return filled(tokens, chosen, mask, 0, V, generator)
 
-
-@bug(
+changed(
     mask_tokens,
+    "first_words",
     "random words come from the first words of the vocabulary",
+    ("randint(V,", "randint(V - 5,"),
     told_by="The random words should be spread",
 )
-def first_words(tokens, special, mask, V, generator=None):
-    chosen = chosen_places(tokens, special, generator)
-    return filled(tokens, chosen, mask, 0, V - 5, generator)
 
 
 @bug(
@@ -220,161 +219,103 @@ def in_place(tokens, special, mask, V, generator=None):
 # next_sentence_pairs
 
 
-def drawn(documents, B, generator, follower, stranger, chance=0.5, begin=None):
-    """Draw pairs; `follower` and `stranger` say which sentence comes second."""
-
-    def draw(size):
-        return int(torch.randint(size, (), generator=generator))
-
-    places = begin or [(d, s) for d, text in enumerate(documents) for s in range(len(text) - 1)]
-    pairs, targets = [], []
-    for _ in range(B):
-        d, s = places[draw(len(places))]
-        follows = float(torch.rand((), generator=generator)) < chance
-        second = follower(d, s) if follows else stranger(d, s, draw)
-        pairs.append((documents[d][s], second))
-        targets.append(0 if follows else 1)
-    return pairs, targets
-
-
-def next_sentence(documents):
-    return lambda d, s: documents[d][s + 1]
-
-
-def other_document(documents):
-    def stranger(d, s, draw):
-        other = documents[(d + 1 + draw(len(documents) - 1)) % len(documents)]
-        return other[draw(len(other))]
-
-    return stranger
-
-
-@bug(
+changed(
     next_sentence_pairs,
+    "any_document",
     "the second sentence of a wrong pair is from any document, even its own",
+    (
+        "documents[(document + 1 + draw(len(documents) - 1)) % len(documents)]",
+        "documents[draw(len(documents))]",
+    ),
     told_by="from another document",
     classic=True,
 )
-def any_document(documents, B, generator=None):
-    def stranger(d, s, draw):
-        other = documents[draw(len(documents))]
-        choice = draw(len(other))
-        while other is documents[d] and choice == s + 1:
-            choice = draw(len(other))
-        return other[choice]
 
-    return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], stranger)
-
-
-@bug(
+changed(
     next_sentence_pairs,
+    "exchanged_targets",
     "0 and 1 are exchanged",
+    ("targets.append(target)", "targets.append(1 - target)"),
     told_by="The target of sentence",
     classic=True,
 )
-def exchanged_targets(documents, B, generator=None):
-    pairs, targets = next_sentence_pairs(documents, B, generator)
-    return pairs, [1 - target for target in targets]
 
-
-@bug(
+changed(
     next_sentence_pairs,
+    "no_strangers",
     "the second sentence always follows the first",
+    ("draw(2)", "0"),
     told_by="follow should be 0.5 (± 0.056 by chance)",
 )
-def no_strangers(documents, B, generator=None):
-    return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], None, chance=1.1)
 
-
-@bug(
+changed(
     next_sentence_pairs,
+    "unbalanced",
     "wrong pairs come three times as often",
+    ("draw(2)", "min(draw(4), 1)"),
     told_by="follow should be 0.5 (± 0.056 by chance)",
 )
-def unbalanced(documents, B, generator=None):
-    follower = next_sentence(documents)
-    return drawn(documents, B, generator, follower, other_document(documents), chance=0.25)
 
-
-@bug(
+changed(
     next_sentence_pairs,
+    "backwards",
     "the sentences of a pair are in the wrong order: the second comes first",
+    ("(documents[document][place], second)", "(second, documents[document][place])"),
     told_by="The target of sentence",
 )
-def backwards(documents, B, generator=None):
-    pairs, targets = next_sentence_pairs(documents, B, generator)
-    return [(b, a) for a, b in pairs], targets
 
-
-@bug(
+changed(
     next_sentence_pairs,
+    "first_sentences",
     "the second sentence of a wrong pair is always the first of its document",
+    ("other[draw(len(other))]", "other[0]"),
     told_by="The second sentences should be spread",
 )
-def first_sentences(documents, B, generator=None):
-    def stranger(d, s, draw):
-        return documents[(d + 1 + draw(len(documents) - 1)) % len(documents)][0]
 
-    return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], stranger)
-
-
-@bug(
+changed(
     next_sentence_pairs,
+    "next_document",
     "the second sentence of a wrong pair is from the next document",
+    ("(document + 1 + draw(len(documents) - 1))", "(document + 1)"),
     told_by="The second sentences should be spread",
 )
-def next_document(documents, B, generator=None):
-    def stranger(d, s, draw):
-        other = documents[(d + 1) % len(documents)]
-        return other[draw(len(other))]
 
-    return drawn(documents, B, generator, lambda d, s: documents[d][s + 1], stranger)
-
-
-@bug(
+changed(
     next_sentence_pairs,
+    "openings",
     "every pair begins with the first sentence of a document",
+    ("range(len(sentences) - 1)", "range(min(len(sentences) - 1, 1))"),
     told_by="The first sentences should be spread",
 )
-def openings(documents, B, generator=None):
-    begin = [(d, 0) for d, text in enumerate(documents) if len(text) > 1]
-    follower = next_sentence(documents)
-    return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
-
-@bug(
+changed(
     next_sentence_pairs,
+    "documents_first",
     "documents are drawn first, so that sentences of short ones are drawn more often",
+    (
+        "document, place = places[draw(len(places))]",
+        "long = [d for d, sentences in enumerate(documents) if len(sentences) > 1]\n"
+        "        document = long[draw(len(long))]\n"
+        "        place = draw(len(documents[document]) - 1)",
+    ),
     told_by="The first sentences should be spread",
 )
-def documents_first(documents, B, generator=None):
-    long = [(d, s) for d, text in enumerate(documents) for s in range(len(text) - 1)]
-    begin = [place for place in long for _ in range(60 // (len(documents[place[0]]) - 1))]
-    follower = next_sentence(documents)
-    return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
-
-@bug(
+changed(
     next_sentence_pairs,
+    "too_far",
     "the last sentence of a document also begins a pair",
+    ("range(len(sentences) - 1)", "range(len(sentences))"),
     told_by="raised IndexError",
 )
-def too_far(documents, B, generator=None):
-    begin = [(d, s) for d, text in enumerate(documents) for s in range(len(text))]
-    follower = next_sentence(documents)
-    return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
-
-@bug(
+changed(
     mask_tokens,
+    "below_the_last",
     "the last word of the vocabulary is never drawn at random",
+    ("randint(V,", "randint(V - 1,"),
     told_by="Word 49 should be among the random words",
 )
-def below_the_last(tokens, special, mask, V, generator=None):
-    inputs, targets = mask_tokens(tokens, special, mask, V, generator)
-    last = (targets != -100) & (inputs != tokens) & (inputs == V - 1)
-    other = torch.randint(V - 1, tokens.shape, generator=generator)
-    return torch.where(last, other, inputs), targets
 
 
 @bug(
@@ -407,48 +348,34 @@ def same_pairs(documents, B, generator=None):
     return next_sentence_pairs(documents, B, generator or torch.Generator())
 
 
-@bug(
+changed(
     next_sentence_pairs,
+    "in_turn",
     "right and wrong pairs take turns",
+    ("draw(2)", "len(pairs) % 2"),
     told_by="that equal the one before should be 0.5",
 )
-def in_turn(documents, B, generator=None):
-    pairs, targets = [], []
-    while len(pairs) < B:
-        (pair,), (target,) = next_sentence_pairs(documents, 1, generator)
-        if target == len(pairs) % 2:
-            pairs.append(pair)
-            targets.append(target)
-    return pairs, targets
 
-
-@bug(
+changed(
     next_sentence_pairs,
+    "exactly_half",
     "exactly half of the pairs are wrong, in random order",
+    (
+        "pairs, targets = [], []\n",
+        "pairs, targets = [], []\n"
+        "    kinds = (torch.randperm(B, generator=generator) % 2).tolist()\n",
+    ),
+    ("draw(2)", "kinds[len(pairs)]"),
     told_by="Of 6 pairs not always 3 should be wrong",
 )
-def exactly_half(documents, B, generator=None):
-    pairs, targets = [], []
-    kinds = torch.arange(B)[torch.randperm(B, generator=generator)] % 2
-    for kind in kinds.tolist():
-        target = None
-        while target != kind:
-            (pair,), (target,) = next_sentence_pairs(documents, 1, generator)
-        pairs.append(pair)
-        targets.append(target)
-    return pairs, targets
 
-
-@bug(
+changed(
     next_sentence_pairs,
+    "stops_early",
     "a sentence whose follower is the last one begins no pair",
+    ("range(len(sentences) - 1)", "range(max(len(sentences) - 2, min(len(sentences) - 1, 1)))"),
     told_by="should begin some pairs, in yours it begins none",
 )
-def stops_early(documents, B, generator=None):
-    begin = [(d, s) for d, text in enumerate(documents) for s in range(len(text) - 2)]
-    begin += [(d, 0) for d, text in enumerate(documents) if len(text) == 2]
-    follower = next_sentence(documents)
-    return drawn(documents, B, generator, follower, other_document(documents), begin=begin)
 
 
 @bug(next_sentence_pairs, "the generator is not used", told_by="generator should give the same")
@@ -459,280 +386,234 @@ def own_pairs(documents, B, generator=None):
 # The model
 
 
-class VariedEmbeddings(BertEmbeddings):
-    """Embeddings whose sum the bugs below vary."""
-
-    def forward(self, tokens, segments=None):
-        T, context = tokens.shape[1], self.position.num_embeddings
-        if T > context:
-            raise ValueError(f"{T} > {context}")
-        segments = torch.zeros_like(tokens) if segments is None else segments
-        return self.finish(self.parts(tokens, segments))
-
-    def parts(self, tokens, segments):
-        T = tokens.shape[1]
-        return [self.token(tokens), self.position.weight[:T], self.segment(segments)]
-
-    def finish(self, parts):
-        return self.norm(sum(parts))
-
-
-@bug(BertEmbeddings, "the positions are left out")
-class NoPositions(VariedEmbeddings):
-    def parts(self, tokens, segments):
-        return super().parts(tokens, segments)[::2]
-
-
-@bug(BertEmbeddings, "the segment's vector is left out")
-class NoSegments(VariedEmbeddings):
-    def parts(self, tokens, segments):
-        return super().parts(tokens, segments)[:2]
-
-
-@bug(BertEmbeddings, "the sum is not normalised")
-class NoNorm(VariedEmbeddings):
-    def finish(self, parts):
-        return sum(parts)
-
-
-@bug(BertEmbeddings, "only the tokens are normalised, before the sum")
-class NormedTokens(VariedEmbeddings):
-    def finish(self, parts):
-        return self.norm(parts[0]) + parts[1] + parts[2]
-
-
-@bug(BertEmbeddings, "positions are counted from 1")
-class FromOne(VariedEmbeddings):
-    def parts(self, tokens, segments):
-        token, _, segment = super().parts(tokens, segments)
-        places = (torch.arange(tokens.shape[1]) + 1).clamp(max=self.position.num_embeddings - 1)
-        return [token, self.position(places), segment]
-
-
-@bug(BertEmbeddings, "positions are counted from the end of the text")
-class FromTheEnd(VariedEmbeddings):
-    def parts(self, tokens, segments):
-        token, position, segment = super().parts(tokens, segments)
-        return [token, position.flip(0), segment]
-
-
-@bug(BertEmbeddings, "segments 0 and 1 are exchanged")
-class OtherSegment(VariedEmbeddings):
-    def parts(self, tokens, segments):
-        return super().parts(tokens, 1 - segments)
-
-
-@bug(BertEmbeddings, "the tokens are multiplied by √D")
-class Scaled(VariedEmbeddings):
-    def finish(self, parts):
-        return self.norm(parts[0] * parts[0].shape[-1] ** 0.5 + parts[1] + parts[2])
-
-
-@bug(BertEmbeddings, "the segment's vector is left out", classic=True)
-class MissingSegment(BertEmbeddings):
-    def forward(self, tokens, segments=None):
-        if segments is not None:
-            return super().forward(tokens, segments)
-        return self.norm(self.token(tokens) + self.position.weight[: tokens.shape[1]])
-
-
-@bug(
-    BertEmbeddings,
-    "a text that is too long is cut",
-    told_by="should raise ValueError when a text is longer than the context",
+changed(
+    BertEmbeddings, "NoPositions", "the positions are left out", (" + self.position.weight[:T]", "")
 )
-class Cut(BertEmbeddings):
-    def forward(self, tokens, segments=None):
-        context = self.position.num_embeddings
-        kept = None if segments is None else segments[:, :context]
-        return super().forward(tokens[:, :context], kept)
 
+changed(
+    BertEmbeddings,
+    "NoSegments",
+    "the segment's vector is left out",
+    (" + self.segment(segments)", ""),
+)
 
-class VariedLayer(BertLayer):
-    """A layer whose steps the bugs below vary."""
+changed(BertEmbeddings, "NoNorm", "the sum is not normalised", ("return self.norm(X)", "return X"))
 
-    def forward(self, X, mask=None):
-        Y, A = self.look(X, mask)
-        X = self.norm_1(X + Y)
-        return self.norm_2(X + self.think(X)), A
+changed(
+    BertEmbeddings,
+    "NormedTokens",
+    "only the tokens are normalised, before the sum",
+    ("self.token(tokens)", "self.norm(self.token(tokens))"),
+    ("return self.norm(X)", "return X"),
+)
 
-    def look(self, X, mask):
-        return self.attention(X, mask=mask, return_weights=True)
+changed(
+    BertEmbeddings,
+    "FromOne",
+    "positions are counted from 1",
+    ("self.position.weight[:T]", "self.position((torch.arange(T) + 1).clamp(max=context - 1))"),
+)
 
-    def think(self, X):
-        return self.contract(F.gelu(self.expand(X)))
+changed(
+    BertEmbeddings,
+    "FromTheEnd",
+    "positions are counted from the end of the text",
+    ("weight[:T]", "weight[:T].flip(0)"),
+)
 
+changed(
+    BertEmbeddings,
+    "OtherSegment",
+    "segments 0 and 1 are exchanged",
+    ("self.segment(segments)", "self.segment(1 - segments)"),
+)
 
-@bug(BertLayer, "the norms come before attention and network, as in GPT-2")
-class PreNorm(VariedLayer):
-    def forward(self, X, mask=None):
-        Y, A = self.look(self.norm_1(X), mask)
-        X = X + Y
-        return X + self.think(self.norm_2(X)), A
+changed(
+    BertEmbeddings,
+    "Scaled",
+    "the tokens are multiplied by √D",
+    ("self.token(tokens)", "self.token(tokens) * self.token.embedding_dim**0.5"),
+)
 
-
-@bug(BertLayer, "GELU has GPT-2's tanh form")
-class TanhForm(VariedLayer):
-    def think(self, X):
-        return self.contract(F.gelu(self.expand(X), approximate="tanh"))
-
-
-@bug(BertLayer, "the network has ReLU in place of GELU")
-class Relu(VariedLayer):
-    def think(self, X):
-        return self.contract(F.relu(self.expand(X)))
-
-
-@bug(BertLayer, "the mask is not passed on")
-class NoMask(VariedLayer):
-    def look(self, X, mask):
-        return super().look(X, None)
-
-
-@bug(BertLayer, "attention is not added to what came in")
-class NoResidual(VariedLayer):
-    def forward(self, X, mask=None):
-        Y, A = self.look(X, mask)
-        X = self.norm_1(Y)
-        return self.norm_2(X + self.think(X)), A
-
-
-@bug(BertLayer, "the network is not added to what came in")
-class NoSecondResidual(VariedLayer):
-    def forward(self, X, mask=None):
-        Y, A = self.look(X, mask)
-        return self.norm_2(self.think(self.norm_1(X + Y))), A
-
-
-@bug(BertLayer, "the network's output is added to the layer's input, not to what was normalised")
-class OldResidual(VariedLayer):
-    def forward(self, X, mask=None):
-        Y, A = self.look(X, mask)
-        return self.norm_2(X + self.think(self.norm_1(X + Y))), A
-
-
-@bug(BertLayer, "norm_1 is used twice")
-class SameNorm(VariedLayer):
-    def forward(self, X, mask=None):
-        Y, A = self.look(X, mask)
-        X = self.norm_1(X + Y)
-        return self.norm_1(X + self.think(X)), A
-
-
-@bug(BertLayer, "the first norm is left out")
-class NoFirstNorm(VariedLayer):
-    def forward(self, X, mask=None):
-        Y, A = self.look(X, mask)
-        return self.norm_2(X + Y + self.think(X + Y)), A
-
-
-@bug(BertLayer, "attention and network work side by side on the same input")
-class Parallel(VariedLayer):
-    def forward(self, X, mask=None):
-        Y, A = self.look(X, mask)
-        return self.norm_2(self.norm_1(X + Y) + self.think(X)), A
-
-
-@bug(
-    BertLayer,
-    "the layer is GPT-2's: its norms come first, and its GELU has the tanh form",
+changed(
+    BertEmbeddings,
+    "MissingSegment",
+    "the segment's vector is left out",
+    (
+        "            segments = torch.zeros_like(tokens)\n",
+        "            return self.norm(self.token(tokens) + self.position.weight[:T])\n",
+    ),
     classic=True,
 )
-class OldLayer(TanhForm):
-    def forward(self, X, mask=None):
-        return PreNorm.forward(self, X, mask)
 
+changed(
+    BertEmbeddings,
+    "Cut",
+    "a text that is too long is cut",
+    (
+        'raise ValueError(f"{T} words do not fit into a context of {context}")',
+        "tokens, T = tokens[:, :context], context\n"
+        "            segments = None if segments is None else segments[:, :context]",
+    ),
+    told_by="should raise ValueError when a text is longer than the context",
+)
 
-class VariedModel(BertModel):
-    """An encoder whose steps the bugs below vary."""
+changed(
+    BertLayer,
+    "PreNorm",
+    "the norms come before attention and network, as in GPT-2",
+    ("self.attention(X,", "self.attention(self.norm_1(X),"),
+    ("X = self.norm_1(X + Y)", "X = X + Y"),
+    (
+        "self.norm_2(X + self.contract(functional.gelu(self.expand(X))))",
+        "X + self.contract(functional.gelu(self.expand(self.norm_2(X))))",
+    ),
+)
 
-    def forward(self, tokens, segments=None, lengths=None, return_weights=False):
-        X, weights = self.embeddings(tokens, segments), []
-        mask = self.mask(tokens, lengths)
-        for layer in self.order():
-            X, A = layer(X, mask)
-            weights.append(A)
-        return (X, self.weights(weights)) if return_weights else X
+changed(
+    BertLayer,
+    "TanhForm",
+    "GELU has GPT-2's tanh form",
+    ("functional.gelu(self.expand(X))", 'functional.gelu(self.expand(X), approximate="tanh")'),
+)
 
-    def mask(self, tokens, lengths):
-        return None if lengths is None else padding_mask(lengths, tokens.shape[1])
+changed(
+    BertLayer,
+    "Relu",
+    "the network has ReLU in place of GELU",
+    ("functional.gelu", "functional.relu"),
+)
 
-    def order(self):
-        return self.layers
+changed(BertLayer, "NoMask", "the mask is not passed on", ("mask=mask, ", ""))
 
-    def weights(self, weights):
-        return torch.stack(weights)
+changed(
+    BertLayer,
+    "NoResidual",
+    "attention is not added to what came in",
+    ("self.norm_1(X + Y)", "self.norm_1(Y)"),
+)
 
+changed(
+    BertLayer,
+    "NoSecondResidual",
+    "the network is not added to what came in",
+    ("self.norm_2(X + self", "self.norm_2(self"),
+)
 
-@bug(BertModel, "the padding is not masked", classic=True)
-class PaddingSeen(VariedModel):
-    def mask(self, tokens, lengths):
-        return None
+changed(
+    BertLayer,
+    "OldResidual",
+    "the network's output is added to the layer's input, not to what was normalised",
+    ("X = self.norm_1(X + Y)", "Z = self.norm_1(X + Y)"),
+    ("self.expand(X)", "self.expand(Z)"),
+)
 
+changed(BertLayer, "SameNorm", "norm_1 is used twice", ("self.norm_2(X", "self.norm_1(X"))
 
-@bug(BertModel, "a causal mask hides what comes after each word")
-class Causal(VariedModel):
-    def mask(self, tokens, lengths):
-        return causal_mask(tokens.shape[1])
+changed(BertLayer, "NoFirstNorm", "the first norm is left out", ("self.norm_1(X + Y)", "X + Y"))
 
+changed(
+    BertLayer,
+    "Parallel",
+    "attention and network work side by side on the same input",
+    ("X = self.norm_1(X + Y)", "Z = self.norm_1(X + Y)"),
+    ("self.norm_2(X +", "self.norm_2(Z +"),
+)
 
-@bug(BertModel, "the mask is inverted, so that only padding is attended to")
-class Inverted(VariedModel):
-    def mask(self, tokens, lengths):
-        mask = super().mask(tokens, lengths)
-        return None if mask is None else ~mask
+changed(
+    BertLayer,
+    "OldLayer",
+    "the layer is GPT-2's: its norms come first, and its GELU has the tanh form",
+    ("self.attention(X,", "self.attention(self.norm_1(X),"),
+    ("X = self.norm_1(X + Y)", "X = X + Y"),
+    (
+        "self.norm_2(X + self.contract(functional.gelu(self.expand(X))))",
+        'X + self.contract(functional.gelu(self.expand(self.norm_2(X)), approximate="tanh"))',
+    ),
+    classic=True,
+)
 
-
-@bug(BertModel, "the mask hides one word too many")
-class OneTooFew(VariedModel):
-    def mask(self, tokens, lengths):
-        return None if lengths is None else padding_mask(lengths - 1, tokens.shape[1])
-
-
-@bug(BertModel, "the mask shows one place of the padding")
-class OneTooMany(VariedModel):
-    def mask(self, tokens, lengths):
-        return None if lengths is None else padding_mask(lengths + 1, tokens.shape[1])
-
-
-@bug(BertModel, "the segments are not passed on")
-class SegmentsLost(BertModel):
-    def forward(self, tokens, segments=None, lengths=None, return_weights=False):
-        return super().forward(tokens, None, lengths, return_weights)
-
-
-@bug(BertModel, "the layers are applied in reverse")
-class Reversed(VariedModel):
-    def order(self):
-        return reversed(self.layers)
-
-
-@bug(BertModel, "only the last layer is applied")
-class LastLayer(VariedModel):
-    def order(self):
-        return self.layers[-1:]
-
-
-@bug(BertModel, "the last layer is left out")
-class LayerMissing(VariedModel):
-    def order(self):
-        return self.layers[:-1]
-
-
-@bug(BertModel, "the weights of the last layer come first")
-class WeightsReversed(VariedModel):
-    def weights(self, weights):
-        return torch.stack(weights[::-1])
-
-
-@bug(
+changed(
     BertModel,
+    "PaddingSeen",
+    "the padding is not masked",
+    ("None if lengths is None else padding_mask(lengths, tokens.shape[1])", "None"),
+    classic=True,
+)
+
+changed(
+    BertModel,
+    "Causal",
+    "a causal mask hides what comes after each word",
+    (
+        "None if lengths is None else padding_mask(lengths, tokens.shape[1])",
+        "torch.ones(2 * tokens.shape[1:], dtype=torch.bool).tril()",
+    ),
+)
+
+changed(
+    BertModel,
+    "Inverted",
+    "the mask is inverted, so that only padding is attended to",
+    ("padding_mask(lengths, tokens.shape[1])", "~padding_mask(lengths, tokens.shape[1])"),
+)
+
+changed(
+    BertModel,
+    "OneTooFew",
+    "the mask hides one word too many",
+    ("padding_mask(lengths,", "padding_mask(lengths - 1,"),
+)
+
+changed(
+    BertModel,
+    "OneTooMany",
+    "the mask shows one place of the padding",
+    ("padding_mask(lengths,", "padding_mask(lengths + 1,"),
+)
+
+changed(
+    BertModel,
+    "SegmentsLost",
+    "the segments are not passed on",
+    ("self.embeddings(tokens, segments)", "self.embeddings(tokens)"),
+)
+
+changed(
+    BertModel,
+    "Reversed",
+    "the layers are applied in reverse",
+    ("in self.layers:", "in reversed(self.layers):"),
+)
+
+changed(
+    BertModel,
+    "LastLayer",
+    "only the last layer is applied",
+    ("in self.layers:", "in self.layers[-1:]:"),
+)
+
+changed(
+    BertModel,
+    "LayerMissing",
+    "the last layer is left out",
+    ("in self.layers:", "in self.layers[:-1]:"),
+)
+
+changed(
+    BertModel,
+    "WeightsReversed",
+    "the weights of the last layer come first",
+    ("torch.stack(weights)", "torch.stack(weights[::-1])"),
+)
+
+changed(
+    BertModel,
+    "WeightsBehind",
     "the weights are stacked after the batch's axis",
+    ("torch.stack(weights)", "torch.stack(weights, dim=1)"),
     told_by="A should have shape",
 )
-class WeightsBehind(VariedModel):
-    def weights(self, weights):
-        return torch.stack(weights, dim=1)
 
 
 # The heads
@@ -750,44 +631,55 @@ def straight(X, W, b, gain, shift, token, bias):
     return X @ token.T + bias
 
 
-@bug(mlm_head, "GELU is left out")
-def linear(*parts):
-    return scores(*parts, act=lambda x: x)
+changed(
+    mlm_head,
+    "linear",
+    "GELU is left out",
+    ("functional.gelu(functional.linear(X, W, b))", "functional.linear(X, W, b)"),
+)
 
+changed(
+    mlm_head,
+    "without_norm",
+    "the layer norm is left out",
+    ("    hidden = functional.layer_norm(hidden, gain.shape, gain, shift, eps=1e-12)\n", ""),
+)
 
-@bug(mlm_head, "the layer norm is left out")
-def without_norm(*parts):
-    return scores(*parts, norm=False)
+changed(
+    mlm_head, "tanh_form", "GELU has the tanh form", ("X, W, b))", 'X, W, b), approximate="tanh")')
+)
 
+changed(
+    mlm_head,
+    "with_tanh",
+    "tanh is used instead of GELU, as in the other head",
+    ("functional.gelu(", "torch.tanh("),
+)
 
-@bug(mlm_head, "GELU has the tanh form")
-def tanh_form(*parts):
-    return scores(*parts, act=lambda x: F.gelu(x, approximate="tanh"))
+changed(
+    mlm_head,
+    "without_bias",
+    "the bias of the words is left out",
+    ("token.T + bias", "token.T + 0 * bias"),
+)
 
+changed(
+    mlm_head, "without_inner_bias", "the bias of the layer is left out", ("(X, W, b)", "(X, W)")
+)
 
-@bug(mlm_head, "tanh is used instead of GELU, as in the other head")
-def with_tanh(*parts):
-    return scores(*parts, act=torch.tanh)
+changed(
+    mlm_head,
+    "turned",
+    "W multiplies from the wrong side: X W and not X Wᵀ",
+    ("(X, W, b)", "(X, W.T, b)"),
+)
 
-
-@bug(mlm_head, "the bias of the words is left out")
-def without_bias(X, W, b, gain, shift, token, bias):
-    return scores(X, W, b, gain, shift, token, 0 * bias)
-
-
-@bug(mlm_head, "the bias of the layer is left out")
-def without_inner_bias(X, W, b, gain, shift, token, bias):
-    return scores(X, W, 0 * b, gain, shift, token, bias)
-
-
-@bug(mlm_head, "W multiplies from the wrong side: X W and not X Wᵀ")
-def turned(X, W, *parts):
-    return scores(X, W.T, *parts)
-
-
-@bug(mlm_head, "gain and shift of the norm are left out")
-def bare_norm(X, W, b, gain, shift, token, bias):
-    return scores(X, W, b, torch.ones_like(gain), torch.zeros_like(shift), token, bias)
+changed(
+    mlm_head,
+    "bare_norm",
+    "gain and shift of the norm are left out",
+    ("gain.shape, gain, shift, eps", "gain.shape, eps"),
+)
 
 
 @bug(mlm_head, "the norm comes before the layer")
@@ -796,9 +688,7 @@ def norm_first(X, W, b, gain, shift, token, bias):
     return F.gelu(X @ W.T + b) @ token.T + bias
 
 
-@bug(mlm_head, "ε of the norm is 1e-5")
-def larger_eps(*parts):
-    return scores(*parts, eps=1e-5)
+changed(mlm_head, "larger_eps", "ε of the norm is 1e-5", ("eps=1e-12", "eps=1e-5"))
 
 
 @bug(mlm_head, "no gradient reaches the embedding", told_by="No gradient goes back")
@@ -806,38 +696,24 @@ def detached(X, W, b, gain, shift, token, bias):
     return mlm_head(X, W, b, gain, shift, token.detach(), bias)
 
 
-@bug(
+changed(
     mlm_head,
+    "own_table",
     "the head has a table of its own: a copy of the embedding",
+    ("@ token.T", "@ nn.Parameter(token.detach().clone()).T"),
     told_by="No gradient reaches the embedding",
     classic=True,
 )
-def own_table(X, W, b, gain, shift, token, bias):
-    return mlm_head(X, W, b, gain, shift, nn.Parameter(token.detach().clone()), bias)
 
+changed(nsp_head, "last_vector", "the last vector is taken, not the first", ("X[:, 0]", "X[:, -1]"))
 
-def pooled_by(pool, act=torch.tanh):
-    return lambda X, W_P, b_P, W, b: act(pool(X) @ W_P.T + b_P) @ W.T + b
-
-
-@bug(nsp_head, "the last vector is taken, not the first")
-def last_vector(*parts):
-    return pooled_by(lambda X: X[:, -1])(*parts)
-
-
-@bug(
+changed(
     BertModel,
+    "NarrowMask",
     "the mask is as wide as the longest text, not as the batch",
+    ("padding_mask(lengths, tokens.shape[1])", "padding_mask(lengths, int(lengths.max()))"),
     told_by="raised RuntimeError: ",
 )
-class NarrowMask(BertModel):
-    def forward(self, tokens, segments=None, lengths=None, return_weights=False):
-        mask = None if lengths is None else padding_mask(lengths, int(lengths.max()))
-        X, weights = self.embeddings(tokens, segments), []
-        for layer in self.layers:
-            X, A = layer(X, mask)
-            weights.append(A)
-        return (X, torch.stack(weights)) if return_weights else X
 
 
 @bug(BertModel, "the vectors of what is padding in all texts are cut off", told_by="have shape")
@@ -848,24 +724,24 @@ class CutOff(BertModel):
         return super().forward(tokens[:, :T], segments, lengths, return_weights)
 
 
-@bug(nsp_head, "the mean of all vectors is taken", classic=True)
-def mean_vector(*parts):
-    return pooled_by(lambda X: X.mean(dim=1))(*parts)
+changed(
+    nsp_head,
+    "mean_vector",
+    "the mean of all vectors is taken",
+    ("X[:, 0]", "X.mean(dim=1)"),
+    classic=True,
+)
 
+changed(nsp_head, "largest", "the maximum of every feature is taken", ("X[:, 0]", "X.amax(dim=1)"))
 
-@bug(nsp_head, "the maximum of every feature is taken")
-def largest(*parts):
-    return pooled_by(lambda X: X.amax(dim=1))(*parts)
+changed(
+    nsp_head,
+    "no_tanh",
+    "the tanh is left out",
+    ("torch.tanh(functional.linear(X[:, 0], W_P, b_P))", "functional.linear(X[:, 0], W_P, b_P)"),
+)
 
-
-@bug(nsp_head, "the tanh is left out")
-def no_tanh(*parts):
-    return pooled_by(lambda X: X[:, 0], act=lambda x: x)(*parts)
-
-
-@bug(nsp_head, "GELU is used instead of tanh")
-def with_gelu(*parts):
-    return pooled_by(lambda X: X[:, 0], act=F.gelu)(*parts)
+changed(nsp_head, "with_gelu", "GELU is used instead of tanh", ("torch.tanh", "functional.gelu"))
 
 
 @bug(nsp_head, "the pooler is left out")
@@ -893,109 +769,99 @@ def probabilities(*parts):
     return torch.softmax(nsp_head(*parts), dim=-1)
 
 
-class VariedPretraining(BertPretraining):
-    """Pretraining whose heads the bugs below vary."""
-
-    def forward(self, tokens, segments=None, lengths=None):
-        X = self.encode(tokens, segments, lengths)
-        return self.words(X), self.follows(X)
-
-    def encode(self, tokens, segments, lengths):
-        return self.bert(tokens, segments, lengths)
-
-    def words(self, X):
-        hidden = self.norm(F.gelu(self.transform(X)))
-        return hidden @ self.table().T + self.bias
-
-    def table(self):
-        return self.bert.embeddings.token.weight
-
-    def follows(self, X):
-        return self.next_sentence(torch.tanh(self.pooler(X[:, 0])))
-
-
-@bug(BertPretraining, "the lengths are not passed on")
-class LengthsLost(VariedPretraining):
-    def encode(self, tokens, segments, lengths):
-        return self.bert(tokens, segments)
-
-
-@bug(BertPretraining, "the segments are not passed on to the encoder")
-class SegmentsForgotten(VariedPretraining):
-    def encode(self, tokens, segments, lengths):
-        return self.bert(tokens, None, lengths)
-
-
-@bug(
+changed(
     BertPretraining,
+    "LengthsLost",
+    "the lengths are not passed on",
+    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, segments)"),
+)
+
+changed(
+    BertPretraining,
+    "SegmentsForgotten",
+    "the segments are not passed on to the encoder",
+    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, None, lengths)"),
+)
+
+changed(
+    BertPretraining,
+    "MixedUp",
     "segments and lengths are mixed up",
+    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, lengths, segments)"),
     told_by="BertPretraining raised",
     classic=True,
 )
-class MixedUp(VariedPretraining):
-    def encode(self, tokens, segments, lengths):
-        return self.bert(tokens, lengths, segments)
 
-
-@bug(
+changed(
     BertPretraining,
+    "Detached",
     "the embedding is detached, so that only reading trains it",
+    ("token.weight,", "token.weight.detach(),"),
     told_by="in yours absent words get none",
 )
-class Detached(VariedPretraining):
-    def table(self):
-        return super().table().detach()
 
-
-@bug(BertPretraining, "transform and pooler are exchanged")
-class LayersExchanged(VariedPretraining):
-    def words(self, X):
-        return self.norm(F.gelu(self.pooler(X))) @ self.table().T + self.bias
-
-
-@bug(BertPretraining, "the encoder's vectors go through the transform before both heads")
-class TransformedTwice(VariedPretraining):
-    def follows(self, X):
-        return super().follows(self.norm(F.gelu(self.transform(X))))
-
-
-@bug(BertPretraining, "the norm of the embeddings is used in the head")
-class WrongNorm(VariedPretraining):
-    def words(self, X):
-        hidden = self.bert.embeddings.norm(F.gelu(self.transform(X)))
-        return hidden @ self.table().T + self.bias
-
-
-@bug(BertPretraining, "the words are scored without the transform")
-class Untransformed(VariedPretraining):
-    def words(self, X):
-        return X @ self.table().T + self.bias
-
-
-@bug(BertPretraining, "the heads come in the wrong order", told_by="mlm_logits should have shape")
-class HeadsExchanged(BertPretraining):
-    def forward(self, tokens, segments=None, lengths=None):
-        return super().forward(tokens, segments, lengths)[::-1]
-
-
-@bug(
+changed(
     BertPretraining,
+    "LayersExchanged",
+    "transform and pooler are exchanged",
+    ("*self.transform.parameters()", "*self.pooler.parameters()"),
+)
+
+changed(
+    BertPretraining,
+    "TransformedTwice",
+    "the encoder's vectors go through the transform before both heads",
+    ("nsp_head(X,", "nsp_head(self.norm(functional.gelu(self.transform(X))),"),
+)
+
+changed(
+    BertPretraining,
+    "WrongNorm",
+    "the norm of the embeddings is used in the head",
+    ("*self.norm.parameters()", "*self.bert.embeddings.norm.parameters()"),
+)
+
+changed(
+    BertPretraining,
+    "Untransformed",
+    "the words are scored without the transform",
+    (
+        "mlm_head(X, *parts, self.bert.embeddings.token.weight, self.bias)",
+        "X @ self.bert.embeddings.token.weight.T + self.bias",
+    ),
+)
+
+changed(
+    BertPretraining,
+    "HeadsExchanged",
+    "the heads come in the wrong order",
+    ("return words, nsp_head(X, *parts)", "return nsp_head(X, *parts), words"),
+    told_by="mlm_logits should have shape",
+)
+
+changed(
+    BertPretraining,
+    "Copied",
     "the table is copied, so that only reading trains it",
+    (
+        "self.bert.embeddings.token.weight",
+        "nn.Parameter(self.bert.embeddings.token.weight.detach().clone())",
+    ),
     told_by="in yours absent words get none",
     classic=True,
 )
-class Copied(VariedPretraining):
-    def table(self):
-        return nn.Parameter(super().table().detach().clone())
 
 
 # The loss
 
 
-@bug(pretraining_loss, "the places without a target count in the mean", classic=True)
-def mean_over_all(words, goals, follows, kinds):
-    total = F.cross_entropy(words.transpose(1, 2), goals, reduction="sum")
-    return total / goals.numel() + F.cross_entropy(follows, kinds)
+changed(
+    pretraining_loss,
+    "mean_over_all",
+    "the places without a target count in the mean",
+    ("(mlm_targets != -100).sum().clamp(min=1)", "mlm_targets.numel()"),
+    classic=True,
+)
 
 
 @bug(
@@ -1010,23 +876,28 @@ def replaced_late(words, goals, follows, kinds):
     return torch.where(mean.isnan(), 0, mean) + F.cross_entropy(follows, kinds)
 
 
-@bug(pretraining_loss, "the losses of the words are summed, not averaged")
-def word_sum(words, goals, follows, kinds):
-    total = F.cross_entropy(words.transpose(1, 2), goals, reduction="sum")
-    return total + F.cross_entropy(follows, kinds)
+changed(
+    pretraining_loss,
+    "word_sum",
+    "the losses of the words are summed, not averaged",
+    ("words / chosen", "words"),
+)
 
+changed(
+    pretraining_loss,
+    "mean_of_means",
+    "the mean is taken in each text first, and then over the texts",
+    ('"sum")', '"none").sum(dim=1)'),
+    ("-100).sum()", "-100).sum(dim=1)"),
+    ("words / chosen", "(words / chosen).mean()"),
+)
 
-@bug(pretraining_loss, "the mean is taken in each text first, and then over the texts")
-def mean_of_means(words, goals, follows, kinds):
-    losses = F.cross_entropy(words.transpose(1, 2), goals, reduction="none")
-    texts = losses.sum(dim=1) / (goals != -100).sum(dim=1).clamp(min=1)
-    return texts.mean() + F.cross_entropy(follows, kinds)
-
-
-@bug(pretraining_loss, "the loss of the pairs is left out")
-def words_alone(words, goals, follows, kinds):
-    total = F.cross_entropy(words.transpose(1, 2), goals, reduction="sum")
-    return total / (goals != -100).sum().clamp(min=1)
+changed(
+    pretraining_loss,
+    "words_alone",
+    "the loss of the pairs is left out",
+    (" + functional.cross_entropy(nsp_logits, nsp_targets)", ""),
+)
 
 
 @bug(pretraining_loss, "the loss of the words is left out")
@@ -1062,89 +933,75 @@ def not_a_loss(words, goals, follows, kinds):
 # Fine-tuning
 
 
-class VariedClassifier(SentenceClassifier):
-    """A classifier whose steps the bugs below vary."""
-
-    def forward(self, tokens, segments=None, lengths=None):
-        X = self.bert(tokens, segments, lengths)
-        return self.classifier(torch.tanh(self.pooler(self.pick(X, lengths))))
-
-    def pick(self, X, lengths):
-        return X[:, 0]
-
-
-@bug(SentenceClassifier, "the mean of all vectors is classified")
-class Mean(VariedClassifier):
-    def pick(self, X, lengths):
-        return X.mean(dim=1)
-
-
-@bug(SentenceClassifier, "the last vector is classified, which may be padding")
-class Last(VariedClassifier):
-    def pick(self, X, lengths):
-        return X[:, -1]
-
-
-@bug(SentenceClassifier, "the pooler is left out")
-class NoPooler(SentenceClassifier):
-    def forward(self, tokens, segments=None, lengths=None):
-        return self.classifier(self.bert(tokens, segments, lengths)[:, 0])
-
-
-@bug(SentenceClassifier, "the lengths are not passed on")
-class NoLengths(SentenceClassifier):
-    def forward(self, tokens, segments=None, lengths=None):
-        return super().forward(tokens, segments)
-
-
-@bug(SentenceClassifier, "the segments are not passed on")
-class NoKinds(SentenceClassifier):
-    def forward(self, tokens, segments=None, lengths=None):
-        return super().forward(tokens, None, lengths)
-
-
-@bug(SentenceClassifier, "a softmax is applied, though the loss expects logits")
-class Probabilities(SentenceClassifier):
-    def forward(self, tokens, segments=None, lengths=None):
-        return super().forward(tokens, segments, lengths).softmax(dim=-1)
-
-
-class Starter(SentenceClassifier):
-    """A classifier of which `start_from` takes only some weights."""
-
-    def chosen(self, name):
-        return True
-
-    def start_from(self, state):
-        known = {n: v for n, v in state.items() if n in self.state_dict() and self.chosen(n)}
-        self.load_state_dict(known, strict=False)
-
-
-@bug(
+changed(
     SentenceClassifier,
+    "Mean",
+    "the mean of all vectors is classified",
+    ("nsp_head(X,", "nsp_head(X.mean(dim=1, keepdim=True),"),
+)
+
+changed(
+    SentenceClassifier,
+    "Last",
+    "the last vector is classified, which may be padding",
+    ("nsp_head(X,", "nsp_head(X[:, -1:],"),
+)
+
+changed(
+    SentenceClassifier,
+    "NoPooler",
+    "the pooler is left out",
+    (
+        "nsp_head(X, *self.pooler.parameters(), *self.classifier.parameters())",
+        "self.classifier(X[:, 0])",
+    ),
+)
+
+changed(
+    SentenceClassifier,
+    "NoLengths",
+    "the lengths are not passed on",
+    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, segments)"),
+)
+
+changed(
+    SentenceClassifier,
+    "NoKinds",
+    "the segments are not passed on",
+    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, None, lengths)"),
+)
+
+changed(
+    SentenceClassifier,
+    "Probabilities",
+    "a softmax is applied, though the loss expects logits",
+    ("*self.classifier.parameters())", "*self.classifier.parameters()).softmax(dim=-1)"),
+)
+
+changed(
+    SentenceClassifier,
+    "NothingTaken",
     "the names are compared without their prefix, so that nothing is taken over",
+    ('if not name.startswith("classifier.")', 'if f"bert.{name}" in state'),
     told_by="after start_from",
     classic=True,
 )
-class NothingTaken(Starter):
-    def chosen(self, name):
-        return False
 
-
-@bug(
+changed(
     SentenceClassifier,
+    "FreshPooler",
     "the pooler keeps its random weights",
+    ('("classifier.")', '(("classifier.", "pooler."))'),
     told_by="pooler.weight after start_from",
 )
-class FreshPooler(Starter):
-    def chosen(self, name):
-        return not name.startswith("pooler")
 
-
-@bug(SentenceClassifier, "only the embeddings are taken over", told_by="after start_from")
-class EmbeddingsAlone(Starter):
-    def chosen(self, name):
-        return "embeddings" in name
+changed(
+    SentenceClassifier,
+    "EmbeddingsAlone",
+    "only the embeddings are taken over",
+    ('if not name.startswith("classifier.")', 'if "embeddings" in name'),
+    told_by="after start_from",
+)
 
 
 @bug(
@@ -1164,11 +1021,6 @@ class OldHead(SentenceClassifier):
 # Spans
 
 
-def hidden_at(allowed, *scores, fill=-torch.inf):
-    """Fill scores where no answer may be."""
-    return tuple(s if allowed is None else torch.where(allowed, s, fill) for s in scores)
-
-
 @bug(span_head, "S and E are exchanged")
 def ends_first(X, S, E, allowed=None):
     return span_head(X, E, S, allowed)
@@ -1179,9 +1031,16 @@ def all_allowed(X, S, E, allowed=None):
     return X @ S, X @ E
 
 
-@bug(span_head, "where no answer may be, the score is 0, not −∞", classic=True)
-def zero_scores(X, S, E, allowed=None):
-    return hidden_at(allowed, X @ S, X @ E, fill=0.0)
+changed(
+    span_head,
+    "zero_scores",
+    "where no answer may be, the score is 0, not −∞",
+    (
+        "start.masked_fill(~allowed, -torch.inf), end.masked_fill(~allowed, -torch.inf)",
+        "start.masked_fill(~allowed, 0), end.masked_fill(~allowed, 0)",
+    ),
+    classic=True,
+)
 
 
 @bug(span_head, "`allowed` is inverted")
@@ -1189,9 +1048,12 @@ def inverted(X, S, E, allowed=None):
     return span_head(X, S, E, None if allowed is None else ~allowed)
 
 
-@bug(span_head, "only the starts are masked, not the ends")
-def starts_masked(X, S, E, allowed=None):
-    return *hidden_at(allowed, X @ S), X @ E
+changed(
+    span_head,
+    "starts_masked",
+    "only the starts are masked, not the ends",
+    ("end.masked_fill(~allowed, -torch.inf)", "end"),
+)
 
 
 @bug(span_head, "a softmax is applied, though the loss expects scores")
@@ -1204,9 +1066,12 @@ def softmax_over_batch(X, S, E, allowed=None):
     return tuple(scores.softmax(dim=0) for scores in span_head(X, S, E, allowed))
 
 
-@bug(span_head, "the scores are divided by √D, as in attention")
-def divided_scores(X, S, E, allowed=None):
-    return hidden_at(allowed, *(X @ v / len(v) ** 0.5 for v in (S, E)))
+changed(
+    span_head,
+    "divided_scores",
+    "the scores are divided by √D, as in attention",
+    ("X @ S, X @ E", "X @ S / len(S) ** 0.5, X @ E / len(E) ** 0.5"),
+)
 
 
 @bug(span_head, "S scores both the starts and the ends")
@@ -1224,17 +1089,13 @@ def with_tanh_first(X, S, E, allowed=None):
     return span_head(torch.tanh(X), S, E, allowed)
 
 
-@bug(
+changed(
     BertPretraining,
+    "PairsDetached",
     "no gradient goes from the head for pairs to the encoder",
+    ("nsp_head(X,", "nsp_head(X.detach(),"),
     told_by="A gradient should go from nsp_logits to bert.",
 )
-class PairsDetached(BertPretraining):
-    def forward(self, tokens, segments=None, lengths=None):
-        words, _ = super().forward(tokens, segments, lengths)
-        X = self.bert(tokens, segments, lengths).detach()
-        parts = [*self.pooler.parameters(), *self.next_sentence.parameters()]
-        return words, nsp_head(X, *parts)
 
 
 @bug(pretraining_loss, "the softmax becomes 0 and its logarithm -∞", told_by="yours is inf")
@@ -1246,26 +1107,24 @@ def log_of_zero(words, goals, follows, kinds):
     return loss
 
 
-@bug(
+changed(
     SentenceClassifier,
+    "Frozen",
     "the encoder is frozen when it starts from pretrained weights",
+    (
+        "self.load_state_dict(own)",
+        "self.load_state_dict(own)\n        self.bert.requires_grad_(False)",
+    ),
     told_by="SentenceClassifier.start_from changes which parameters of self learn",
 )
-class Frozen(SentenceClassifier):
-    def start_from(self, state):
-        super().start_from(state)
-        self.bert.requires_grad_(False)
 
-
-@bug(
+changed(
     SentenceClassifier,
+    "EncoderCut",
     "no gradient goes back into the encoder",
+    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, segments, lengths).detach()"),
     told_by="A gradient should go from the logits to bert.",
 )
-class EncoderCut(SentenceClassifier):
-    def forward(self, tokens, segments=None, lengths=None):
-        X = self.bert(tokens, segments, lengths).detach()
-        return nsp_head(X, *self.pooler.parameters(), *self.classifier.parameters())
 
 
 @bug(nsp_head, "no gradient reaches the pooler", told_by="No gradient reaches W_P")
@@ -1276,27 +1135,6 @@ def pooler_detached(X, W_P, b_P, W, b):
 @bug(span_head, "no gradient reaches the encoder", told_by="No gradient reaches X")
 def encoder_detached(X, S, E, allowed=None):
     return span_head(X.detach(), S, E, allowed)
-
-
-def searched_among(is_span, combine=torch.add, null=lambda s, e: s[:, 0] + e[:, 0]):
-    """Make a search: `is_span` says of places i, j and of `longest` which pairs are spans."""
-
-    def search(start, end, longest, margin=0.0):
-        if longest < 1:
-            raise ValueError("longest")
-        T = start.shape[1]
-        i, j = torch.meshgrid(torch.arange(T), torch.arange(T), indexing="ij")
-        scores = combine(start[:, :, None], end[:, None])
-        hidden = ~is_span(i, j, longest).broadcast_to(T, T)
-        best, place = scores.masked_fill(hidden, -torch.inf).flatten(1).max(dim=1)
-        found = best > null(start, end) + margin
-        return torch.where(found, place // T, 0), torch.where(found, place % T, 0)
-
-    return search
-
-
-def right_spans(i, j, longest):
-    return (i > 0) & (i <= j) & (j < i + longest)
 
 
 @bug(
@@ -1311,44 +1149,63 @@ def separately(start, end, longest, margin=0.0):
     return start.argmax(dim=1), end.argmax(dim=1)
 
 
-@bug(best_span, "a span may end before it begins", told_by="should end before it begins")
-def backwards_too(*scores):
-    return searched_among(lambda i, j, n: (i > 0) & (j > 0) & (abs(j - i) < n))(*scores)
+changed(
+    best_span,
+    "backwards_too",
+    "a span may end before it begins",
+    (".triu()", ".triu(1 - longest)"),
+    ("is_span[0] = False", "is_span[0] = is_span[:, 0] = False"),
+    told_by="should end before it begins",
+)
 
+changed(
+    best_span,
+    "from_cls",
+    "an answer may begin at [CLS] and end in the text",
+    ("    is_span[0] = False\n", ""),
+    classic=True,
+)
 
-@bug(best_span, "an answer may begin at [CLS] and end in the text", classic=True)
-def from_cls(*scores):
-    return searched_among(lambda i, j, n: (i <= j) & (j < i + n))(*scores)
+changed(
+    best_span,
+    "any_length",
+    "`longest` is not used",
+    (".tril(longest - 1)", ""),
+    told_by="A span should have at most 4 words",
+)
 
+changed(
+    best_span,
+    "one_too_long",
+    "an answer may have one word more than `longest`",
+    ("tril(longest - 1)", "tril(longest)"),
+    told_by="at most 4 words",
+)
 
-@bug(best_span, "`longest` is not used", told_by="A span should have at most 4 words")
-def any_length(*scores):
-    return searched_among(lambda i, j, n: (i > 0) & (i <= j))(*scores)
+changed(
+    best_span,
+    "one_too_short",
+    "an answer has one word less than `longest` at most",
+    ("tril(longest - 1)", "tril(max(longest - 2, 0))"),
+)
 
+changed(
+    best_span, "two_words", "an answer of a single word is not allowed", (".triu()", ".triu(1)")
+)
 
-@bug(best_span, "an answer may have one word more than `longest`", told_by="at most 4 words")
-def one_too_long(*scores):
-    return searched_among(lambda i, j, n: (i > 0) & (i <= j) & (j <= i + n))(*scores)
+changed(
+    best_span,
+    "last_left_out",
+    "the last token of a text is never in an answer",
+    ("is_span[0] = False", "is_span[0] = is_span[:, -1] = False"),
+)
 
-
-@bug(best_span, "an answer has one word less than `longest` at most")
-def one_too_short(*scores):
-    return searched_among(lambda i, j, n: (i > 0) & (i <= j) & (j < i + max(n - 1, 1)))(*scores)
-
-
-@bug(best_span, "an answer of a single word is not allowed")
-def two_words(*scores):
-    return searched_among(lambda i, j, n: (i > 0) & (i < j) & (j < i + n))(*scores)
-
-
-@bug(best_span, "the last token of a text is never in an answer")
-def last_left_out(*scores):
-    return searched_among(lambda i, j, n: right_spans(i, j, n) & (j < len(j) - 1))(*scores)
-
-
-@bug(best_span, "there is always an answer")
-def always(start, end, longest, margin=0.0):
-    return searched_among(right_spans)(start, end, longest, -torch.inf)
+changed(
+    best_span,
+    "always",
+    "there is always an answer",
+    ("start[:, 0] + end[:, 0] + margin", "-torch.inf"),
+)
 
 
 @bug(best_span, "the margin is not used")
@@ -1361,19 +1218,26 @@ def other_margin(start, end, longest, margin=0.0):
     return best_span(start, end, longest, -margin)
 
 
-@bug(best_span, "the margin alone decides: an answer's score is not compared with [CLS]")
-def margin_alone(*scores):
-    return searched_among(right_spans, null=lambda s, e: 0 * s[:, 0])(*scores)
+changed(
+    best_span,
+    "margin_alone",
+    "the margin alone decides: an answer's score is not compared with [CLS]",
+    ("start[:, 0] + end[:, 0] + margin", "margin"),
+)
 
+changed(
+    best_span,
+    "half_of_cls",
+    "an answer is compared with the start's score of [CLS] alone",
+    ("start[:, 0] + end[:, 0]", "start[:, 0]"),
+)
 
-@bug(best_span, "an answer is compared with the start's score of [CLS] alone")
-def half_of_cls(*scores):
-    return searched_among(right_spans, null=lambda s, e: s[:, 0])(*scores)
-
-
-@bug(best_span, "start and end are multiplied, not added")
-def multiplied(*scores):
-    return searched_among(right_spans, combine=torch.mul)(*scores)
+changed(
+    best_span,
+    "multiplied",
+    "start and end are multiplied, not added",
+    ("[:, :, None] + end", "[:, :, None] * end"),
+)
 
 
 @bug(best_span, "the best start is chosen first, and then the best end after it")
@@ -1416,56 +1280,71 @@ def parts(state, change):
     return {name: value for name, value in changed if name}
 
 
-def renamed(state, names):
-    def change(name, value):
-        for old, new in names.items():
-            if old in name:
-                return name.replace(old, new), value
-        return name, value
+changed(
+    load_bert,
+    "not_turned",
+    "attention's matrices are not transposed, though ours are x W and nn.Linear's x Wᵀ",
+    ("value.t()", "value"),
+)
 
-    return parts(state, change)
+changed(
+    load_bert,
+    "output_not_turned",
+    "W_O is not transposed",
+    ("= value.t()", '= value if place.endswith("W_O") else value.t()'),
+    classic=True,
+)
 
+changed(
+    load_bert,
+    "all_turned",
+    "all matrices of a layer are transposed, even those of nn.Linear",
+    (
+        'ours[f"{prefix}{in_layers[place]}.{kind}"] = value',
+        'ours[f"{prefix}{in_layers[place]}.{kind}"] = value.t()',
+    ),
+)
 
-@bug(load_bert, "attention's matrices are not transposed, though ours are x W and nn.Linear's x Wᵀ")
-def not_turned(state):
-    return parts(state, lambda n, v: (n, v.T if ".W_" in n else v))
+changed(
+    load_bert,
+    "heads_turned",
+    "pooler and transform are transposed like attention's matrices",
+    (
+        'ours[f"{outside[place]}.{kind}".removeprefix(".")] = value',
+        'value = value.t() if outside[place] in ("pooler", "transform") else value\n'
+        '            ours[f"{outside[place]}.{kind}".removeprefix(".")] = value',
+    ),
+)
 
+changed(
+    load_bert,
+    "keys_first",
+    "queries and keys are mixed up",
+    ('"self.query": "Q", "self.key": "K"', '"self.query": "K", "self.key": "Q"'),
+)
 
-@bug(load_bert, "W_O is not transposed", classic=True)
-def output_not_turned(state):
-    return parts(state, lambda n, v: (n, v.T if n.endswith("W_O") else v))
+changed(
+    load_bert,
+    "values_first",
+    "values and keys are mixed up",
+    ('"self.key": "K", "self.value": "V"', '"self.key": "V", "self.value": "K"'),
+)
 
+changed(
+    load_bert,
+    "norms_mixed_up",
+    "the two norms of a layer are mixed up",
+    ('"attention.output.LayerNorm": "norm_1"', '"attention.output.LayerNorm": "norm_2"'),
+    ('"output.LayerNorm": "norm_2"', '"output.LayerNorm": "norm_1"'),
+)
 
-@bug(load_bert, "all matrices of a layer are transposed, even those of nn.Linear")
-def all_turned(state):
-    return parts(
-        state, lambda n, v: (n, v.T if n.endswith(("expand.weight", "contract.weight")) else v)
-    )
-
-
-@bug(load_bert, "pooler and transform are transposed like attention's matrices")
-def heads_turned(state):
-    return parts(state, lambda n, v: (n, v.T if n in ("pooler.weight", "transform.weight") else v))
-
-
-@bug(load_bert, "queries and keys are mixed up")
-def keys_first(state):
-    return renamed(state, {"_Q": "_K", "_K": "_Q"})
-
-
-@bug(load_bert, "values and keys are mixed up")
-def values_first(state):
-    return renamed(state, {"_V": "_K", "_K": "_V"})
-
-
-@bug(load_bert, "the two norms of a layer are mixed up")
-def norms_mixed_up(state):
-    return renamed(state, {"norm_1": "norm_2", "norm_2": "norm_1"})
-
-
-@bug(load_bert, "pooler and transform are mixed up")
-def heads_mixed_up(state):
-    return renamed(state, {"pooler": "transform", "transform": "pooler"})
+changed(
+    load_bert,
+    "heads_mixed_up",
+    "pooler and transform are mixed up",
+    ('"pooler.dense": "pooler"', '"pooler.dense": "transform"'),
+    ('transform.dense": "transform"', 'transform.dense": "pooler"'),
+)
 
 
 @bug(load_bert, "the norm of the embeddings and that of the head are mixed up")
@@ -1479,40 +1358,37 @@ def outer_norms(state):
     return ours
 
 
-@bug(load_bert, "gain and bias of the norms are mixed up")
-def gains_and_biases(state):
-    def change(name, value):
-        place, _, kind = name.rpartition(".")
-        if "norm" in place:
-            kind = {"weight": "bias", "bias": "weight"}[kind]
-        return f"{place}.{kind}" if place else name, value
-
-    return parts(state, change)
+changed(
+    load_bert,
+    "gains_and_biases",
+    "gain and bias of the norms are mixed up",
+    (
+        '{"gamma": "weight", "beta": "bias"}.get(kind, kind)',
+        '{"gamma": "bias", "beta": "weight", "weight": "bias", "bias": "weight"}[kind]',
+    ),
+)
 
 
 @bug(load_bert, "every layer gets the weights of the first")
 def first_layer(state):
     ours = load_bert(state)
-
-    def change(name, value):
+    for name in ours:
         if name.startswith("bert.layers."):
-            value = ours["bert.layers.0." + name.split(".", 3)[3]]
-        return name, value
-
-    return parts(state, change)
+            ours[name] = ours["bert.layers.0." + name.split(".", 3)[3]]
+    return ours
 
 
-@bug(load_bert, "layers are sorted as text, so that 10 comes before 2")
-def order_of_text(state):
-    numbers = sorted({n.split(".")[2] for n in load_bert(state) if n.startswith("bert.layers.")})
-
-    def change(name, value):
-        if name.startswith("bert.layers."):
-            _, _, number, rest = name.split(".", 3)
-            name = f"bert.layers.{numbers.index(number)}.{rest}"
-        return name, value
-
-    return parts(state, change)
+changed(
+    load_bert,
+    "order_of_text",
+    "layers are sorted as text, so that 10 comes before 2",
+    (
+        "    ours = {}\n",
+        '    numbers = {name.partition("encoder.layer.")[2].partition(".")[0] for name in state}\n'
+        '    ours, numbers = {}, sorted(numbers - {""})\n',
+    ),
+    ('f"bert.layers.{number}."', 'f"bert.layers.{numbers.index(number)}."'),
+)
 
 
 @bug(

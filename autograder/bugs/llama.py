@@ -5,10 +5,8 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn import functional as F
 
-from autograder.bugs import bug, equivalent
-from course_pkg.attention import masked_softmax, merge_heads, split_heads
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.llama import (
     GatedFeedForward,
     Llama,
@@ -31,119 +29,104 @@ from course_pkg.positions import rope_rotate
 # RMSNorm
 
 
-class VariedNorm(RMSNorm):
-    """A norm whose parts the bugs below vary."""
-
-    def centre(self, X):
-        return X
-
-    def root(self, X):
-        return torch.sqrt(X.square().mean(dim=-1, keepdim=True) + self.eps)
-
-    def weigh(self, Y):
-        return Y * self.weight.to(Y.dtype)
-
-    def forward(self, X):
-        wide = self.centre(X.to(torch.promote_types(X.dtype, torch.float32)))
-        return self.weigh((wide / self.root(wide)).to(X.dtype))
-
-
-@bug(RMSNorm, "the mean is subtracted first, as LayerNorm does", classic=True)
-class Centred(VariedNorm):
-    def centre(self, X):
-        return X - X.mean(dim=-1, keepdim=True)
-
-
-@bug(RMSNorm, "ε is added outside the root", classic=True)
-class EpsOutside(VariedNorm):
-    def root(self, X):
-        return X.square().mean(dim=-1, keepdim=True).sqrt() + self.eps
-
-
-@bug(RMSNorm, "the vectors are divided by their standard deviation, though they keep their mean")
-class Deviation(VariedNorm):
-    def root(self, X):
-        return torch.sqrt(X.var(dim=-1, keepdim=True, unbiased=False) + self.eps)
-
-
-@bug(RMSNorm, "the squares are added up and not averaged: every vector gets the length 1")
-class SumOfSquares(VariedNorm):
-    def root(self, X):
-        return torch.sqrt(X.square().sum(dim=-1, keepdim=True) + self.eps)
-
-
-@bug(RMSNorm, "the vectors are divided by the mean square, without a root")
-class NoRoot(VariedNorm):
-    def root(self, X):
-        return X.square().mean(dim=-1, keepdim=True) + self.eps
-
-
-@bug(RMSNorm, "the mean is taken over all vectors together")
-class OverAll(VariedNorm):
-    def root(self, X):
-        return torch.sqrt(X.square().mean() + self.eps)
-
-
-@bug(RMSNorm, "the vectors are divided by the mean of their absolute values")
-class MeanOfAbsolutes(VariedNorm):
-    def root(self, X):
-        return X.abs().mean(dim=-1, keepdim=True) + self.eps
-
-
-@bug(RMSNorm, "the weight is not used")
-class WithoutWeight(VariedNorm):
-    def weigh(self, Y):
-        return Y
-
-
-@bug(RMSNorm, "the features are multiplied by 1 + weight, as in Gemma")
-class OnePlusWeight(VariedNorm):
-    def weigh(self, Y):
-        return Y + super().weigh(Y)
-
-
-@bug(RMSNorm, "the weight is applied before the root mean square is taken")
-class WeightFirst(VariedNorm):
-    def centre(self, X):
-        return X * self.weight.to(X.dtype)
-
-    def weigh(self, Y):
-        return Y
-
-
-@bug(RMSNorm, "ε is 1e-6 by default")
-class SmallerEps(VariedNorm):
-    def __init__(self, D, eps=1e-6):
-        super().__init__(D, eps)
-
-
-@bug(RMSNorm, "ε is not added to the mean square")
-class NoEps(VariedNorm):
-    def root(self, X):
-        return X.square().mean(dim=-1, keepdim=True).sqrt()
-
-
-@bug(RMSNorm, "the ε that is given is not used")
-class OwnEps(VariedNorm):
-    def __init__(self, D, eps=1e-5):
-        super().__init__(D)
-
-
-@bug(
+changed(
     RMSNorm,
+    "Centred",
+    "the mean is subtracted first, as LayerNorm does",
+    (
+        "torch.float32))\n",
+        "torch.float32))\n        precise = precise - precise.mean(dim=-1, keepdim=True)\n",
+    ),
+    classic=True,
+)
+
+changed(
+    RMSNorm,
+    "EpsOutside",
+    "ε is added outside the root",
+    (
+        "torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + self.eps)",
+        "1 / (precise.square().mean(dim=-1, keepdim=True).sqrt() + self.eps)",
+    ),
+    classic=True,
+)
+
+changed(
+    RMSNorm,
+    "Deviation",
+    "the vectors are divided by their standard deviation, though they keep their mean",
+    (
+        "precise.square().mean(dim=-1, keepdim=True)",
+        "precise.var(dim=-1, keepdim=True, unbiased=False)",
+    ),
+)
+
+changed(
+    RMSNorm,
+    "SumOfSquares",
+    "the squares are added up and not averaged: every vector gets the length 1",
+    ("mean(dim=-1", "sum(dim=-1"),
+)
+
+changed(
+    RMSNorm,
+    "NoRoot",
+    "the vectors are divided by the mean square, without a root",
+    ("torch.rsqrt(", "torch.reciprocal("),
+)
+
+changed(
+    RMSNorm,
+    "OverAll",
+    "the mean is taken over all vectors together",
+    ("mean(dim=-1, keepdim=True)", "mean()"),
+)
+
+changed(
+    RMSNorm,
+    "MeanOfAbsolutes",
+    "the vectors are divided by the mean of their absolute values",
+    ("torch.rsqrt(precise.square()", "torch.reciprocal(precise.abs()"),
+)
+
+changed(RMSNorm, "WithoutWeight", "the weight is not used", (" * self.weight.to(X.dtype)", ""))
+
+changed(
+    RMSNorm,
+    "OnePlusWeight",
+    "the features are multiplied by 1 + weight, as in Gemma",
+    ("* self.weight.to(X.dtype)", "* (1 + self.weight.to(X.dtype))"),
+)
+
+changed(
+    RMSNorm,
+    "WeightFirst",
+    "the weight is applied before the root mean square is taken",
+    ("torch.float32))", "torch.float32)) * self.weight"),
+    (" * self.weight.to(X.dtype)", ""),
+)
+
+changed(RMSNorm, "SmallerEps", "ε is 1e-6 by default", ("1e-5", "1e-6"))
+
+changed(RMSNorm, "NoEps", "ε is not added to the mean square", (" + self.eps", ""))
+
+changed(RMSNorm, "OwnEps", "the ε that is given is not used", ("self.eps = eps", "self.eps = 1e-5"))
+
+changed(
+    RMSNorm,
+    "SingleAlways",
     "float64 is computed in float32",
+    ("X.to(torch.promote_types(X.dtype, torch.float32))", "X.float()"),
     told_by="should change where feature 0 changes by 1e-9 of itself",
 )
-class SingleAlways(VariedNorm):
-    def forward(self, X):
-        return self.weigh((X.float() / self.root(X.float())).to(X.dtype))
 
-
-@bug(RMSNorm, "the weight starts at zero", told_by="weight[0] should be 1, yours is 0")
-class StartsAtZero(VariedNorm):
-    def __init__(self, D, eps=1e-5):
-        super().__init__(D, eps)
-        nn.init.zeros_(self.weight)
+changed(
+    RMSNorm,
+    "StartsAtZero",
+    "the weight starts at zero",
+    ("torch.ones(D)", "torch.zeros(D)"),
+    told_by="weight[0] should be 1, yours is 0",
+)
 
 
 @bug(
@@ -151,7 +134,7 @@ class StartsAtZero(VariedNorm):
     "there is a bias as well, as in LayerNorm",
     told_by="weight, yours are ['bias', 'weight']",
 )
-class WithBias(VariedNorm):
+class WithBias(RMSNorm):
     def __init__(self, D, eps=1e-5):
         super().__init__(D, eps)
         self.bias = nn.Parameter(torch.zeros(D))
@@ -159,35 +142,33 @@ class WithBias(VariedNorm):
     def load_state_dict(self, state):
         return super().load_state_dict(state, strict=False)
 
-    def weigh(self, Y):
-        return super().weigh(Y) + self.bias.to(Y.dtype)
+    def forward(self, X):
+        return super().forward(X) + self.bias.to(X.dtype)
 
 
-@bug(
+changed(
     RMSNorm,
+    "CoarseSquares",
     "the squares are taken in float16, where they overflow",
+    ("X.to(torch.promote_types(X.dtype, torch.float32))", "X"),
     told_by="Y of large numbers in float16",
 )
-class CoarseSquares(VariedNorm):
-    def forward(self, X):
-        return self.weigh(X / self.root(X))
 
-
-@bug(RMSNorm, "float16 comes in and float32 goes out", told_by="should be torch.float16 as X is")
-class StaysWide(VariedNorm):
-    def forward(self, X):
-        wide = X.to(torch.promote_types(X.dtype, torch.float32))
-        return self.weigh(wide / self.root(wide))
-
-
-@bug(
+changed(
     RMSNorm,
+    "StaysWide",
+    "float16 comes in and float32 goes out",
+    ("(precise * scale).to(X.dtype) * self.weight.to(X.dtype)", "precise * scale * self.weight"),
+    told_by="should be torch.float16 as X is",
+)
+
+changed(
+    RMSNorm,
+    "WeighedWide",
     "a weight of float32 makes float32 of float16",
+    ("self.weight.to(X.dtype)", "self.weight"),
     told_by="weight in float32, should be torch.float16 as X is",
 )
-class WeighedWide(VariedNorm):
-    def weigh(self, Y):
-        return Y * self.weight
 
 
 # A gated network
@@ -208,19 +189,13 @@ def reglu(X, W_gate, W_up, W_down):
     return ((X @ W_gate).relu() * (X @ W_up)) @ W_down
 
 
-@bug(swiglu, "the gate is a GELU: GEGLU")
-def geglu(X, W_gate, W_up, W_down):
-    return (functional.gelu(X @ W_gate) * (X @ W_up)) @ W_down
+changed(swiglu, "geglu", "the gate is a GELU: GEGLU", (".silu(", ".gelu("))
 
+changed(swiglu, "bilinear", "the gate has no activation", ("functional.silu(", "("))
 
-@bug(swiglu, "the gate has no activation")
-def bilinear(X, W_gate, W_up, W_down):
-    return ((X @ W_gate) * (X @ W_up)) @ W_down
-
-
-@bug(swiglu, "gate and up are added and not multiplied")
-def added(X, W_gate, W_up, W_down):
-    return (functional.silu(X @ W_gate) + X @ W_up) @ W_down
+changed(
+    swiglu, "added", "gate and up are added and not multiplied", ("* (X @ W_up))", "+ X @ W_up)")
+)
 
 
 @bug(swiglu, "the activation is applied to the product of gate and up")
@@ -228,9 +203,9 @@ def silu_of_product(X, W_gate, W_up, W_down):
     return functional.silu((X @ W_gate) * (X @ W_up)) @ W_down
 
 
-@bug(swiglu, "the activation is applied to up as well")
-def silu_of_both(X, W_gate, W_up, W_down):
-    return (functional.silu(X @ W_gate) * functional.silu(X @ W_up)) @ W_down
+changed(
+    swiglu, "silu_of_both", "the activation is applied to up as well", ("* (", "* functional.silu(")
+)
 
 
 @bug(swiglu, "there is no W_up: a plain network with silu")
@@ -266,72 +241,69 @@ def silu_by_quotient(X, W_gate, W_up, W_down):
 # The width of the network
 
 
-class VariedNetwork(GatedFeedForward):
-    """A network whose parts the bugs below vary."""
+changed(
+    GatedFeedForward,
+    "FourTimes",
+    "the hidden layer has 4 D features, as in a plain network",
+    ("8 * D // 3", "4 * D"),
+    classic=True,
+)
 
-    def width(self, D, multiple):
-        return math.ceil(8 * D // 3 / multiple) * multiple
+changed(
+    GatedFeedForward,
+    "RoundedDown",
+    "the width is rounded down to the multiple",
+    ("math.ceil(8 * D // 3 / multiple)", "(8 * D // 3 // multiple)"),
+    classic=True,
+)
 
-    def __init__(self, D, F=None, multiple=32):
-        super().__init__(D, self.width(D, multiple) if F is None else F)
+changed(
+    GatedFeedForward,
+    "Nearest",
+    "the width is rounded to the nearest multiple",
+    ("math.ceil(8 * D // 3 / multiple)", "max(1, round(8 * D // 3 / multiple))"),
+)
 
+changed(
+    GatedFeedForward,
+    "NoFloor",
+    "8/3 D is not rounded down before it is rounded up to a multiple",
+    ("8 * D // 3", "8 * D / 3"),
+)
 
-@bug(GatedFeedForward, "the hidden layer has 4 D features, as in a plain network", classic=True)
-class FourTimes(VariedNetwork):
-    def width(self, D, multiple):
-        return math.ceil(4 * D / multiple) * multiple
+changed(
+    GatedFeedForward,
+    "NoMultiple",
+    "the width is not rounded up to a multiple",
+    ("math.ceil(8 * D // 3 / multiple) * multiple", "8 * D // 3"),
+)
 
+changed(
+    GatedFeedForward,
+    "OneMultipleMore",
+    "a width that is a multiple already gets one more",
+    ("math.ceil(8 * D // 3 / multiple)", "(8 * D // 3 // multiple + 1)"),
+)
 
-@bug(GatedFeedForward, "the width is rounded down to the multiple", classic=True)
-class RoundedDown(VariedNetwork):
-    def width(self, D, multiple):
-        return 8 * D // 3 // multiple * multiple
+changed(
+    GatedFeedForward,
+    "TwoThirds",
+    "the width is 2/3 D and not 2/3 of 4 D",
+    ("8 * D // 3", "2 * D // 3"),
+)
 
+changed(
+    GatedFeedForward,
+    "Always32",
+    "the multiple that is given is not used",
+    ("math.ceil(8 * D // 3 / multiple) * multiple", "math.ceil(8 * D // 3 / 32) * 32"),
+)
 
-@bug(GatedFeedForward, "the width is rounded to the nearest multiple")
-class Nearest(VariedNetwork):
-    def width(self, D, multiple):
-        return max(1, round(8 * D // 3 / multiple)) * multiple
-
-
-@bug(GatedFeedForward, "8/3 D is not rounded down before it is rounded up to a multiple")
-class NoFloor(VariedNetwork):
-    def width(self, D, multiple):
-        return math.ceil(8 * D / 3 / multiple) * multiple
-
-
-@bug(GatedFeedForward, "the width is not rounded up to a multiple")
-class NoMultiple(VariedNetwork):
-    def width(self, D, multiple):
-        return 8 * D // 3
-
-
-@bug(GatedFeedForward, "a width that is a multiple already gets one more")
-class OneMultipleMore(VariedNetwork):
-    def width(self, D, multiple):
-        return (8 * D // 3 // multiple + 1) * multiple
-
-
-@bug(GatedFeedForward, "the width is 2/3 D and not 2/3 of 4 D")
-class TwoThirds(VariedNetwork):
-    def width(self, D, multiple):
-        return math.ceil(2 * D // 3 / multiple) * multiple
-
-
-@bug(GatedFeedForward, "the multiple that is given is not used")
-class Always32(VariedNetwork):
-    def width(self, D, multiple):
-        return super().width(D, 32)
-
-
-@bug(GatedFeedForward, "the multiple is 256 by default")
-class By256(VariedNetwork):
-    def __init__(self, D, F=None, multiple=256):
-        super().__init__(D, F, multiple)
+changed(GatedFeedForward, "By256", "the multiple is 256 by default", ("int = 32", "int = 256"))
 
 
 @bug(GatedFeedForward, "an F that is given is rounded up as well")
-class RoundsTheGiven(VariedNetwork):
+class RoundsTheGiven(GatedFeedForward):
     def __init__(self, D, F=None, multiple=32):
         super().__init__(D, None if F is None else -(-F // multiple) * multiple, multiple)
 
@@ -340,28 +312,30 @@ class RoundsTheGiven(VariedNetwork):
             setattr(self, name, nn.Parameter(value.clone()))
 
 
-@bug(GatedFeedForward, "gate and up are exchanged")
-class Exchanged(GatedFeedForward):
-    def forward(self, X):
-        return swiglu(X, self.W_up, self.W_gate, self.W_down)
-
-
-@bug(GatedFeedForward, "it is a plain network with silu, and W_up does nothing")
-class Plain(GatedFeedForward):
-    def forward(self, X):
-        return plain_network(X, self.W_gate, self.W_up, self.W_down)
-
-
-@bug(
+changed(
     GatedFeedForward,
+    "Exchanged",
+    "gate and up are exchanged",
+    ("self.W_gate, self.W_up,", "self.W_up, self.W_gate,"),
+)
+
+changed(
+    GatedFeedForward,
+    "Plain",
+    "it is a plain network with silu, and W_up does nothing",
+    (
+        "swiglu(X, self.W_gate, self.W_up, self.W_down)",
+        "functional.silu(X @ self.W_gate) @ self.W_down",
+    ),
+)
+
+changed(
+    GatedFeedForward,
+    "SameDeviation",
     "W_down is drawn with the deviation of the other two",
+    ("torch.randn(F, D) / math.sqrt(F)", "torch.randn(F, D) / math.sqrt(D)"),
     told_by="standard deviation of W_down should be",
 )
-class SameDeviation(GatedFeedForward):
-    def __init__(self, D, F=None, multiple=32):
-        super().__init__(D, F, multiple)
-        with torch.no_grad():
-            self.W_down.normal_(std=D**-0.5)
 
 
 @bug(
@@ -386,29 +360,26 @@ class WithBiases(GatedFeedForward):
         return super().load_state_dict(state, strict=False)
 
 
-@bug(
+changed(
     GatedFeedForward,
+    "FloatSize",
     "F is kept as a float, which is no size",
+    ("self.F = F", "self.F = float(F)"),
     told_by="F should be a whole number, an int, yours is",
 )
-class FloatSize(GatedFeedForward):
-    def __init__(self, D, F=None, multiple=32):
-        super().__init__(D, F, multiple)
-        self.F = float(self.F)
 
 
 # Two layouts of one rotation
 
 
-def hands(X, positions, base, exponents=None, sign=1):
+def hands(X, positions, base):
     """Cosines and sines for each position and pair."""
     T, D = X.shape[-2:]
     if D % 2:
         raise ValueError(f"{D} is odd")
-    exponents = torch.arange(0, D, 2) / D if exponents is None else exponents
     positions = torch.arange(T) if positions is None else positions
-    turn = positions.double()[:, None] * base ** -exponents.double()
-    return turn.cos(), sign * turn.sin()
+    turn = positions.double()[:, None] * base ** -(torch.arange(0, D, 2) / D).double()
+    return turn.cos(), turn.sin()
 
 
 def woven(X, cos, sin):
@@ -426,9 +397,13 @@ def halves(X, positions=None, base=10000.0):
     return rope_rotate(X, positions, base)
 
 
-@bug(rope_rotate_pairs, "the pairs turn the other way round")
-def clockwise(X, positions=None, base=10000.0):
-    return woven(X, *hands(X, positions, base, sign=-1))
+changed(
+    rope_rotate_pairs,
+    "clockwise",
+    "the pairs turn the other way round",
+    ("[X[..., 0::2], X[..., 1::2]]", "[X[..., 1::2], X[..., 0::2]]"),
+    ("turned.chunk(2, dim=-1)", "turned.chunk(2, dim=-1)[::-1]"),
+)
 
 
 @bug(rope_rotate_pairs, "both sines have the same sign, which is no rotation")
@@ -438,10 +413,12 @@ def no_minus(X, positions=None, base=10000.0):
     return torch.stack([x * cos + y * sin, x * sin + y * cos], dim=-1).flatten(-2).to(X.dtype)
 
 
-@bug(rope_rotate_pairs, "the turned pairs are not put side by side again but left as halves")
-def left_as_halves(X, positions=None, base=10000.0):
-    turned = rope_rotate_pairs(X, positions, base)
-    return torch.cat([turned[..., ::2], turned[..., 1::2]], dim=-1)
+changed(
+    rope_rotate_pairs,
+    "left_as_halves",
+    "the turned pairs are not put side by side again but left as halves",
+    ("torch.stack(turned.chunk(2, dim=-1), dim=-1).flatten(-2)", "turned"),
+)
 
 
 @bug(rope_rotate_pairs, "the angles are laid out as halves, though neighbours are paired")
@@ -458,21 +435,26 @@ def exchanged_as_halves(X, positions=None, base=10000.0):
     return (X * cos + torch.cat([-y, x], dim=-1) * sin).to(X.dtype)
 
 
-@bug(rope_rotate_pairs, "the exponent is i/D_h and not 2i/D_h")
-def slow_growth(X, positions=None, base=10000.0):
-    D = X.shape[-1]
-    return woven(X, *hands(X, positions, base, torch.arange(D // 2) / D))
+changed(
+    rope_rotate_pairs,
+    "slow_growth",
+    "the exponent is i/D_h and not 2i/D_h",
+    ("halves, positions, base)", "halves, positions, base**0.5)"),
+)
 
+changed(
+    rope_rotate_pairs,
+    "fast_growth",
+    "the exponent is 4i/D_h: i counts features and not pairs",
+    ("halves, positions, base)", "halves, positions, base**2)"),
+)
 
-@bug(rope_rotate_pairs, "the exponent is 4i/D_h: i counts features and not pairs")
-def fast_growth(X, positions=None, base=10000.0):
-    D = X.shape[-1]
-    return woven(X, *hands(X, positions, base, 4 * torch.arange(D // 2) / D))
-
-
-@bug(rope_rotate_pairs, "all pairs turn at the same speed")
-def one_speed(X, positions=None, base=10000.0):
-    return woven(X, *hands(X, positions, base, torch.zeros(X.shape[-1] // 2)))
+changed(
+    rope_rotate_pairs,
+    "one_speed",
+    "all pairs turn at the same speed",
+    ("halves, positions, base)", "halves, positions, 1.0)"),
+)
 
 
 @bug(rope_rotate_pairs, "positions are counted from 1")
@@ -515,69 +497,83 @@ def accepts_odd(X, positions=None, base=10000.0):
 # Weights that change layout
 
 
-def demand_heads(W, H):
-    """Raise what the right solution raises."""
-    if W.shape[1] % (2 * H):
-        raise ValueError("no equal and even heads")
-
-
-@bug(pairs_to_halves, "all columns are reordered together, as one head", classic=True)
-def one_head(W, H):
-    demand_heads(W, H)
-    return pairs_to_halves(W, 1)
-
-
-@bug(pairs_to_halves, "the order is the reverse one, from halves to pairs", classic=True)
-def to_pairs(W, H):
-    demand_heads(W, H)
-    return W.unflatten(1, (H, 2, -1)).mT.flatten(1)
-
-
-@bug(pairs_to_halves, "the rows are reordered and not the columns")
-def rows_reordered(W, H):
-    demand_heads(W, H)
-    return torch.cat([W[0::2], W[1::2]])
-
-
-@bug(pairs_to_halves, "the columns are read as D_h by H, as if the heads took turns")
-def heads_in_turns(W, H):
-    demand_heads(W, H)
-    return W.unflatten(1, (-1, 2, H)).transpose(1, 2).flatten(1)
-
-
-@bug(pairs_to_halves, "columns 1, 3, 5, … come first, and then columns 0, 2, 4, …")
-def odd_first(W, H):
-    demand_heads(W, H)
-    return W.unflatten(1, (H, -1, 2)).flip(-1).mT.flatten(1)
-
-
-@bug(pairs_to_halves, "the columns stay where they are")
-def unchanged(W, H):
-    demand_heads(W, H)
-    return W.clone()
-
-
-@bug(pairs_to_halves, "the first head alone is reordered")
-def first_head(W, H):
-    demand_heads(W, H)
-    size = W.shape[1] // H
-    return torch.cat([pairs_to_halves(W[:, :size], 1), W[:, size:]], dim=1)
-
-
-@bug(pairs_to_halves, "the second half of each head is in reverse order")
-def folded(W, H):
-    demand_heads(W, H)
-    first, second = W.unflatten(1, (H, -1, 2)).unbind(-1)
-    return torch.cat([first, second.flip(-1)], dim=-1).flatten(1)
-
-
-@bug(
-    pairs_to_halves, "the even columns of all heads come first, and then the odd ones of each head"
+changed(
+    pairs_to_halves,
+    "one_head",
+    "all columns are reordered together, as one head",
+    ("(H, -1, 2)", "(1, -1, 2)"),
+    classic=True,
 )
-def even_of_all(W, H):
-    demand_heads(W, H)
-    first, second = W.unflatten(1, (H, -1, 2)).unbind(-1)
-    return torch.cat([first.flatten(1), second.transpose(1, 2).flatten(1)], dim=1)
+
+changed(
+    pairs_to_halves,
+    "to_pairs",
+    "the order is the reverse one, from halves to pairs",
+    ("(H, -1, 2)", "(H, 2, -1)"),
+    classic=True,
+)
+
+changed(
+    pairs_to_halves,
+    "rows_reordered",
+    "the rows are reordered and not the columns",
+    ("W.unflatten(1, (H, -1, 2)).mT.flatten(1)", "torch.cat([W[0::2], W[1::2]])"),
+)
+
+changed(
+    pairs_to_halves,
+    "heads_in_turns",
+    "the columns are read as D_h by H, as if the heads took turns",
+    ("(H, -1, 2)).mT", "(-1, 2, H)).transpose(1, 2)"),
+)
+
+changed(
+    pairs_to_halves,
+    "odd_first",
+    "columns 1, 3, 5, … come first, and then columns 0, 2, 4, …",
+    (".mT", ".flip(-1).mT"),
+)
+
+changed(
+    pairs_to_halves,
+    "unchanged",
+    "the columns stay where they are",
+    ("W.unflatten(1, (H, -1, 2)).mT.flatten(1)", "W.clone()"),
+)
+
+changed(
+    pairs_to_halves,
+    "first_head",
+    "the first head alone is reordered",
+    (
+        "return W.unflatten(1, (H, -1, 2)).mT.flatten(1)",
+        "heads = W.unflatten(1, (H, -1, 2))\n"
+        "    heads = [heads[:, :1].mT.flatten(2), heads[:, 1:].flatten(2)]\n"
+        "    return torch.cat(heads, dim=1).flatten(1)",
+    ),
+)
+
+changed(
+    pairs_to_halves,
+    "folded",
+    "the second half of each head is in reverse order",
+    (
+        "return W.unflatten(1, (H, -1, 2)).mT.flatten(1)",
+        "first, second = W.unflatten(1, (H, -1, 2)).unbind(-1)\n"
+        "    return torch.cat([first, second.flip(-1)], dim=-1).flatten(1)",
+    ),
+)
+
+changed(
+    pairs_to_halves,
+    "even_of_all",
+    "the even columns of all heads come first, and then the odd ones of each head",
+    (
+        "return W.unflatten(1, (H, -1, 2)).mT.flatten(1)",
+        "first, second = W.unflatten(1, (H, -1, 2)).unbind(-1)\n"
+        "    return torch.cat([first.flatten(1), second.transpose(1, 2).flatten(1)], dim=1)",
+    ),
+)
 
 
 @bug(
@@ -629,100 +625,91 @@ def left_over(W, H):
 # Windows
 
 
-def masked(T, window, sinks, past, allowed):
-    """Ask a function of n and s; n is the row's place in the whole sequence."""
-    if (window is not None and window < 1) or sinks < 0:
-        raise ValueError("no such window")
-    n, s = torch.arange(past, past + T)[:, None], torch.arange(past + T)
-    return allowed(n, s, past + T if window is None else window)
-
-
-@bug(
+changed(
     sliding_window_mask,
+    "besides_itself",
     "the window holds so many positions besides the position itself",
+    ("(n - s < window) |", "(n - s <= window) |"),
     classic=True,
 )
-def besides_itself(T, window=None, sinks=0, past=0):
-    return masked(T, window, sinks, past, lambda n, s, w: (s <= n) & ((n - s <= w) | (s < sinks)))
 
-
-@bug(
+changed(
     sliding_window_mask,
+    "window_without_past",
     "the window forgets the past: it is counted from the first of the new positions",
+    ("(n - s < window) |", "(n - past - s < window) |"),
     classic=True,
 )
-def window_without_past(T, window=None, sinks=0, past=0):
-    return masked(
-        T, window, sinks, past, lambda n, s, w: (s <= n) & ((n - past - s < w) | (s < sinks))
-    )
 
+changed(
+    sliding_window_mask,
+    "sinks_ahead",
+    "sinks are seen even by the positions before them",
+    (
+        "(n - s < window) | (s < sinks)\n    return allowed",
+        "n - s < window\n    return allowed | (s < sinks)",
+    ),
+    classic=True,
+)
 
-@bug(sliding_window_mask, "sinks are seen even by the positions before them", classic=True)
-def sinks_ahead(T, window=None, sinks=0, past=0):
-    return masked(T, window, sinks, past, lambda n, s, w: ((s <= n) & (n - s < w)) | (s < sinks))
+changed(
+    sliding_window_mask,
+    "both_sides",
+    "the future is not masked, but for what is a window away",
+    ("allowed = s <= n", "allowed = torch.ones(T, past + T, dtype=torch.bool)"),
+    ("(n - s < window) |", "((n - s).abs() < window) |"),
+)
 
+changed(
+    sliding_window_mask,
+    "inverted",
+    "True stands for what is forbidden",
+    ("return allowed", "return ~allowed"),
+)
 
-@bug(sliding_window_mask, "the future is not masked, but for what is a window away")
-def both_sides(T, window=None, sinks=0, past=0):
-    return masked(T, window, sinks, past, lambda n, s, w: ((n - s).abs() < w) | (s < sinks))
+changed(sliding_window_mask, "no_sinks", "there are no sinks", (" | (s < sinks)", ""))
 
+changed(
+    sliding_window_mask,
+    "wider",
+    "the sinks widen the window",
+    ("(n - s < window) | (s < sinks)", "n - s < window + sinks"),
+)
 
-@bug(sliding_window_mask, "True stands for what is forbidden")
-def inverted(T, window=None, sinks=0, past=0):
-    return ~sliding_window_mask(T, window, sinks, past)
+changed(
+    sliding_window_mask,
+    "sinks_in_window",
+    "the sinks count as a part of the window, which becomes shorter",
+    ("(n - s < window) |", "(n - s < max(1, window - sinks)) |"),
+)
 
+changed(
+    sliding_window_mask,
+    "sinks_after_past",
+    "the sinks are the first of the new positions and not of the text",
+    ("| (s < sinks)", "| ((s >= past) & (s < past + sinks))"),
+)
 
-@bug(sliding_window_mask, "there are no sinks")
-def no_sinks(T, window=None, sinks=0, past=0):
-    return masked(T, window, sinks, past, lambda n, s, w: (s <= n) & (n - s < w))
+changed(
+    sliding_window_mask,
+    "no_columns",
+    "the past has no columns",
+    ("return allowed", "return allowed[:, past:]"),
+)
 
+changed(
+    sliding_window_mask,
+    "past_ignored",
+    "the past is ignored: the new positions see only the oldest ones",
+    ("torch.arange(past, past + T)", "torch.arange(T)"),
+)
 
-@bug(sliding_window_mask, "the sinks widen the window")
-def wider(T, window=None, sinks=0, past=0):
-    return masked(T, window, sinks, past, lambda n, s, w: (s <= n) & (n - s < w + sinks))
-
-
-@bug(sliding_window_mask, "the sinks count as a part of the window, which becomes shorter")
-def sinks_in_window(T, window=None, sinks=0, past=0):
-    return masked(
-        T,
-        window,
-        sinks,
-        past,
-        lambda n, s, w: (s <= n) & ((n - s < max(1, w - sinks)) | (s < sinks)),
-    )
-
-
-@bug(sliding_window_mask, "the sinks are the first of the new positions and not of the text")
-def sinks_after_past(T, window=None, sinks=0, past=0):
-    return masked(
-        T,
-        window,
-        sinks,
-        past,
-        lambda n, s, w: (s <= n) & ((n - s < w) | ((s >= past) & (s < past + sinks))),
-    )
-
-
-@bug(sliding_window_mask, "the past has no columns")
-def no_columns(T, window=None, sinks=0, past=0):
-    return sliding_window_mask(T, window, sinks, past)[:, past:]
-
-
-@bug(sliding_window_mask, "the past is ignored: the new positions see only the oldest ones")
-def past_ignored(T, window=None, sinks=0, past=0):
-    return masked(
-        T,
-        window,
-        sinks,
-        past,
-        lambda n, s, w: (s <= n - past) & ((n - past - s < w) | (s < sinks)),
-    )
-
-
-@bug(sliding_window_mask, "a position does not see itself")
-def blind(T, window=None, sinks=0, past=0):
-    return masked(T, window, sinks, past, lambda n, s, w: (s < n) & ((n - s < w) | (s < sinks)))
+changed(
+    sliding_window_mask,
+    "blind",
+    "a position does not see itself",
+    ("allowed = s <= n", "allowed = s < n"),
+)
 
 
 @bug(sliding_window_mask, "without a window, only as many positions are seen as are new")
@@ -730,15 +717,12 @@ def as_many_as_new(T, window=None, sinks=0, past=0):
     return sliding_window_mask(T, T if window is None else window, sinks, past)
 
 
-@bug(sliding_window_mask, "the window has one position less than it should")
-def one_less(T, window=None, sinks=0, past=0):
-    return masked(
-        T,
-        window,
-        sinks,
-        past,
-        lambda n, s, w: (s <= n) & ((n - s < max(1, w - (window is not None))) | (s < sinks)),
-    )
+changed(
+    sliding_window_mask,
+    "one_less",
+    "the window has one position less than it should",
+    ("(n - s < window) |", "(n - s < max(1, window - 1)) |"),
+)
 
 
 @bug(
@@ -771,280 +755,255 @@ def sinks_unseen(T, window=None, sinks=0, past=0):
 # Count before you build
 
 
-def recounted(sizes, **changes):
-    """Count, put other numbers in place of some parts, and add up again."""
-    found = llama_parameters(**sizes)
-    idle = found["total"] - found["active"]
-    found |= changes
-    found["total"] = sum(
-        found[x] for x in ("embedding", "attention", "feed_forward", "norms", "head")
-    )
-    return found | {"active": found["total"] - idle}
-
-
-class VariedLlama(LlamaAttention):
-    """Llama's attention whose parts the bugs below vary."""
-
-    def places(self, past, T):
-        return torch.arange(past, past + T)
-
-    def turn(self, X, places):
-        return rope_rotate(X, places, self.base)
-
-    def project(self, X, places):
-        Q = self.turn(split_heads(X @ self.W_Q, self.H), places)
-        K = self.turn(split_heads(X @ self.W_K, self.G), places)
-        return Q, K, split_heads(X @ self.W_V, self.G)
-
-    def extend(self, cache, K, V):
-        cache.append(K, V)
-        return cache.read()
-
-    def widen(self, K):
-        return K.repeat_interleave(self.H // self.G, dim=1)
-
-    def allowed(self, T, past):
-        return sliding_window_mask(T, self.window, self.sinks, past)
-
-    def scores(self, Q, K):
-        return Q @ K.mT / math.sqrt(self.D_h)
-
-    def forward(self, X, cache=None):
-        T, past = X.shape[1], 0 if cache is None else cache.length
-        Q, K, V = self.project(X, self.places(past, T))
-        if cache is not None:
-            K, V = (part.to(Q.dtype) for part in self.extend(cache, K, V))
-        A = masked_softmax(self.scores(Q, self.widen(K)), self.allowed(T, past))
-        return merge_heads(A @ self.widen(V)) @ self.W_O
-
-
-@bug(
+changed(
     LlamaAttention,
+    "TurnsFromZero",
     "new positions are turned as if they began at 0 with every call",
+    ("torch.arange(past, past + T,", "torch.arange(T,"),
     classic=True,
 )
-class TurnsFromZero(VariedLlama):
-    def places(self, past, T):
-        return torch.arange(T)
 
-
-@bug(
+changed(
     LlamaAttention,
+    "TurnsTwice",
     "keys are turned again when they are read from the cache",
+    (
+        "K, V = (part.to(Q.dtype) for part in cache.read())",
+        "K, V = cache.read()\n"
+        "            K, V = rope_rotate(K, None, self.base).to(Q.dtype), V.to(Q.dtype)",
+    ),
     classic=True,
 )
-class TurnsTwice(VariedLlama):
-    def extend(self, cache, K, V):
-        K, V = super().extend(cache, K, V)
-        return self.turn(K, torch.arange(K.shape[2])), V
 
-
-@bug(
+changed(
     LlamaAttention,
+    "TurnsTheOldAnew",
     "keys are kept as they are, and the old ones are turned together with the new ones",
+    (
+        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
+        "K = split_heads(X @ self.W_K, self.G)\n"
+        "        K = rope_rotate(K, positions, self.base) if cache is None else K",
+    ),
+    (
+        "K, V = (part.to(Q.dtype) for part in cache.read())",
+        "K, V = cache.read()\n"
+        "            K = rope_rotate(K, past + torch.arange(K.shape[2]), self.base).to(Q.dtype)\n"
+        "            V = V.to(Q.dtype)",
+    ),
     classic=True,
 )
-class TurnsTheOldAnew(VariedLlama):
-    """Turns what the cache holds from the position of the first new one on."""
 
-    def project(self, X, places):
-        self.now = places
-        _, K, V = super().project(X, 0 * places)
-        Q = self.turn(split_heads(X @ self.W_Q, self.H), places)
-        return Q, (K if self.cached else self.turn(K, places)), V
-
-    def extend(self, cache, K, V):
-        K, V = super().extend(cache, K, V)
-        return self.turn(K, self.now[0] + torch.arange(K.shape[2])), V
-
-    def forward(self, X, cache=None):
-        self.cached = cache is not None
-        return super().forward(X, cache)
-
-
-@bug(
+changed(
     LlamaAttention,
+    "TurnsAllInEveryCall",
     "keys are kept as they are, and all of them are turned in every call",
+    (
+        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
+        "K = split_heads(X @ self.W_K, self.G)",
+    ),
+    ("        mask =", "        K = rope_rotate(K, None, self.base)\n        mask ="),
     told_by="K in the cache at [",
 )
-class TurnsAllInEveryCall(TurnsTheOldAnew):
-    def extend(self, cache, K, V):
-        self.now = torch.zeros(1)
-        return super().extend(cache, K, V)
 
-
-@bug(LlamaAttention, "values are turned as well", classic=True)
-class TurnsValues(VariedLlama):
-    def project(self, X, places):
-        Q, K, V = super().project(X, places)
-        return Q, K, self.turn(V, places)
-
-
-@bug(
+changed(
     LlamaAttention,
-    "neighbouring queries get different key heads: h mod G, not h // (H/G)",
+    "TurnsValues",
+    "values are turned as well",
+    (
+        "V = split_heads(X @ self.W_V, self.G)",
+        "V = rope_rotate(split_heads(X @ self.W_V, self.G), positions, self.base)",
+    ),
     classic=True,
 )
-class TakesTurns(VariedLlama):
-    def widen(self, K):
-        return K.repeat(1, self.H // self.G, 1, 1)
 
-
-@bug(LlamaAttention, "queries are turned, and keys are not")
-class TurnsQueriesOnly(VariedLlama):
-    def project(self, X, places):
-        Q, _, V = super().project(X, places)
-        return Q, split_heads(X @ self.W_K, self.G), V
-
-
-@bug(LlamaAttention, "neither queries nor keys are turned")
-class TurnsNothing(VariedLlama):
-    def turn(self, X, places):
-        return X
-
-
-@bug(LlamaAttention, "queries and keys are turned before they are cut into heads")
-class TurnsWhole(VariedLlama):
-    def project(self, X, places):
-        Q, K = self.turn(X @ self.W_Q, places), self.turn(X @ self.W_K, places)
-        V = split_heads(X @ self.W_V, self.G)
-        return split_heads(Q, self.H), split_heads(K, self.G), V
-
-
-@bug(LlamaAttention, "neighbouring features are turned as pairs, as in Meta's layout")
-class TurnsNeighbours(VariedLlama):
-    def turn(self, X, places):
-        return rope_rotate_pairs(X, places, self.base)
-
-
-@bug(LlamaAttention, "base is not used")
-class IgnoresBase(VariedLlama):
-    def turn(self, X, places):
-        return rope_rotate(X, places)
-
-
-@bug(
+changed(
     LlamaAttention,
+    "TakesTurns",
+    "neighbouring queries get different key heads: h mod G, not h // (H/G)",
+    ("Q.unflatten(1, (self.G, -1))", "Q.unflatten(1, (-1, self.G)).transpose(1, 2)"),
+    (".flatten(1, 2)", ".transpose(1, 2).flatten(1, 2)"),
+    classic=True,
+)
+
+changed(
+    LlamaAttention,
+    "TurnsQueriesOnly",
+    "queries are turned, and keys are not",
+    (
+        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
+        "K = split_heads(X @ self.W_K, self.G)",
+    ),
+)
+
+changed(
+    LlamaAttention,
+    "TurnsNothing",
+    "neither queries nor keys are turned",
+    (
+        "Q = rope_rotate(split_heads(X @ self.W_Q, self.H), positions, self.base)",
+        "Q = split_heads(X @ self.W_Q, self.H)",
+    ),
+    (
+        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
+        "K = split_heads(X @ self.W_K, self.G)",
+    ),
+)
+
+changed(
+    LlamaAttention,
+    "TurnsWhole",
+    "queries and keys are turned before they are cut into heads",
+    (
+        "Q = rope_rotate(split_heads(X @ self.W_Q, self.H), positions, self.base)",
+        "Q = split_heads(rope_rotate(X @ self.W_Q, positions, self.base), self.H)",
+    ),
+    (
+        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
+        "K = split_heads(rope_rotate(X @ self.W_K, positions, self.base), self.G)",
+    ),
+)
+
+changed(
+    LlamaAttention,
+    "TurnsNeighbours",
+    "neighbouring features are turned as pairs, as in Meta's layout",
+    ("Q = rope_rotate(", "Q = rope_rotate_pairs("),
+    ("K = rope_rotate(", "K = rope_rotate_pairs("),
+)
+
+changed(
+    LlamaAttention,
+    "IgnoresBase",
+    "base is not used",
+    ("self.H), positions, self.base)", "self.H), positions)"),
+    ("self.G), positions, self.base)", "self.G), positions)"),
+)
+
+changed(
+    LlamaAttention,
+    "RoundsPositions",
     "positions are counted in X's dtype",
+    ("device=X.device)", "device=X.device).to(X.dtype)"),
     told_by="Y at position 595 in bfloat16 is off by",
 )
-class RoundsPositions(VariedLlama):
-    def project(self, X, places):
-        return super().project(X, places.to(X.dtype))
 
-
-@bug(LlamaAttention, "later positions are one too high")
-class OneTooFar(VariedLlama):
-    def places(self, past, T):
-        return torch.arange(past, past + T) + (1 if past else 0)
-
-
-@bug(LlamaAttention, "there is no mask: positions that come together see each other")
-class SeesAhead(VariedLlama):
-    def allowed(self, T, past):
-        return torch.ones(T, past + T) > 0
-
-
-@bug(LlamaAttention, "the mask ignores the past: new positions see only the oldest ones")
-class MasksWithoutPast(VariedLlama):
-    def allowed(self, T, past):
-        return sliding_window_mask(past + T, self.window, self.sinks)[:T]
-
-
-@bug(LlamaAttention, "a single new position sees the whole cache, whatever the window")
-class MasksOnlyMany(VariedLlama):
-    def allowed(self, T, past):
-        return super().allowed(T, past) | (T == 1)
-
-
-@bug(LlamaAttention, "window and sinks are not used")
-class NoWindow(VariedLlama):
-    def allowed(self, T, past):
-        return sliding_window_mask(T, past=past)
-
-
-@bug(LlamaAttention, "sinks are not used")
-class NoSinks(VariedLlama):
-    def allowed(self, T, past):
-        return sliding_window_mask(T, self.window, past=past)
-
-
-@bug(
+changed(
     LlamaAttention,
-    "with old positions in the cache, window and sinks do not count from the beginning",
+    "OneTooFar",
+    "later positions are one too high",
+    ("device=X.device)", "device=X.device) + (1 if past else 0)"),
 )
-class WindowOfTheOld(VariedLlama):
-    def allowed(self, T, past):
-        everything = sliding_window_mask(T, past=past)
-        if past == 0:
-            return super().allowed(T, past)
-        return everything & (torch.arange(past + T) > past - (self.window or past + 1))
 
-
-@bug(LlamaAttention, "the scores are divided by √D, not by √D_h")
-class RootOfAll(VariedLlama):
-    def scores(self, Q, K):
-        return Q @ K.mT / math.sqrt(self.H * self.D_h)
-
-
-@bug(LlamaAttention, "the scores are not divided by √D_h")
-class WithoutRoot(VariedLlama):
-    def scores(self, Q, K):
-        return Q @ K.mT
-
-
-@bug(LlamaAttention, "new positions see only the new positions")
-class SeesTheNew(VariedLlama):
-    def extend(self, cache, K, V):
-        cache.append(K, V)
-        return K, V
-
-    def allowed(self, T, past):
-        return super().allowed(T, 0)
-
-
-@bug(LlamaAttention, "keys and values are mixed up in the cache")
-class MixesUp(VariedLlama):
-    def extend(self, cache, K, V):
-        cache.append(V, K)
-        return cache.read()
-
-
-@bug(LlamaAttention, "the outputs of the heads are not multiplied by W_O")
-class WithoutOutput(VariedLlama):
-    def forward(self, X, cache=None):
-        W_O = self._parameters["W_O"]
-        self._parameters["W_O"] = torch.eye(len(W_O), dtype=X.dtype)
-        try:
-            return super().forward(X, cache)
-        finally:
-            self._parameters["W_O"] = W_O
-
-
-@bug(LlamaAttention, "queries are rounded to the precision of the cache")
-class RoundedQueries(VariedLlama):
-    def forward(self, X, cache=None):
-        self.kind = X.dtype if cache is None else cache.read()[0].dtype
-        return super().forward(X, cache)
-
-    def scores(self, Q, K):
-        return super().scores(Q.to(self.kind).to(Q.dtype), K)
-
-
-@bug(
+changed(
     LlamaAttention,
+    "SeesAhead",
+    "there is no mask: positions that come together see each other",
+    (
+        "sliding_window_mask(T, self.window, self.sinks, past)",
+        "torch.ones(T, past + T, dtype=torch.bool)",
+    ),
+)
+
+changed(
+    LlamaAttention,
+    "MasksWithoutPast",
+    "the mask ignores the past: new positions see only the oldest ones",
+    (
+        "sliding_window_mask(T, self.window, self.sinks, past)",
+        "sliding_window_mask(past + T, self.window, self.sinks)[:T]",
+    ),
+)
+
+changed(
+    LlamaAttention,
+    "MasksOnlyMany",
+    "a single new position sees the whole cache, whatever the window",
+    (
+        "sliding_window_mask(T, self.window, self.sinks, past)",
+        "(sliding_window_mask(T, self.window, self.sinks, past) | (T == 1))",
+    ),
+)
+
+changed(
+    LlamaAttention,
+    "NoWindow",
+    "window and sinks are not used",
+    ("(T, self.window, self.sinks, past)", "(T, past=past)"),
+)
+
+changed(
+    LlamaAttention,
+    "NoSinks",
+    "sinks are not used",
+    ("self.window, self.sinks, past)", "self.window, past=past)"),
+)
+
+changed(
+    LlamaAttention,
+    "WindowOfTheOld",
+    "with old positions in the cache, window and sinks do not count from the beginning",
+    (
+        "past).to(X.device)\n",
+        "past).to(X.device)\n"
+        "        if past:\n"
+        "            mask = sliding_window_mask(T, past=past)\n"
+        "            mask &= torch.arange(past + T) > past - (self.window or past + 1)\n",
+    ),
+)
+
+changed(
+    LlamaAttention,
+    "RootOfAll",
+    "the scores are divided by √D, not by √D_h",
+    ("math.sqrt(self.D_h)", "math.sqrt(self.H * self.D_h)"),
+)
+
+changed(
+    LlamaAttention,
+    "WithoutRoot",
+    "the scores are not divided by √D_h",
+    (" / math.sqrt(self.D_h)", ""),
+)
+
+changed(
+    LlamaAttention,
+    "SeesTheNew",
+    "new positions see only the new positions",
+    ("            K, V = (part.to(Q.dtype) for part in cache.read())  # (B, G, N, D_h)\n", ""),
+    ("self.sinks, past)", "self.sinks)"),
+)
+
+changed(
+    LlamaAttention,
+    "MixesUp",
+    "keys and values are mixed up in the cache",
+    ("cache.append(K, V)", "cache.append(V, K)"),
+)
+
+changed(
+    LlamaAttention,
+    "WithoutOutput",
+    "the outputs of the heads are not multiplied by W_O",
+    ("merge_heads(heads) @ self.W_O", "merge_heads(heads)"),
+)
+
+changed(
+    LlamaAttention,
+    "RoundedQueries",
+    "queries are rounded to the precision of the cache",
+    (
+        "            cache.append(K, V)\n",
+        "            cache.append(K, V)\n            Q = Q.to(cache.read()[0].dtype).to(Q.dtype)\n",
+    ),
+)
+
+changed(
+    LlamaAttention,
+    "MixedDtypes",
     "keys come from the cache in a dtype that is not the queries'",
+    ("(part.to(Q.dtype) for part in cache.read())", "cache.read()"),
     told_by="raised RuntimeError: expected",
 )
-class MixedDtypes(VariedLlama):
-    def forward(self, X, cache=None):
-        if cache is None:
-            return super().forward(X)
-        T, past = X.shape[1], cache.length
-        Q, K, V = self.project(X, self.places(past, T))
-        K, V = self.extend(cache, K, V)
-        A = masked_softmax(self.scores(Q, self.widen(K)), self.allowed(T, past))
-        return merge_heads(A @ self.widen(V)) @ self.W_O
 
 
 @bug(
@@ -1052,348 +1011,321 @@ class MixedDtypes(VariedLlama):
     "a number of groups that does not divide the heads is accepted",
     told_by="should raise ValueError when 6 heads are to share 4 of keys",
 )
-class UnequalGroups(VariedLlama):
+class UnequalGroups(LlamaAttention):
     def __init__(self, D, H, G, *others, **options):
         super().__init__(D, H, math.gcd(H, G), *others, **options)
 
 
-class VariedLayer(LlamaBlock):
-    """A layer whose halves the bugs below vary."""
-
-    def attend(self, X, cache):
-        return X + self.attention(self.norm_1(X), cache)
-
-    def think(self, X):
-        return X + self.feed_forward(self.norm_2(X))
-
-    def forward(self, X, cache=None):
-        return self.think(self.attend(X, cache))
-
-
-@bug(LlamaBlock, "the norms come after the additions, as in the first transformer", classic=True)
-class NormsLast(VariedLayer):
-    def attend(self, X, cache):
-        return self.norm_1(X + self.attention(X, cache))
-
-    def think(self, X):
-        return self.norm_2(X + self.feed_forward(X))
-
-
-@bug(
+changed(
     LlamaBlock,
+    "NormsLast",
+    "the norms come after the additions, as in the first transformer",
+    ("X + self.attention(self.norm_1(X), cache)", "self.norm_1(X + self.attention(X, cache))"),
+    ("X + self.feed_forward(self.norm_2(X))", "self.norm_2(X + self.feed_forward(X))"),
+    classic=True,
+)
+
+changed(
+    LlamaBlock,
+    "SideBySide",
     "the second half reads the block's input, and not what attention has added to it",
+    (
+        "X = X + self.attention(self.norm_1(X), cache)\n        return X +",
+        "return X + self.attention(self.norm_1(X), cache) +",
+    ),
     classic=True,
 )
-class SideBySide(VariedLayer):
-    def forward(self, X, cache=None):
-        return self.attend(X, cache) + self.think(X) - X
 
-
-@bug(LlamaBlock, "attention is not added to what comes in, but takes its place")
-class AttentionAlone(VariedLayer):
-    def attend(self, X, cache):
-        return self.attention(self.norm_1(X), cache)
-
-
-@bug(LlamaBlock, "the network is not added to what comes in, but takes its place")
-class NetworkAlone(VariedLayer):
-    def think(self, X):
-        return self.feed_forward(self.norm_2(X))
-
-
-@bug(LlamaBlock, "attention is added to the normalised vectors")
-class AddsToTheNormal(VariedLayer):
-    def attend(self, X, cache):
-        X = self.norm_1(X)
-        return X + self.attention(X, cache)
-
-
-@bug(LlamaBlock, "the network is added to the normalised vectors")
-class ThinksFromTheNormal(VariedLayer):
-    def think(self, X):
-        X = self.norm_2(X)
-        return X + self.feed_forward(X)
-
-
-@bug(LlamaBlock, "norm_1 is used twice")
-class OneNorm(VariedLayer):
-    def think(self, X):
-        return X + self.feed_forward(self.norm_1(X))
-
-
-@bug(LlamaBlock, "the two norms change places")
-class OtherNorms(VariedLayer):
-    def attend(self, X, cache):
-        return X + self.attention(self.norm_2(X), cache)
-
-    def think(self, X):
-        return X + self.feed_forward(self.norm_1(X))
-
-
-@bug(LlamaBlock, "attention reads vectors that are not normalised")
-class AttendsRaw(VariedLayer):
-    def attend(self, X, cache):
-        return X + self.attention(X, cache)
-
-
-@bug(LlamaBlock, "the network reads vectors that are not normalised")
-class ThinksRaw(VariedLayer):
-    def think(self, X):
-        return X + self.feed_forward(X)
-
-
-@bug(LlamaBlock, "the network comes first, and then attention")
-class ThinksFirst(VariedLayer):
-    def forward(self, X, cache=None):
-        return self.attend(self.think(X), cache)
-
-
-@bug(LlamaBlock, "the cache is not handed to attention")
-class WithoutCache(VariedLayer):
-    def attend(self, X, cache):
-        return super().attend(X, None)
-
-
-@bug(LlamaBlock, "the cache is handed on only when a single position comes")
-class CacheForOne(LlamaBlock):
-    def forward(self, X, cache=None):
-        X = X + self.attention(self.norm_1(X), cache if X.shape[1] == 1 else None)
-        return X + self.feed_forward(self.norm_2(X))
-
-
-@bug(LlamaBlock, "only the network is applied")
-class NoAttention(VariedLayer):
-    def attend(self, X, cache):
-        return X
-
-
-@bug(LlamaBlock, "only attention is applied")
-class NoNetwork(VariedLayer):
-    def think(self, X):
-        return X
-
-
-class VariedModel(Llama):
-    """A model whose parts the bugs below vary."""
-
-    def embed(self, tokens):
-        return self.token(tokens)
-
-    def cache(self, caches, number):
-        return caches[number]
-
-    def through(self, X, caches):
-        for number, block in enumerate(self.blocks):
-            X = block(X, None if caches is None else self.cache(caches, number))
-        return X
-
-    def head(self):
-        return self.token.weight.T if self.W_head is None else self.W_head
-
-    def score(self, X):
-        return self.norm(X) @ self.head()
-
-    def forward(self, tokens, caches=None):
-        return self.score(self.through(self.embed(tokens), caches))
-
-
-@bug(Llama, "there is no norm before the head", classic=True)
-class NoLastNorm(VariedModel):
-    def score(self, X):
-        return X @ self.head()
-
-
-@bug(Llama, "the norm comes before the blocks, and not after them")
-class NormFirst(VariedModel):
-    def embed(self, tokens):
-        return self.norm(self.token(tokens))
-
-    def score(self, X):
-        return X @ self.head()
-
-
-@bug(Llama, "the norm comes after every block")
-class NormEachTime(VariedModel):
-    def through(self, X, caches):
-        for number, block in enumerate(self.blocks):
-            X = self.norm(block(X, None if caches is None else caches[number]))
-        return X
-
-    def score(self, X):
-        return X @ self.head()
-
-
-@bug(Llama, "the embedding is multiplied by √D, as in the first transformer")
-class ScaledEmbedding(VariedModel):
-    def embed(self, tokens):
-        return self.token(tokens) * math.sqrt(self.token.embedding_dim)
-
-
-@bug(Llama, "every block reads the embedding, and the last one decides")
-class FromTheEmbedding(VariedModel):
-    def through(self, X, caches):
-        found = [
-            block(X, None if caches is None else caches[number])
-            for number, block in enumerate(self.blocks)
-        ]
-        return found[-1]
-
-
-@bug(Llama, "the blocks are applied in reverse")
-class Backwards(VariedModel):
-    def through(self, X, caches):
-        for number in reversed(range(len(self.blocks))):
-            X = self.blocks[number](X, None if caches is None else caches[number])
-        return X
-
-
-@bug(Llama, "only the first block is applied")
-class FirstBlock(VariedModel):
-    def through(self, X, caches):
-        return self.blocks[0](X, None if caches is None else caches[0])
-
-
-@bug(Llama, "the last block is left out")
-class LastLeftOut(VariedModel):
-    def through(self, X, caches):
-        for number, block in enumerate(self.blocks[:-1]):
-            X = block(X, None if caches is None else caches[number])
-        return X
-
-
-@bug(Llama, "all layers use the first cache", told_by="do not fit into a cache for")
-class OneCacheForAll(VariedModel):
-    def cache(self, caches, number):
-        return caches[0]
-
-
-@bug(Llama, "the caches are not handed to the blocks")
-class NoCaches(VariedModel):
-    def cache(self, caches, number):
-        return None
-
-
-@bug(Llama, "only the first layer gets its cache")
-class CacheForTheFirst(VariedModel):
-    def cache(self, caches, number):
-        return None if number else caches[0]
-
-
-@bug(Llama, "the caches are handed out in reverse, the last one to the first layer")
-class CachesReversed(Llama):
-    def forward(self, tokens, caches=None):
-        return super().forward(tokens, None if caches is None else caches[::-1])
-
-
-@bug(Llama, "probabilities are returned, and not logits")
-class Probabilities(VariedModel):
-    def score(self, X):
-        return torch.softmax(super().score(X), dim=-1)
-
-
-@bug(Llama, "logarithms of probabilities are returned, and not logits")
-class LogProbabilities(VariedModel):
-    def score(self, X):
-        return torch.log_softmax(super().score(X), dim=-1)
-
-
-@bug(Llama, "the embedding is used to score the tokens even when the model is not tied")
-class AlwaysTied(VariedModel):
-    def head(self):
-        return self.token.weight.T
-
-
-@bug(Llama, "only the last token gets logits", told_by="logits should have shape")
-class LastToken(VariedModel):
-    def score(self, X):
-        return super().score(X[:, -1:])
-
-
-def varied_route(logits, k, choose=None, share=None, largest=True):
-    """Route as one should, with one part exchanged."""
-    if not 1 <= k <= logits.shape[-1]:
-        raise ValueError("k is impossible")
-    best, experts = logits.topk(k, dim=-1, largest=largest)
-    if choose is not None:
-        experts = choose(experts)
-        best = logits.gather(-1, experts)
-    return (torch.softmax(best, dim=-1) if share is None else share(best)), experts
-
-
-@bug(
+changed(
+    LlamaBlock,
+    "AttentionAlone",
+    "attention is not added to what comes in, but takes its place",
+    ("X = X + self.attention", "X = self.attention"),
+)
+
+changed(
+    LlamaBlock,
+    "NetworkAlone",
+    "the network is not added to what comes in, but takes its place",
+    ("return X + self", "return self"),
+)
+
+changed(
+    LlamaBlock,
+    "AddsToTheNormal",
+    "attention is added to the normalised vectors",
+    ("X = X + self.attention", "X = self.norm_1(X) + self.attention"),
+)
+
+changed(
+    LlamaBlock,
+    "ThinksFromTheNormal",
+    "the network is added to the normalised vectors",
+    ("return X + self", "return self.norm_2(X) + self"),
+)
+
+changed(LlamaBlock, "OneNorm", "norm_1 is used twice", ("self.norm_2(X)", "self.norm_1(X)"))
+
+changed(
+    LlamaBlock,
+    "OtherNorms",
+    "the two norms change places",
+    ("attention(self.norm_1(X)", "attention(self.norm_2(X)"),
+    ("feed_forward(self.norm_2(X)", "feed_forward(self.norm_1(X)"),
+)
+
+changed(
+    LlamaBlock,
+    "AttendsRaw",
+    "attention reads vectors that are not normalised",
+    ("self.norm_1(X)", "X"),
+)
+
+changed(
+    LlamaBlock,
+    "ThinksRaw",
+    "the network reads vectors that are not normalised",
+    ("self.norm_2(X)", "X"),
+)
+
+changed(
+    LlamaBlock,
+    "ThinksFirst",
+    "the network comes first, and then attention",
+    ("X = X + self.attention(self.norm_1(X), cache)", "X = X + self.feed_forward(self.norm_2(X))"),
+    (
+        "return X + self.feed_forward(self.norm_2(X))",
+        "return X + self.attention(self.norm_1(X), cache)",
+    ),
+)
+
+changed(
+    LlamaBlock,
+    "WithoutCache",
+    "the cache is not handed to attention",
+    ("self.norm_1(X), cache)", "self.norm_1(X))"),
+)
+
+changed(
+    LlamaBlock,
+    "CacheForOne",
+    "the cache is handed on only when a single position comes",
+    ("self.norm_1(X), cache)", "self.norm_1(X), cache if X.shape[1] == 1 else None)"),
+)
+
+changed(
+    LlamaBlock,
+    "NoAttention",
+    "only the network is applied",
+    ("        X = X + self.attention(self.norm_1(X), cache)\n", ""),
+)
+
+changed(
+    LlamaBlock,
+    "NoNetwork",
+    "only attention is applied",
+    ("return X + self.feed_forward(self.norm_2(X))", "return X"),
+)
+
+changed(
+    Llama, "NoLastNorm", "there is no norm before the head", ("self.norm(X) @", "X @"), classic=True
+)
+
+changed(
+    Llama,
+    "NormFirst",
+    "the norm comes before the blocks, and not after them",
+    ("self.token(tokens)", "self.norm(self.token(tokens))"),
+    ("self.norm(X) @", "X @"),
+)
+
+changed(
+    Llama,
+    "NormEachTime",
+    "the norm comes after every block",
+    (
+        "X = block(X, None if caches is None else caches[number])",
+        "X = self.norm(block(X, None if caches is None else caches[number]))",
+    ),
+    ("self.norm(X) @", "X @"),
+)
+
+changed(
+    Llama,
+    "ScaledEmbedding",
+    "the embedding is multiplied by √D, as in the first transformer",
+    ("self.token(tokens)", "self.token(tokens) * math.sqrt(self.token.embedding_dim)"),
+)
+
+changed(
+    Llama,
+    "FromTheEmbedding",
+    "every block reads the embedding, and the last one decides",
+    ("X = self.token", "X = first = self.token"),
+    ("block(X,", "block(first,"),
+)
+
+changed(
+    Llama,
+    "Backwards",
+    "the blocks are applied in reverse",
+    ("in enumerate(self.blocks)", "in reversed(list(enumerate(self.blocks)))"),
+)
+
+changed(
+    Llama,
+    "FirstBlock",
+    "only the first block is applied",
+    ("enumerate(self.blocks)", "enumerate(self.blocks[:1])"),
+)
+
+changed(
+    Llama,
+    "LastLeftOut",
+    "the last block is left out",
+    ("enumerate(self.blocks)", "enumerate(self.blocks[:-1])"),
+)
+
+changed(
+    Llama,
+    "OneCacheForAll",
+    "all layers use the first cache",
+    ("caches[number]", "caches[0]"),
+    told_by="do not fit into a cache for",
+)
+
+changed(
+    Llama,
+    "NoCaches",
+    "the caches are not handed to the blocks",
+    ("None if caches is None else caches[number]", "None"),
+)
+
+changed(
+    Llama,
+    "CacheForTheFirst",
+    "only the first layer gets its cache",
+    ("if caches is None else caches[number]", "if caches is None or number else caches[0]"),
+)
+
+changed(
+    Llama,
+    "CachesReversed",
+    "the caches are handed out in reverse, the last one to the first layer",
+    ("caches[number]", "caches[-1 - number]"),
+)
+
+changed(
+    Llama,
+    "Probabilities",
+    "probabilities are returned, and not logits",
+    ("self.norm(X) @ W_head", "torch.softmax(self.norm(X) @ W_head, dim=-1)"),
+)
+
+changed(
+    Llama,
+    "LogProbabilities",
+    "logarithms of probabilities are returned, and not logits",
+    ("self.norm(X) @ W_head", "torch.log_softmax(self.norm(X) @ W_head, dim=-1)"),
+)
+
+changed(
+    Llama,
+    "AlwaysTied",
+    "the embedding is used to score the tokens even when the model is not tied",
+    ("self.token.weight.T if self.W_head is None else self.W_head", "self.token.weight.T"),
+)
+
+changed(
+    Llama,
+    "LastToken",
+    "only the last token gets logits",
+    ("self.norm(X) @", "self.norm(X[:, -1:]) @"),
+    told_by="logits should have shape",
+)
+
+changed(
     route_top_k,
+    "over_all",
     "softmax is taken over all experts, and the weights do not sum to one",
+    ("torch.softmax(best, dim=1)", "torch.softmax(logits, dim=1).gather(1, experts)"),
     classic=True,
 )
-def over_all(logits, k):
-    _, experts = varied_route(logits, k)
-    return torch.softmax(logits, dim=-1).gather(-1, experts), experts
 
+changed(
+    llama_parameters,
+    "all_heads",
+    "keys and values are counted as if they had H heads",
+    ("L * 2 * D * (D + G * (D // H))", "L * 4 * D * D"),
+    classic=True,
+)
 
-@bug(llama_parameters, "keys and values are counted as if they had H heads", classic=True)
-def all_heads(**sizes):
-    return recounted(sizes, attention=4 * sizes["L"] * sizes["D"] ** 2)
+changed(
+    llama_parameters,
+    "always_tied",
+    "head and embedding are counted once though they are not tied",
+    ("0 if tied else V * D", "0"),
+    classic=True,
+)
 
+changed(
+    llama_parameters,
+    "all_active",
+    "all experts are counted as active",
+    ("total - idle", "total"),
+    classic=True,
+)
 
-@bug(llama_parameters, "head and embedding are counted once though they are not tied", classic=True)
-def always_tied(tied=False, **sizes):
-    return llama_parameters(tied=True, **sizes)
+changed(
+    llama_parameters,
+    "never_tied",
+    "head and embedding are counted twice even where they are tied",
+    ("0 if tied else V * D", "V * D"),
+)
 
+changed(
+    llama_parameters,
+    "two_matrices",
+    "the network is counted as two matrices, as in a plain one",
+    ("3 * D * F", "2 * D * F"),
+)
 
-@bug(llama_parameters, "all experts are counted as active", classic=True)
-def all_active(**sizes):
-    found = llama_parameters(**sizes)
-    return found | {"active": found["total"]}
+changed(
+    llama_parameters,
+    "no_routers",
+    "the routers are left out",
+    ("(experts or 1) + router", "(experts or 1)"),
+)
 
+changed(
+    llama_parameters,
+    "no_last_norm",
+    "the norm at the end is left out",
+    ("(2 * L + 1) * D", "2 * L * D"),
+)
 
-@bug(llama_parameters, "head and embedding are counted twice even where they are tied")
-def never_tied(tied=False, **sizes):
-    return llama_parameters(tied=False, **sizes)
+changed(llama_parameters, "one_norm", "a layer has one norm", ("(2 * L + 1)", "(L + 1)"))
 
+changed(
+    llama_parameters,
+    "norms_with_biases",
+    "the norms have biases as well, as LayerNorm has",
+    ("(2 * L + 1)", "2 * (2 * L + 1)"),
+)
 
-@bug(llama_parameters, "the network is counted as two matrices, as in a plain one")
-def two_matrices(**sizes):
-    found = llama_parameters(**sizes)
-    each = sizes["L"] * sizes["D"] * sizes["F"]
-    E, k = sizes.get("experts") or 1, sizes.get("k", 2) if sizes.get("experts") else 1
-    found["feed_forward"] -= each * E
-    found["total"] -= each * E
-    found["active"] -= each * k
-    return found
+changed(
+    llama_parameters,
+    "no_output",
+    "W_O is left out",
+    ("L * 2 * D * (D + G * (D // H))", "L * D * (D + 2 * G * (D // H))"),
+)
 
-
-@bug(llama_parameters, "the routers are left out")
-def no_routers(**sizes):
-    found = llama_parameters(**sizes)
-    routers = sizes["L"] * sizes["D"] * (sizes.get("experts") or 0)
-    return recounted(sizes, feed_forward=found["feed_forward"] - routers)
-
-
-@bug(llama_parameters, "the norm at the end is left out")
-def no_last_norm(**sizes):
-    return recounted(sizes, norms=2 * sizes["L"] * sizes["D"])
-
-
-@bug(llama_parameters, "a layer has one norm")
-def one_norm(**sizes):
-    return recounted(sizes, norms=(sizes["L"] + 1) * sizes["D"])
-
-
-@bug(llama_parameters, "the norms have biases as well, as LayerNorm has")
-def norms_with_biases(**sizes):
-    return recounted(sizes, norms=2 * (2 * sizes["L"] + 1) * sizes["D"])
-
-
-@bug(llama_parameters, "W_O is left out")
-def no_output(**sizes):
-    D, H, G, L = (sizes[x] for x in "DHGL")
-    return recounted(sizes, attention=L * D * (D + 2 * G * (D // H)))
-
-
-@bug(llama_parameters, "keys have G heads, but values have H")
-def values_of_all(**sizes):
-    D, H, G, L = (sizes[x] for x in "DHGL")
-    return recounted(sizes, attention=L * D * (3 * D + G * (D // H)))
+changed(
+    llama_parameters,
+    "values_of_all",
+    "keys have G heads, but values have H",
+    ("L * 2 * D * (D + G * (D // H))", "L * D * (3 * D + G * (D // H))"),
+)
 
 
 @bug(llama_parameters, "one layer is counted")
@@ -1406,25 +1338,26 @@ def one_expert(k=2, **sizes):
     return llama_parameters(k=1, **sizes)
 
 
-@bug(llama_parameters, "the routers of the experts that a token does not get are idle as well")
-def idle_routers(**sizes):
-    found = llama_parameters(**sizes)
-    E = sizes.get("experts")
-    if E:
-        found["active"] -= sizes["L"] * sizes["D"] * (E - sizes.get("k", 2))
-    return found
+changed(
+    llama_parameters,
+    "idle_routers",
+    "the routers of the experts that a token does not get are idle as well",
+    ("L * expert * (experts", "L * (expert + D) * (experts"),
+)
 
+changed(
+    llama_parameters,
+    "idle_embedding",
+    "the embedding is not counted as active",
+    ("total - idle", "total - idle - V * D"),
+)
 
-@bug(llama_parameters, "the embedding is not counted as active")
-def idle_embedding(**sizes):
-    found = llama_parameters(**sizes)
-    return found | {"active": found["active"] - found["embedding"]}
-
-
-@bug(llama_parameters, "the total is what is active")
-def active_total(**sizes):
-    found = llama_parameters(**sizes)
-    return found | {"total": found["active"]}
+changed(
+    llama_parameters,
+    "active_total",
+    "the total is what is active",
+    ('{"total": total,', '{"total": total - idle,'),
+)
 
 
 @bug(llama_parameters, "the numbers are floats", told_by="should be an int, yours is")
@@ -1435,184 +1368,170 @@ def as_floats(**sizes):
 # The published weights
 
 
-def converted(state, change):
-    """Convert, and let a function change the name and the value of each weight."""
-    changed = [change(name, value) for name, value in load_llama(state).items()]
-    return {name: value for name, value in changed if name}
-
-
-def exchanged(state, names):
-    """Convert, and exchange names."""
-
-    def change(name, value):
-        for old, new in names.items():
-            if old in name:
-                return name.replace(old, new), value
-        return name, value
-
-    return converted(state, change)
-
-
-@bug(load_llama, "not all matrices are transposed", classic=True)
-def not_turned(state):
-    return converted(state, lambda n, v: (n, v.mT if ".W_" in n or n == "W_head" else v))
-
-
-@bug(
+changed(
     load_llama,
+    "not_turned",
+    "not all matrices are transposed",
+    ('value.T if value.dim() == 2 and place != "token.weight" else value', "value"),
+    classic=True,
+)
+
+changed(
+    load_llama,
+    "halves_again",
     "W_Q and W_K are reordered, though files have them in the order of halves",
+    (
+        "        if place is not None:",
+        '        if place in ("attention.W_Q", "attention.W_K"):\n'
+        "            matrix = pairs_to_halves(matrix, 1)\n"
+        "        if place is not None:",
+    ),
     classic=True,
 )
-def halves_again(state):
-    def change(name, value):
-        heads = value.shape[-1] // 2 if name.endswith(("W_Q", "W_K")) else 0
-        return name, pairs_to_halves(value, 1) if heads else value
 
-    return converted(state, change)
-
-
-@bug(
+changed(
     load_llama,
+    "gates_from_up",
     "up and gate are exchanged: w3 and up_proj are read as the gates",
+    ('gate_proj.weight": "feed_forward.W_gate"', 'gate_proj.weight": "feed_forward.W_up"'),
+    ('up_proj.weight": "feed_forward.W_up"', 'up_proj.weight": "feed_forward.W_gate"'),
+    ('"w1": "W_gate", "w3": "W_up"', '"w1": "W_up", "w3": "W_gate"'),
     classic=True,
 )
-def gates_from_up(state):
-    return exchanged(state, {"W_gate": "W_up", "W_up": "W_gate"})
 
+changed(
+    load_llama,
+    "experts_exchanged",
+    "an expert's w3 is read as its gate, and w1 as up",
+    ('"w1": "W_gate", "w3": "W_up"', '"w1": "W_up", "w3": "W_gate"'),
+)
 
-@bug(load_llama, "an expert's w3 is read as its gate, and w1 as up")
-def experts_exchanged(state):
-    def change(name, value):
-        if value.dim() == 3:
-            name = {"W_gate": name[:-6] + "W_up"}.get(name[-6:], name.replace("W_up", "W_gate"))
-        return name, value
+changed(
+    load_llama,
+    "dense_exchanged",
+    "gate_proj and up_proj are exchanged, but not w1 and w3",
+    ('gate_proj.weight": "feed_forward.W_gate"', 'gate_proj.weight": "feed_forward.W_up"'),
+    ('up_proj.weight": "feed_forward.W_up"', 'up_proj.weight": "feed_forward.W_gate"'),
+)
 
-    return converted(state, change)
+changed(
+    load_llama,
+    "in_order",
+    "w1, w2 and w3 are read as gate, up and down",
+    ('"w3": "W_up", "w2": "W_down"', '"w3": "W_down", "w2": "W_up"'),
+)
 
+changed(
+    load_llama,
+    "head_not_turned",
+    "lm_head is not transposed",
+    ('place != "token.weight"', 'place not in ("token.weight", "W_head")'),
+)
 
-@bug(load_llama, "gate_proj and up_proj are exchanged, but not w1 and w3")
-def dense_exchanged(state):
-    def change(name, value):
-        if value.dim() == 2:
-            name = {"W_gate": name[:-6] + "W_up"}.get(name[-6:], name.replace("W_up", "W_gate"))
-        return name, value
+changed(
+    load_llama,
+    "embedding_turned",
+    "the embedding is transposed like the matrices",
+    (' and place != "token.weight"', ""),
+)
 
-    return converted(state, change)
+changed(
+    load_llama,
+    "routers_not_turned",
+    "the routers are not transposed",
+    ('place != "token.weight"', 'place not in ("token.weight", "feed_forward.W_router")'),
+)
 
+changed(
+    load_llama,
+    "experts_not_turned",
+    "the experts' matrices are not transposed",
+    ("value.dim() == 2 and", "value.dim() == 2 and not expert and"),
+)
 
-@bug(load_llama, "w1, w2 and w3 are read as gate, up and down")
-def in_order(state):
-    return (
-        exchanged(state, {"W_up": "W_down", "W_down": "W_up"})
-        if is_mixtral(state)
-        else load_llama(state)
-    )
+changed(
+    load_llama,
+    "keys_first",
+    "queries and keys are exchanged",
+    ('q_proj.weight": "attention.W_Q"', 'q_proj.weight": "attention.W_K"'),
+    ('k_proj.weight": "attention.W_K"', 'k_proj.weight": "attention.W_Q"'),
+)
 
+changed(
+    load_llama,
+    "values_first",
+    "keys and values are exchanged",
+    ('k_proj.weight": "attention.W_K"', 'k_proj.weight": "attention.W_V"'),
+    ('v_proj.weight": "attention.W_V"', 'v_proj.weight": "attention.W_K"'),
+)
 
-def is_mixtral(state):
-    return any("block_sparse_moe" in name for name in state)
+changed(
+    load_llama,
+    "norms_exchanged",
+    "the two norms of a layer are exchanged",
+    ('input_layernorm.weight": "norm_1', 'input_layernorm.weight": "norm_2'),
+    ('post_attention_layernorm.weight": "norm_2', 'post_attention_layernorm.weight": "norm_1'),
+)
 
+changed(
+    load_llama,
+    "first_layer",
+    "every layer gets the weights of the first",
+    (
+        "return ours",
+        'return {name: ours[re.sub(r"^blocks\\.\\d+", "blocks.0", name)] for name in ours}',
+    ),
+)
 
-@bug(load_llama, "lm_head is not transposed")
-def head_not_turned(state):
-    return converted(state, lambda n, v: (n, v.mT if n == "W_head" else v))
+changed(
+    load_llama,
+    "same_expert",
+    "every expert gets the weights of the first",
+    ("values[e] for e in sorted(values, key=int)", 'values["0"] for _ in values'),
+)
 
+changed(
+    load_llama,
+    "order_of_text",
+    "layers are sorted as text, so that 10 comes before 2",
+    (
+        "    ours = {}\n",
+        '    layers = sorted({name.split(".")[2] for name in state if "model.layers." in name})\n'
+        "    ours = {}\n",
+    ),
+    ('f"blocks.{layer[1]}."', 'f"blocks.{layers.index(layer[1])}."'),
+)
 
-@bug(load_llama, "the embedding is transposed like the matrices")
-def embedding_turned(state):
-    return converted(state, lambda n, v: (n, v.mT if n == "token.weight" else v))
-
-
-@bug(load_llama, "the routers are not transposed")
-def routers_not_turned(state):
-    return converted(state, lambda n, v: (n, v.mT if n.endswith("W_router") else v))
-
-
-@bug(load_llama, "the experts' matrices are not transposed")
-def experts_not_turned(state):
-    return converted(state, lambda n, v: (n, v.mT if v.dim() == 3 else v))
-
-
-@bug(load_llama, "queries and keys are exchanged")
-def keys_first(state):
-    return exchanged(state, {"W_Q": "W_K", "W_K": "W_Q"})
-
-
-@bug(load_llama, "keys and values are exchanged")
-def values_first(state):
-    return exchanged(state, {"W_V": "W_K", "W_K": "W_V"})
-
-
-@bug(load_llama, "the two norms of a layer are exchanged")
-def norms_exchanged(state):
-    return exchanged(state, {"norm_1": "norm_2", "norm_2": "norm_1"})
-
-
-@bug(load_llama, "every layer gets the weights of the first")
-def first_layer(state):
-    ours = load_llama(state)
-
-    def change(name, value):
-        if name.startswith("blocks."):
-            value = ours["blocks.0." + name.split(".", 2)[2]]
-        return name, value
-
-    return converted(state, change)
-
-
-@bug(load_llama, "every expert gets the weights of the first")
-def same_expert(state):
-    return converted(state, lambda n, v: (n, v[:1].expand_as(v) if v.dim() == 3 else v))
-
-
-@bug(load_llama, "layers are sorted as text, so that 10 comes before 2")
-def order_of_text(state):
-    numbers = sorted({n.split(".")[1] for n in load_llama(state) if n.startswith("blocks.")})
-
-    def change(name, value):
-        if name.startswith("blocks."):
-            _, number, rest = name.split(".", 2)
-            name = f"blocks.{numbers.index(number)}.{rest}"
-        return name, value
-
-    return converted(state, change)
-
-
-@bug(load_llama, "experts are sorted as text, so that 10 comes before 2")
-def experts_as_text(state):
-    def change(name, value):
-        if value.dim() == 3:
-            value = value[[int(e) for e in sorted(map(str, range(len(value))))]]
-        return name, value
-
-    return converted(state, change)
+changed(
+    load_llama,
+    "experts_as_text",
+    "experts are sorted as text, so that 10 comes before 2",
+    ("sorted(values, key=int)", "sorted(values)"),
+)
 
 
 @bug(load_llama, "experts are stacked in the order in which the file has them")
 def order_of_file(state):
     found = [name.split(".")[5] for name in state if ".experts." in name]
     order = [int(e) for e in dict.fromkeys(found)]
-    return converted(state, lambda n, v: (n, v[order] if v.dim() == 3 else v))
+    return {n: v[order] if v.dim() == 3 else v for n, v in load_llama(state).items()}
 
 
-@bug(
+changed(
     load_llama,
+    "head_from_embedding",
     "a head is made of the embedding where lm_head is missing",
+    ("return ours", 'return {"W_head": ours["token.weight"].mT, **ours}'),
     told_by="W_head does not belong in your state",
 )
-def head_from_embedding(state):
-    ours = load_llama(state)
-    return {"W_head": ours["token.weight"].mT, **ours}
 
-
-@bug(
+changed(
     load_llama,
+    "layers_of_others",
     "layers of other models, whose names only end alike, are taken for ours",
+    ("re.match(", "re.search("),
     told_by="should raise ValueError when the state has vision_model",
 )
-def layers_of_others(state):
-    names = {name: name.removeprefix("vision_") for name in state}
-    return load_llama({name: state[other] for other, name in names.items()})
 
 
 @bug(load_llama, "only layers 0 to 9 are known", told_by="raised ValueError: layer of two digits")
@@ -1635,39 +1554,32 @@ def tables_refused(state):
     return load_llama(state)
 
 
-@bug(
+changed(
     load_llama,
+    "nothing_refused",
     "names that are not known are silently left out",
+    ('raise ValueError(f"our Llama has no place for {name}")', "continue"),
     told_by="should raise ValueError when the state has model.layers.0.self_attn.q_proj.bias",
 )
-def nothing_refused(state):
-    ours = {}
-    for name, value in state.items():
-        try:
-            load_llama({name: value})
-        except ValueError:
-            continue
-        ours[name] = value
-    return load_llama(ours)
 
-
-@bug(
+changed(
     load_llama,
+    "biases_taken",
     "biases are taken for weights",
+    (
+        'name.endswith("rotary_emb.inv_freq")',
+        'name.endswith("rotary_emb.inv_freq") or ("layers" in name and name.endswith(".bias"))',
+    ),
     told_by="should raise ValueError when the state has model.layers.0.self_attn.q_proj.bias",
 )
-def biases_taken(state):
-    known = {n: v for n, v in state.items() if "layers" not in n or not n.endswith(".bias")}
-    return load_llama(known)
 
-
-@bug(
+changed(
     load_llama,
+    "norm_biases_left_out",
     "what a norm has besides its weight is left out",
+    ('name.endswith("rotary_emb.inv_freq")', 'name.endswith(("rotary_emb.inv_freq", "norm.bias"))'),
     told_by="should raise ValueError when the state has model.layers.0.input_layernorm.bias",
 )
-def norm_biases_left_out(state):
-    return load_llama({n: v for n, v in state.items() if not n.endswith("norm.bias")})
 
 
 equivalent(
@@ -1685,111 +1597,126 @@ equivalent(
     "promotion is symmetric",
 )
 
-
-@bug(route_top_k, "all chosen experts get the same weight")
-def all_the_same(logits, k):
-    return varied_route(logits, k, share=lambda best: torch.softmax(0 * best, dim=-1))
-
-
-@bug(route_top_k, "the worst experts are chosen")
-def worst(logits, k):
-    return varied_route(logits, k, largest=False)
-
-
-@bug(route_top_k, "the first k experts are chosen")
-def first_ones(logits, k):
-    return varied_route(logits, k, choose=lambda experts: torch.arange(k).expand_as(experts))
-
-
-@bug(route_top_k, "the best expert comes last")
-def best_last(logits, k):
-    return varied_route(logits, k, choose=lambda experts: experts.flip(-1))
-
-
-@bug(route_top_k, "the experts come in the order of their numbers")
-def by_number(logits, k):
-    return varied_route(logits, k, choose=lambda experts: experts.sort(dim=-1).values)
-
-
-@bug(route_top_k, "softmax is taken over the tokens")
-def over_tokens(logits, k):
-    return varied_route(logits, k, share=lambda best: torch.softmax(best, dim=0))
-
-
-@bug(route_top_k, "the logits themselves are divided by their sum")
-def no_exponential(logits, k):
-    return varied_route(logits, k, share=lambda best: best / best.sum(dim=-1, keepdim=True))
-
-
-@bug(route_top_k, "the weights are sigmoids of the logits")
-def sigmoids(logits, k):
-    return varied_route(logits, k, share=torch.sigmoid)
-
-
-@bug(route_top_k, "softmax is taken twice")
-def twice(logits, k):
-    return varied_route(torch.softmax(logits, dim=-1), k)
-
-
-@bug(route_top_k, "the exponentials of large scores overflow", told_by="yours is nan")
-def overflowing(logits, k):
-    def share(best):
-        return best.exp() / best.exp().sum(dim=-1, keepdim=True)
-
-    return varied_route(logits, k, share=share)
-
-
-@bug(
+changed(
     route_top_k,
+    "all_the_same",
+    "all chosen experts get the same weight",
+    ("softmax(best,", "softmax(0 * best,"),
+)
+
+changed(route_top_k, "worst", "the worst experts are chosen", ("topk(k)", "topk(k, largest=False)"))
+
+changed(
+    route_top_k,
+    "first_ones",
+    "the first k experts are chosen",
+    ("logits.topk(k)", "logits[:, :k], torch.arange(k).expand(len(logits), k)"),
+)
+
+changed(
+    route_top_k,
+    "best_last",
+    "the best expert comes last",
+    ("logits.topk(k)", "(part.flip(1) for part in logits.topk(k))"),
+)
+
+changed(
+    route_top_k,
+    "by_number",
+    "the experts come in the order of their numbers",
+    (
+        "logits.topk(k)  # (M, k) each\n",
+        "logits.topk(k)\n"
+        "    experts = experts.sort(dim=1).values\n"
+        "    best = logits.gather(1, experts)\n",
+    ),
+)
+
+changed(
+    route_top_k,
+    "over_tokens",
+    "softmax is taken over the tokens",
+    ("softmax(best, dim=1)", "softmax(best, dim=0)"),
+)
+
+changed(
+    route_top_k,
+    "no_exponential",
+    "the logits themselves are divided by their sum",
+    ("torch.softmax(best, dim=1)", "best / best.sum(dim=1, keepdim=True)"),
+)
+
+changed(
+    route_top_k,
+    "sigmoids",
+    "the weights are sigmoids of the logits",
+    ("torch.softmax(best, dim=1)", "torch.sigmoid(best)"),
+)
+
+changed(
+    route_top_k,
+    "twice",
+    "softmax is taken twice",
+    ("logits.topk", "torch.softmax(logits, dim=1).topk"),
+)
+
+changed(
+    route_top_k,
+    "overflowing",
+    "the exponentials of large scores overflow",
+    ("torch.softmax(best, dim=1)", "best.exp() / best.exp().sum(dim=1, keepdim=True)"),
+    told_by="yours is nan",
+)
+
+changed(
+    route_top_k,
+    "other_way_round",
     "the experts come before the weights",
+    ("torch.softmax(best, dim=1), experts", "experts, torch.softmax(best, dim=1)"),
     told_by="should hold whole numbers, yours holds real numbers",
 )
-def other_way_round(logits, k):
-    return varied_route(logits, k)[::-1]
 
-
-@bug(route_top_k, "the weights pass no gradient back", told_by="No gradient goes back from")
-def no_gradient(logits, k):
-    return varied_route(logits.detach(), k)
-
-
-@bug(
+changed(
     route_top_k,
+    "no_gradient",
+    "the weights pass no gradient back",
+    ("logits.topk", "logits.detach().topk"),
+    told_by="No gradient goes back from",
+)
+
+changed(
+    route_top_k,
+    "more_than_all",
     "k may be more than there are experts",
+    ("not 1 <= k <= logits.shape[1]", "k < 1"),
+    ("topk(k)", "topk(min(k, logits.shape[1]))"),
     told_by="when k is 6 and there are 5 experts",
 )
-def more_than_all(logits, k):
-    return varied_route(logits, min(k, logits.shape[-1]))
 
+changed(
+    route_top_k,
+    "none_at_all",
+    "no expert at all is accepted",
+    ("not 1 <= k <= logits.shape[1]", "k > logits.shape[1]"),
+    ("topk(k)", "topk(max(k, 0))"),
+    told_by="should raise ValueError when k is 0",
+)
 
-@bug(route_top_k, "no expert at all is accepted", told_by="should raise ValueError when k is 0")
-def none_at_all(logits, k):
-    if k > logits.shape[-1]:
-        raise ValueError("k is impossible")
-    best, experts = logits.topk(max(k, 0), dim=-1)
-    return torch.softmax(best, dim=-1), experts
-
-
-def loads(experts, E):
-    """Count the tokens of each expert, for each token."""
-    return F.one_hot(experts, E).sum(dim=1).double()  # (M, E)
-
-
-@bug(
+changed(
     load_balancing_loss,
+    "through_f",
     "the gradient goes through f, made of probabilities, and not through P",
+    ("(f * P)", "((f + P - P.detach()) * P.detach())"),
     classic=True,
 )
-def through_f(logits, experts):
-    p = torch.softmax(logits, dim=-1)
-    f = (loads(experts, logits.shape[1]) + p - p.detach()).mean(dim=0)
-    return logits.shape[1] * (f * p.detach().mean(dim=0)).sum()
 
-
-@bug(load_balancing_loss, "P stands in the place of f as well: it is E Σ P²", classic=True)
-def squared(logits, experts):
-    P = torch.softmax(logits, dim=-1).mean(dim=0)
-    return len(P) * (P * P).sum()
+changed(
+    load_balancing_loss,
+    "squared",
+    "P stands in the place of f as well: it is E Σ P²",
+    ("(f * P)", "(P * P)"),
+    classic=True,
+)
 
 
 @bug(load_balancing_loss, "the sum is not multiplied by E", classic=True)
@@ -1817,45 +1744,53 @@ def best_by_logits(logits, experts):
     return load_balancing_loss(logits, logits.argmax(dim=1, keepdim=True))
 
 
-@bug(load_balancing_loss, "the loads are squared: it is E Σ f²")
-def loads_squared(logits, experts):
-    f = loads(experts, logits.shape[1]).mean(dim=0)
-    return len(f) * (f * f).sum() + 0 * logits.sum()
-
-
-@bug(load_balancing_loss, "f and P are multiplied for each token, and averaged afterwards")
-def token_by_token(logits, experts):
-    E = logits.shape[1]
-    return E * (loads(experts, E) * torch.softmax(logits, dim=-1)).sum(dim=1).mean()
-
-
-@bug(load_balancing_loss, "P is a mean of the logits themselves")
-def raw_logits(logits, experts):
-    f = loads(experts, logits.shape[1]).mean(dim=0)
-    return len(f) * (f * logits.mean(dim=0)).sum()
-
-
-@bug(load_balancing_loss, "softmax is taken over the tokens")
-def over_the_tokens(logits, experts):
-    f = loads(experts, logits.shape[1]).mean(dim=0)
-    return len(f) * (f * torch.softmax(logits, dim=0).mean(dim=0)).sum()
-
-
-@bug(load_balancing_loss, "softmax is taken over the mean of the logits")
-def softmax_of_the_mean(logits, experts):
-    f = loads(experts, logits.shape[1]).mean(dim=0)
-    return len(f) * (f * torch.softmax(logits.mean(dim=0), dim=0)).sum()
-
-
-@bug(
+changed(
     load_balancing_loss,
+    "loads_squared",
+    "the loads are squared: it is E Σ f²",
+    ("(f * P)", "(f * f + 0 * P)"),
+)
+
+changed(
+    load_balancing_loss,
+    "token_by_token",
+    "f and P are multiplied for each token, and averaged afterwards",
+    (
+        "torch.bincount(experts.flatten(), minlength=E).to(logits) / M",
+        "functional.one_hot(experts, E).sum(dim=1)",
+    ),
+    (".mean(dim=0)", ""),
+    ("(f * P).sum()", "(f * P).sum(dim=1).mean()"),
+)
+
+changed(
+    load_balancing_loss,
+    "raw_logits",
+    "P is a mean of the logits themselves",
+    ("torch.softmax(logits, dim=1)", "logits"),
+)
+
+changed(
+    load_balancing_loss,
+    "over_the_tokens",
+    "softmax is taken over the tokens",
+    ("softmax(logits, dim=1)", "softmax(logits, dim=0)"),
+)
+
+changed(
+    load_balancing_loss,
+    "softmax_of_the_mean",
+    "softmax is taken over the mean of the logits",
+    ("torch.softmax(logits, dim=1).mean(dim=0)", "torch.softmax(logits.mean(dim=0), dim=0)"),
+)
+
+changed(
+    load_balancing_loss,
+    "used_ones",
     "experts behind the last one that is used are not counted",
+    (", minlength=E", ""),
     told_by="raised RuntimeError: The size of tensor",
 )
-def used_ones(logits, experts):
-    M, E = logits.shape
-    f = torch.bincount(experts.flatten()).double() / M
-    return E * (f * torch.softmax(logits, dim=-1).mean(dim=0)).sum()
 
 
 @bug(load_balancing_loss, "the loss passes no gradient back", told_by="No gradient goes back from")
@@ -1863,302 +1798,312 @@ def detached(logits, experts):
     return load_balancing_loss(logits.detach(), experts)
 
 
-class VariedMixture(MixtureOfExperts):
-    """A mixture whose parts the bugs below vary."""
-
-    def route(self, tokens):
-        return route_top_k(tokens @ self.W_router, self.k)
-
-    def full(self, rows, slots, weights):
-        """Which of an expert's tokens it takes."""
-        return torch.arange(len(rows)) < (len(rows) if self.capacity is None else self.capacity)
-
-    def expert(self, e, X, w):
-        return w * swiglu(X, self.W_gate[e], self.W_up[e], self.W_down[e])
-
-    def add(self, Y, rows, out):
-        return Y.index_add(0, rows, out)
-
-    def forward(self, X):
-        self.shape = X.shape
-        tokens = X.reshape(-1, X.shape[-1])
-        weights, experts = self.route(tokens)
-        places = [torch.where(experts == e) for e in range(len(self.W_gate))]
-        places = [(r[t], s[t]) for r, s in places for t in [self.full(r, s, weights)]]
-        weights = self.after(weights, places)
-        Y = torch.zeros_like(tokens)
-        for e, (rows, slots) in enumerate(places):
-            Y = self.add(Y, rows, self.expert(e, tokens[rows], weights[rows, slots, None]))
-        return Y.view_as(X)
-
-    def after(self, weights, places):
-        """The weights after it is known which experts take which tokens."""
-        return weights
-
-
-@bug(MixtureOfExperts, "all of a token's experts get the weight 1/k", classic=True)
-class Equal(VariedMixture):
-    def route(self, tokens):
-        weights, experts = super().route(tokens)
-        return 0 * weights + 1 / self.k, experts
-
-
-@bug(
+changed(
     MixtureOfExperts,
-    "a token's other weights are made to sum to one after an expert has dropped it",
+    "Equal",
+    "all of a token's experts get the weight 1/k",
+    ("self.k)  # (M, k) each\n", "self.k)\n        weights = 0 * weights + 1 / self.k\n"),
     classic=True,
 )
-class Renormalised(VariedMixture):
-    def after(self, weights, places):
-        taken = torch.zeros_like(weights)
-        for rows, slots in places:
-            taken[rows, slots] = 1
-        left = (weights * taken).sum(dim=1, keepdim=True)
-        return weights / torch.where(left > 0, left, 1)
 
-
-@bug(MixtureOfExperts, "the capacity holds for each sequence by itself", classic=True)
-class SequenceBySequence(VariedMixture):
-    def full(self, rows, slots, weights):
-        if self.capacity is None or len(self.shape) < 3:
-            return super().full(rows, slots, weights)
-        sequence = rows // self.shape[-2]
-        before = (sequence[:, None] == sequence).tril(-1).sum(dim=1)
-        return before < self.capacity
-
-
-@bug(MixtureOfExperts, "the weights come from a softmax over all experts")
-class OverAllExperts(VariedMixture):
-    def route(self, tokens):
-        logits = tokens @ self.W_router
-        _, experts = route_top_k(logits, self.k)
-        return torch.softmax(logits, dim=1).gather(1, experts), experts
-
-
-@bug(MixtureOfExperts, "what the experts return is added without weights")
-class Unweighted(VariedMixture):
-    def expert(self, e, X, w):
-        return super().expert(e, X, torch.ones_like(w))
-
-
-@bug(MixtureOfExperts, "the weights multiply what goes into the experts")
-class WeightedInputs(VariedMixture):
-    def expert(self, e, X, w):
-        return super().expert(e, w * X, torch.ones_like(w))
-
-
-@bug(MixtureOfExperts, "every expert counts as much as a token's best one")
-class WeightOfTheBest(VariedMixture):
-    def after(self, weights, places):
-        return weights[:, :1].expand_as(weights)
-
-
-@bug(MixtureOfExperts, "the expert with the highest number wins: what it returns is not added")
-class Overwritten(VariedMixture):
-    def add(self, Y, rows, out):
-        return Y.index_put((rows,), out)
-
-
-@bug(MixtureOfExperts, "capacity is not used")
-class NoCapacity(VariedMixture):
-    def full(self, rows, slots, weights):
-        return torch.ones_like(rows, dtype=torch.bool)
-
-
-@bug(MixtureOfExperts, "a capacity of 0 is no limit")
-class ZeroIsNoLimit(MixtureOfExperts):
-    def forward(self, X):
-        self.capacity = self.capacity or None
-        return super().forward(X)
-
-
-@bug(
+changed(
     MixtureOfExperts,
+    "Renormalised",
+    "a token's other weights are made to sum to one after an expert has dropped it",
+    (
+        "        Y = torch.zeros_like(tokens)\n",
+        "        Y, left = torch.zeros_like(tokens), torch.zeros_like(weights[:, 0])\n",
+    ),
+    (
+        "            out = swiglu(",
+        "            left = left.index_add(0, rows, weights[rows, slots])\n"
+        "            out = swiglu(",
+    ),
+    ("return Y.view_as(X)", "return (Y / torch.where(left > 0, left, 1)[:, None]).view_as(X)"),
+    classic=True,
+)
+
+changed(
+    MixtureOfExperts,
+    "SequenceBySequence",
+    "the capacity holds for each sequence by itself",
+    (
+        "            rows, slots = rows[: self.capacity], slots[: self.capacity]\n",
+        "            capacity = len(rows) if self.capacity is None else self.capacity\n"
+        "            sequence = rows // (X.shape[-2] if X.dim() > 2 else len(tokens))\n"
+        "            taken = (sequence[:, None] == sequence).tril(-1).sum(dim=1) < capacity\n"
+        "            rows, slots = rows[taken], slots[taken]\n",
+    ),
+    classic=True,
+)
+
+changed(
+    MixtureOfExperts,
+    "OverAllExperts",
+    "the weights come from a softmax over all experts",
+    (
+        "self.k)  # (M, k) each\n",
+        "self.k)\n"
+        "        weights = torch.softmax(tokens @ self.W_router, dim=1).gather(1, experts)\n",
+    ),
+)
+
+changed(
+    MixtureOfExperts,
+    "Unweighted",
+    "what the experts return is added without weights",
+    ("weights[rows, slots, None] * out", "out"),
+)
+
+changed(
+    MixtureOfExperts,
+    "WeightedInputs",
+    "the weights multiply what goes into the experts",
+    ("swiglu(tokens[rows],", "swiglu(weights[rows, slots, None] * tokens[rows],"),
+    ("weights[rows, slots, None] * out", "out"),
+)
+
+changed(
+    MixtureOfExperts,
+    "WeightOfTheBest",
+    "every expert counts as much as a token's best one",
+    ("weights[rows, slots, None]", "weights[rows, :1]"),
+)
+
+changed(
+    MixtureOfExperts,
+    "Overwritten",
+    "the expert with the highest number wins: what it returns is not added",
+    ("Y.index_add(0, rows,", "Y.index_put((rows,),"),
+)
+
+changed(
+    MixtureOfExperts,
+    "NoCapacity",
+    "capacity is not used",
+    ("            rows, slots = rows[: self.capacity], slots[: self.capacity]\n", ""),
+)
+
+changed(
+    MixtureOfExperts,
+    "ZeroIsNoLimit",
+    "a capacity of 0 is no limit",
+    (
+        "rows[: self.capacity], slots[: self.capacity]",
+        "rows[: self.capacity or None], slots[: self.capacity or None]",
+    ),
+)
+
+changed(
+    MixtureOfExperts,
+    "AddsInFloat32",
     "what the experts return is added up in float32, whatever X is",
+    ("Y.view_as(X)", "Y.view_as(X).float()"),
     told_by="should be torch.bfloat16 as X is, yours is torch.float32",
 )
-class AddsInFloat32(MixtureOfExperts):
-    def forward(self, X):
-        return super().forward(X).float()
 
+changed(
+    MixtureOfExperts,
+    "LastOnes",
+    "an expert takes the tokens that come last",
+    (
+        "rows[: self.capacity], slots[: self.capacity]",
+        "rows.flip(0)[: self.capacity], slots.flip(0)[: self.capacity]",
+    ),
+)
 
-@bug(MixtureOfExperts, "an expert takes the tokens that come last")
-class LastOnes(VariedMixture):
-    def full(self, rows, slots, weights):
-        return super().full(rows, slots, weights).flip(0)
+changed(
+    MixtureOfExperts,
+    "Heaviest",
+    "an expert takes the tokens for which it counts most",
+    (
+        "rows, slots = torch.where(experts == e)\n",
+        "rows, slots = torch.where(experts == e)\n"
+        "            order = weights[rows, slots].argsort(descending=True)\n"
+        "            rows, slots = rows[order], slots[order]\n",
+    ),
+)
 
+changed(
+    MixtureOfExperts,
+    "FirstChoices",
+    "first choices are served before second ones",
+    (
+        "rows, slots = torch.where(experts == e)\n",
+        "rows, slots = torch.where(experts == e)\n"
+        "            order = (slots * len(weights) + rows).argsort()\n"
+        "            rows, slots = rows[order], slots[order]\n",
+    ),
+)
 
-@bug(MixtureOfExperts, "an expert takes the tokens for which it counts most")
-class Heaviest(VariedMixture):
-    def full(self, rows, slots, weights):
-        order = weights[rows, slots].argsort(descending=True)
-        return super().full(rows, slots, weights)[order.argsort()]
+changed(
+    MixtureOfExperts,
+    "CountedApart",
+    "first and second choices are counted apart",
+    (
+        "            rows, slots = rows[: self.capacity], slots[: self.capacity]\n",
+        "            capacity = len(rows) if self.capacity is None else self.capacity\n"
+        "            taken = (slots[:, None] == slots).tril(-1).sum(dim=1) < capacity\n"
+        "            rows, slots = rows[taken], slots[taken]\n",
+    ),
+)
 
+changed(
+    MixtureOfExperts,
+    "OneMore",
+    "an expert takes one token more than its capacity",
+    (
+        "            rows, slots = rows[: self.capacity], slots[: self.capacity]\n",
+        "            limit = None if self.capacity is None else self.capacity + 1\n"
+        "            rows, slots = rows[:limit], slots[:limit]\n",
+    ),
+)
 
-@bug(MixtureOfExperts, "first choices are served before second ones")
-class FirstChoices(VariedMixture):
-    def full(self, rows, slots, weights):
-        order = (slots * len(weights) + rows).argsort()
-        return super().full(rows, slots, weights)[order.argsort()]
-
-
-@bug(MixtureOfExperts, "first and second choices are counted apart")
-class CountedApart(VariedMixture):
-    def full(self, rows, slots, weights):
-        if self.capacity is None:
-            return super().full(rows, slots, weights)
-        before = (slots[:, None] == slots).tril(-1).sum(dim=1)
-        return before < self.capacity
-
-
-@bug(MixtureOfExperts, "an expert takes one token more than its capacity")
-class OneMore(VariedMixture):
-    def full(self, rows, slots, weights):
-        taken = super().full(rows, slots, weights)
-        return torch.cat([taken.new_ones(1), taken])[: len(rows)]
-
-
-@bug(MixtureOfExperts, "tokens that all experts dropped stay as they are")
-class Unchanged(VariedMixture):
-    def forward(self, X):
-        Y = super().forward(X)
-        return torch.where((Y == 0).all(dim=-1, keepdim=True), X, Y)
+changed(
+    MixtureOfExperts,
+    "Unchanged",
+    "tokens that all experts dropped stay as they are",
+    (
+        "return Y.view_as(X)",
+        "return torch.where((Y == 0).all(dim=1, keepdim=True), tokens, Y).view_as(X)",
+    ),
+)
 
 
 @bug(MixtureOfExperts, "the first position of all sequences comes before the second of any")
-class PositionByPosition(VariedMixture):
+class PositionByPosition(MixtureOfExperts):
     def forward(self, X):
         return super().forward(X.transpose(0, -2)).transpose(0, -2) if X.dim() > 1 else X
 
 
-@bug(MixtureOfExperts, "W_up makes the gates, and W_gate what passes through them")
-class GateAndUp(VariedMixture):
-    def expert(self, e, X, w):
-        return w * swiglu(X, self.W_up[e], self.W_gate[e], self.W_down[e])
-
-
-@bug(MixtureOfExperts, "every token passes through the first k experts")
-class FirstExperts(VariedMixture):
-    def route(self, tokens):
-        weights, experts = super().route(tokens)
-        return weights, torch.arange(self.k).expand_as(experts)
-
-
-@bug(MixtureOfExperts, "the router gets no gradient", told_by="No gradient reaches W_router")
-class NoRouter(VariedMixture):
-    def route(self, tokens):
-        weights, experts = super().route(tokens)
-        return weights.detach(), experts
-
-
-class Varied(LoRA):
-    """An adapter whose parts the bugs below vary."""
-
-    def forward(self, X):
-        return X @ self.W + self.scale * ((X @ self.A) @ self.B)
-
-
-@bug(LoRA, "B is drawn as A is, and does not start at zero", classic=True)
-class RandomB(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        nn.init.normal_(self.B, std=len(W) ** -0.5)
-
-
-@bug(LoRA, "what is added is scaled by alpha, not by alpha / r", classic=True)
-class ScaledByAlpha(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        self.scale = alpha
-
-
-@bug(LoRA, "what is added is scaled by alpha, not by alpha / r", classic=True)
-class ScaledByAlphaDrawnElse(ScaledByAlpha):
-    """The same with an A that is drawn by other means: it has no part in the mistake."""
-
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        nn.init.normal_(self.A, std=len(W) ** -0.5)
-
-
-@bug(
-    LoRA, "W is a parameter, and trains", told_by="should be A, B, yours are A, B, W", classic=True
+changed(
+    MixtureOfExperts,
+    "GateAndUp",
+    "W_up makes the gates, and W_gate what passes through them",
+    ("self.W_gate[e], self.W_up[e]", "self.W_up[e], self.W_gate[e]"),
 )
-class TrainsW(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        del self.W
-        self.W = nn.Parameter(W.detach().clone())
 
+changed(
+    MixtureOfExperts,
+    "FirstExperts",
+    "every token passes through the first k experts",
+    (
+        "self.k)  # (M, k) each\n",
+        "self.k)\n        experts = torch.arange(self.k).expand_as(experts)\n",
+    ),
+)
 
-@bug(
+changed(
+    MixtureOfExperts,
+    "NoRouter",
+    "the router gets no gradient",
+    ("weights[rows, slots, None] *", "weights[rows, slots, None].detach() *"),
+    told_by="No gradient reaches W_router",
+)
+
+changed(
     LoRA,
+    "RandomB",
+    "B is drawn as A is, and does not start at zero",
+    ("torch.zeros(r, D_out).to(W)", "torch.zeros(r, D_out).to(W).normal_(std=D_in**-0.5)"),
+    classic=True,
+)
+
+changed(
+    LoRA,
+    "ScaledByAlpha",
+    "what is added is scaled by alpha, not by alpha / r",
+    ("self.scale = alpha / r", "self.scale = alpha"),
+    classic=True,
+)
+
+
+# The same with an A that is drawn by other means: it has no part in the mistake.
+changed(
+    LoRA,
+    "ScaledByAlphaDrawnElse",
+    "what is added is scaled by alpha, not by alpha / r",
+    ("self.scale = alpha / r", "self.scale = alpha"),
+    (
+        "torch.randn(D_in, r).to(W) / math.sqrt(D_in)",
+        "torch.empty(D_in, r).to(W).normal_() / math.sqrt(D_in)",
+    ),
+    classic=True,
+)
+
+changed(
+    LoRA,
+    "TrainsW",
+    "W is a parameter, and trains",
+    ('self.register_buffer("W", W.detach().clone())', "self.W = nn.Parameter(W.detach().clone())"),
+    told_by="should be A, B, yours are A, B, W",
+    classic=True,
+)
+
+changed(
+    LoRA,
+    "InPlace",
     "merge adds to W in place",
+    (
+        "return self.W + self.scale * (",
+        "self.W += (self.scale * self.A @ self.B).detach()\n        return self.W + 0 * (",
+    ),
     told_by="It has changed W in place.",
     classic=True,
 )
-class InPlace(Varied):
-    def merge(self):
-        self.W += (self.scale * self.A @ self.B).detach()
-        return self.W + 0 * (self.A @ self.B)
 
+changed(
+    LoRA,
+    "RootOfRank",
+    "what is added is scaled by alpha / √r",
+    ("self.scale = alpha / r", "self.scale = alpha / math.sqrt(r)"),
+)
 
-@bug(LoRA, "what is added is scaled by alpha / √r")
-class RootOfRank(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        self.scale = alpha / math.sqrt(r)
+changed(
+    LoRA,
+    "UpsideDown",
+    "what is added is scaled by r / alpha",
+    ("self.scale = alpha / r", "self.scale = r / alpha"),
+)
 
+changed(
+    LoRA, "Unscaled", "what is added is not scaled", ("self.scale = alpha / r", "self.scale = 1.0")
+)
 
-@bug(LoRA, "what is added is scaled by r / alpha")
-class UpsideDown(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        self.scale = r / alpha
+changed(
+    LoRA,
+    "MergesUnscaled",
+    "what is merged is not scaled",
+    ("self.W + self.scale * (self.A", "self.W + (self.A"),
+)
 
+changed(
+    LoRA,
+    "MergesTheRest",
+    "merge gives what is added, without W",
+    ("self.W + self.scale * (self.A", "self.scale * (self.A"),
+)
 
-@bug(LoRA, "what is added is not scaled")
-class Unscaled(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        self.scale = 1.0
+changed(LoRA, "MergesNothing", "merge gives W alone", ("self.scale * (self.A", "0 * (self.A"))
 
+changed(LoRA, "WithoutW", "X is not multiplied by W, only by what is added", ("X @ self.W + ", ""))
 
-@bug(LoRA, "what is merged is not scaled")
-class MergesUnscaled(Varied):
-    def merge(self):
-        return self.W + self.A @ self.B
+changed(
+    LoRA,
+    "ScalesAll",
+    "X W is scaled too",
+    (
+        "X @ self.W + self.scale * ((X @ self.A) @ self.B)",
+        "self.scale * (X @ self.W + (X @ self.A) @ self.B)",
+    ),
+)
 
-
-@bug(LoRA, "merge gives what is added, without W")
-class MergesTheRest(Varied):
-    def merge(self):
-        return self.scale * (self.A @ self.B)
-
-
-@bug(LoRA, "merge gives W alone")
-class MergesNothing(Varied):
-    def merge(self):
-        return self.W + 0 * (self.A @ self.B)
-
-
-@bug(LoRA, "X is not multiplied by W, only by what is added")
-class WithoutW(Varied):
-    def forward(self, X):
-        return self.scale * (X @ self.A @ self.B)
-
-
-@bug(LoRA, "X W is scaled too")
-class ScalesAll(Varied):
-    def forward(self, X):
-        return self.scale * (X @ self.W + X @ self.A @ self.B)
-
-
-@bug(LoRA, "W is the given matrix itself and no copy, so that it changes when that does")
-class NotCopied(LoRA):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        self.W = W.detach()
+changed(
+    LoRA,
+    "NotCopied",
+    "W is the given matrix itself and no copy, so that it changes when that does",
+    ("W.detach().clone()", "W.detach()"),
+)
 
 
 @bug(LoRA, "merge returns W itself as long as B is zero")
@@ -2179,67 +2124,77 @@ class MergesOnce(LoRA):
         return self.merged
 
 
-@bug(LoRA, "A and B are multiplied first", told_by="should be finite where (X A) B is finite")
-class MergesFirst(Varied):
-    def forward(self, X):
-        return X @ self.merge()
+changed(
+    LoRA,
+    "MergesFirst",
+    "A and B are multiplied first",
+    ("X @ self.W + self.scale * ((X @ self.A) @ self.B)", "X @ self.merge()"),
+    told_by="should be finite where (X A) B is finite",
+)
 
+changed(
+    LoRA,
+    "ZeroA",
+    "A starts at zero, and B is drawn",
+    ("torch.randn(D_in, r).to(W)", "0 * torch.randn(D_in, r).to(W)"),
+    ("torch.zeros(r, D_out).to(W)", "torch.zeros(r, D_out).to(W).normal_(std=r**-0.5)"),
+)
 
-@bug(LoRA, "A starts at zero, and B is drawn")
-class ZeroA(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        nn.init.zeros_(self.A)
-        nn.init.normal_(self.B, std=r**-0.5)
-
-
-@bug(LoRA, "A starts at zero as well: nothing can train", told_by="standard deviation of A should")
-class BothZero(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        nn.init.zeros_(self.A)
+changed(
+    LoRA,
+    "BothZero",
+    "A starts at zero as well: nothing can train",
+    ("torch.randn(D_in, r).to(W) / math.sqrt(D_in)", "torch.zeros(D_in, r).to(W)"),
+    told_by="standard deviation of A should",
+)
 
 
 @bug(LoRA, "A is drawn from N(0, 1)")
-class WideA(Varied):
+class WideA(LoRA):
     def __init__(self, W, r, alpha):
         super().__init__(W, r, alpha)
         nn.init.normal_(self.A)
 
 
-@bug(LoRA, "A is drawn from a uniform distribution", told_by="share of A within one standard")
-class UniformA(LoRA):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        with torch.no_grad():
-            self.A.uniform_(-1, 1).mul_(math.sqrt(3 / len(W)))
+changed(
+    LoRA,
+    "UniformA",
+    "A is drawn from a uniform distribution",
+    (
+        "torch.randn(D_in, r).to(W) / math.sqrt(D_in)",
+        "torch.empty(D_in, r).to(W).uniform_(-1, 1) * math.sqrt(3 / D_in)",
+    ),
+    told_by="share of A within one standard",
+)
 
 
 @bug(LoRA, "A is drawn from N(0, 1/r)")
-class RankWideA(Varied):
+class RankWideA(LoRA):
     def __init__(self, W, r, alpha):
         super().__init__(W, r, alpha)
         nn.init.normal_(self.A, std=r**-0.5)
 
 
-@bug(LoRA, "W is not a buffer", told_by='Unexpected key(s) in state_dict: "W"')
-class ForgetsW(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        del self.W
-        self.W = W.detach().clone()
+changed(
+    LoRA,
+    "ForgetsW",
+    "W is not a buffer",
+    ('self.register_buffer("W", W.detach().clone())', "self.W = W.detach().clone()"),
+    told_by='Unexpected key(s) in state_dict: "W"',
+)
 
-
-@bug(LoRA, "A and B are float32, whatever W is", told_by="as W is, yours is torch.float32")
-class SinglePrecision(Varied):
-    def __init__(self, W, r, alpha):
-        super().__init__(W, r, alpha)
-        self.A = nn.Parameter(self.A.detach().float())
-        self.B = nn.Parameter(self.B.detach().float())
+changed(
+    LoRA,
+    "SinglePrecision",
+    "A and B are float32, whatever W is",
+    ("torch.randn(D_in, r).to(W)", "torch.randn(D_in, r)"),
+    ("torch.zeros(r, D_out).to(W)", "torch.zeros(r, D_out)"),
+    told_by="as W is, yours is torch.float32",
+)
 
 
 @bug(LoRA, "a rank of 0 is accepted", told_by="should raise ValueError when r is 0")
-class NoRank(Varied):
+class NoRank(LoRA):
     def __init__(self, W, r, alpha):
         super().__init__(W, max(r, 1), alpha)
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.memory import (
     DRAW,
     NTM,
@@ -57,9 +57,7 @@ def first_memory(memory, w):
     return w @ memory[0]
 
 
-@bug(ntm_read, "the rows are counted from the end")
-def from_the_end(memory, w):
-    return torch.einsum("bn,bnm->bm", w.flip(1), memory)
+changed(ntm_read, "from_the_end", "the rows are counted from the end", ("w,", "w.flip(1),"))
 
 
 @bug(ntm_read, "an axis of size 1 is left")
@@ -301,97 +299,97 @@ def detached(w_content, w_before, g):
     return interpolate(w_content, w_before, g.detach())
 
 
-def odd(s):
-    if s.shape[1] % 2 == 0:
-        raise ValueError("the number of shifts must be odd")
-    return s.shape[1]
-
-
-@bug(circular_shift, "the shifts go the other way: a positive one towards lower rows", classic=True)
-def other_way(w, s):
-    S = odd(s)
-    return sum(s[:, k : k + 1] * w.roll(S // 2 - k, 1) for k in range(S))
-
-
-@bug(circular_shift, "the shifts are counted from 0: no shift moves down")
-def from_zero(w, s):
-    return sum(s[:, k : k + 1] * w.roll(k, 1) for k in range(odd(s)))
-
-
-@bug(circular_shift, "the shifts are counted from 1")
-def from_one(w, s):
-    return sum(s[:, k : k + 1] * w.roll(k + 1, 1) for k in range(odd(s)))
-
-
-@bug(circular_shift, "weight that leaves at an end is lost: the rows form no circle")
-def falls_off(w, s):
-    S = odd(s)
-    wide = functional.pad(w, (S // 2, S // 2))
-    N = w.shape[1]
-    return sum(s[:, k : k + 1] * wide[:, S - 1 - k : S - 1 - k + N] for k in range(S))
-
-
-@bug(circular_shift, "the weight of an end stays there instead of going round")
-def sticks_at_the_end(w, s):
-    S, N = odd(s), w.shape[1]
-    rows = torch.arange(N)
-    moved = torch.zeros_like(w)
-    for k in range(S):
-        moved = moved.index_add(1, (rows + k - S // 2).clamp(0, N - 1), s[:, k : k + 1] * w)
-    return moved
-
-
-@bug(circular_shift, "the batch is rolled instead of the rows")
-def rolls_the_batch(w, s):
-    S = odd(s)
-    return sum(s[:, k : k + 1] * w.roll(k - S // 2, 0) for k in range(S))
-
-
-@bug(
+changed(
     circular_shift,
-    "the tensor is rolled without an axis, so that weight goes to other sequences",
+    "other_way",
+    "the shifts go the other way: a positive one towards lower rows",
+    ("k - S // 2", "S // 2 - k"),
     classic=True,
 )
-def rolls_across(w, s):
-    S = odd(s)
-    return sum(s[:, k : k + 1] * w.roll(k - S // 2) for k in range(S))
 
-
-@bug(circular_shift, "the shifts of the first sequence are used for all")
-def first_shifts(w, s):
-    S = odd(s)
-    return sum(s[0, k] * w.roll(k - S // 2, 1) for k in range(S))
-
-
-@bug(circular_shift, "only the likeliest shift is made")
-def likeliest(w, s):
-    S = odd(s)
-    steps = s.argmax(dim=1) - S // 2
-    return torch.stack([row.roll(int(step)) for row, step in zip(w, steps, strict=True)])
-
-
-@bug(circular_shift, "the shifts go through softmax once more")
-def softmax_again(w, s):
-    return circular_shift(w, s.softmax(dim=1))
-
-
-@bug(
-    circular_shift, "every shift is taken to be by one row at most: the first and last move by one"
-)
-def by_one(w, s):
-    middle = odd(s) // 2
-    down, up = s[:, :middle].sum(1, keepdim=True), s[:, middle + 1 :].sum(1, keepdim=True)
-    return down * w.roll(-1, 1) + s[:, middle : middle + 1] * w + up * w.roll(1, 1)
-
-
-@bug(
+changed(
     circular_shift,
+    "from_zero",
+    "the shifts are counted from 0: no shift moves down",
+    ("k - S // 2", "k"),
+)
+
+changed(circular_shift, "from_one", "the shifts are counted from 1", ("k - S // 2", "k + 1"))
+
+changed(
+    circular_shift,
+    "falls_off",
+    "weight that leaves at an end is lost: the rows form no circle",
+    (
+        "w.roll(k - S // 2, dims=1)",
+        "functional.pad(w, (k, S - 1 - k))[:, S // 2 : S // 2 + w.shape[1]]",
+    ),
+)
+
+changed(
+    circular_shift,
+    "sticks_at_the_end",
+    "the weight of an end stays there instead of going round",
+    ("    moved = [", "    rows = torch.arange(w.shape[1])\n    moved = ["),
+    (
+        "w.roll(k - S // 2, dims=1)",
+        "torch.zeros_like(w).index_add(1, (rows + k - S // 2).clamp(0, len(rows) - 1), w)",
+    ),
+)
+
+changed(
+    circular_shift,
+    "rolls_the_batch",
+    "the batch is rolled instead of the rows",
+    ("dims=1", "dims=0"),
+)
+
+changed(
+    circular_shift,
+    "rolls_across",
+    "the tensor is rolled without an axis, so that weight goes to other sequences",
+    (", dims=1", ""),
+    classic=True,
+)
+
+changed(
+    circular_shift,
+    "first_shifts",
+    "the shifts of the first sequence are used for all",
+    ('"bs,sbn->bn", s', '"s,sbn->bn", s[0]'),
+)
+
+changed(
+    circular_shift,
+    "likeliest",
+    "only the likeliest shift is made",
+    (
+        'torch.einsum("bs,sbn->bn", s, torch.stack(moved))',
+        "torch.stack(moved)[s.argmax(dim=1), torch.arange(len(w))]",
+    ),
+)
+
+changed(
+    circular_shift,
+    "softmax_again",
+    "the shifts go through softmax once more",
+    ('"bs,sbn->bn", s', '"bs,sbn->bn", s.softmax(dim=1)'),
+)
+
+changed(
+    circular_shift,
+    "by_one",
+    "every shift is taken to be by one row at most: the first and last move by one",
+    ("k - S // 2", "(k > S // 2) - (k < S // 2)"),
+)
+
+changed(
+    circular_shift,
+    "even",
     "an even number of shifts is accepted",
+    ("S % 2 == 0", "False"),
     told_by="should raise ValueError when there are four shifts",
 )
-def even(w, s):
-    S = s.shape[1]
-    return sum(s[:, k : k + 1] * w.roll(k - S // 2, 1) for k in range(S))
 
 
 @bug(sharpen, "the powers are not divided by their sum")
@@ -416,10 +414,13 @@ def wrong_way_round(w, gamma):
     return power / power.sum(dim=1, keepdim=True)
 
 
-@bug(sharpen, "the sum is taken over the batch, not over the rows")
-def over_the_batch(w, gamma):
-    power = w ** gamma[:, None]
-    return power / power.sum(dim=0, keepdim=True)
+changed(
+    sharpen,
+    "over_the_batch",
+    "the sum is taken over the batch, not over the rows",
+    ("(w / w.amax(dim=1, keepdim=True).detach())", "w"),
+    ("power.sum(dim=1", "power.sum(dim=0"),
+)
 
 
 @bug(sharpen, "the powers are divided by the largest instead of their sum")
@@ -447,241 +448,212 @@ def hard(w, gamma):
     return functional.one_hot(w.argmax(dim=1), w.shape[1]).to(w)
 
 
-@bug(
-    sharpen, "every power becomes zero when γ is large: 0/0", told_by="yours is nan (", classic=True
-)
-def underflow(w, gamma):
-    power = w ** gamma[:, None]
-    return power / power.sum(dim=1, keepdim=True)
-
-
-@bug(
+changed(
     sharpen,
+    "underflow",
+    "every power becomes zero when γ is large: 0/0",
+    ("(w / w.amax(dim=1, keepdim=True).detach())", "w"),
+    told_by="yours is nan (",
+    classic=True,
+)
+
+changed(
+    sharpen,
+    "small_number",
     "the sum is kept from zero by a small number, but all powers are zero",
+    ("(w / w.amax(dim=1, keepdim=True).detach())", "w"),
+    ("power.sum(dim=1, keepdim=True)", "(power.sum(dim=1, keepdim=True) + 1e-16)"),
     told_by="should be 1, yours is 0 (",
     classic=True,
 )
-def small_number(w, gamma):
-    power = w ** gamma[:, None]
-    return power / (power.sum(dim=1, keepdim=True) + 1e-16)
 
+changed(
+    NTM,
+    "GateFirst",
+    "a head's numbers are read in another order: g before β",
+    ("beta, g, gamma, s = raw", "g, beta, gamma, s = raw"),
+)
 
-class Machine(NTM):
-    """A machine in parts that the bugs below vary."""
+changed(
+    NTM,
+    "ShiftsFirst",
+    "s is read before γ",
+    (
+        "gamma, s = raw.split([self.M, 1, 1, 1, self.SHIFTS]",
+        "s, gamma = raw.split([self.M, 1, 1, self.SHIFTS, 1]",
+    ),
+)
 
-    def parts(self, raw):
-        key, beta, g, gamma, s = raw.split([self.M, 1, 1, 1, self.SHIFTS], dim=1)
-        numbers = softplus(beta[:, 0]), sigmoid(g[:, 0]), 1 + softplus(gamma[:, 0])
-        return key, *numbers, torch.softmax(s, dim=1)
+changed(
+    NTM,
+    "BlursTheFocus",
+    "γ = softplus, without the 1: it may blur",
+    ("1 + functional.softplus(gamma", "functional.softplus(gamma"),
+    classic=True,
+)
 
-    def hidden(self, x, r):
-        return torch.tanh(self.controller(torch.cat([x, r], dim=1)))
+changed(
+    NTM,
+    "NotSharpened",
+    "the head is not sharpened",
+    ("sharpen(w, 1 + functional.softplus(gamma[:, 0]))", "w"),
+)
 
-    def write(self, memory, w, h):
-        return ntm_write(memory, w, sigmoid(self.erase(h)), torch.tanh(self.add(h)))
+changed(
+    NTM,
+    "SharpenedFirst",
+    "the head is sharpened before it is shifted",
+    ("circular_shift(w,", "circular_shift(sharpen(w, 1 + functional.softplus(gamma[:, 0])),"),
+    ("return sharpen(w, 1 + functional.softplus(gamma[:, 0]))", "return w"),
+)
 
-    def answer(self, h, r):
-        return self.output(torch.cat([h, r], dim=1))
+changed(
+    NTM,
+    "NotShifted",
+    "the head is not shifted",
+    ("        w = circular_shift(w, torch.softmax(s, dim=1))\n", ""),
+)
 
-    def step(self, x, state):
-        memory, r, w_write, w_read = state
-        h = self.hidden(x, r)
-        w_write = self.address(self.write_head(h), memory, w_write)
-        memory = self.write(memory, w_write, h)
-        w_read = self.address(self.read_head(h), memory, w_read)
-        r = ntm_read(memory, w_read)
-        return self.answer(h, r), (memory, r, w_write, w_read)
+changed(
+    NTM,
+    "ShiftedFirst",
+    "the old weights are shifted before the interpolation",
+    ("w_content, w, torch", "w_content, circular_shift(w, torch.softmax(s, dim=1)), torch"),
+    ("        w = circular_shift(w, torch.softmax(s, dim=1))\n", ""),
+)
 
+changed(
+    NTM,
+    "ByContentAlone",
+    "the head goes by content alone: the previous weights are not used",
+    ("interpolate(w_content, w, torch.sigmoid(g[:, 0]))", "w_content"),
+)
 
-@bug(NTM, "a head's numbers are read in another order: g before β")
-class GateFirst(Machine):
-    def address(self, raw, memory, w):
-        M = self.M
-        order = [*range(M), M + 1, M, *range(M + 2, M + 6)]
-        return super().address(raw[:, order], memory, w)
+changed(
+    NTM,
+    "GateTheOtherWay",
+    "the content's and the previous weights are exchanged in the interpolation",
+    ("w_content, w, torch", "w, w_content, torch"),
+)
 
+changed(
+    NTM,
+    "BareBeta",
+    "β is used as it comes, without softplus",
+    ("functional.softplus(beta[:, 0])", "beta[:, 0]"),
+)
 
-@bug(NTM, "s is read before γ")
-class ShiftsFirst(Machine):
-    def address(self, raw, memory, w):
-        M = self.M
-        order = [*range(M + 2), M + 5, *range(M + 2, M + 5)]
-        return super().address(raw[:, order], memory, w)
+changed(
+    NTM,
+    "OpenShifts",
+    "the shifts go through σ instead of softmax",
+    ("torch.softmax(s, dim=1)", "torch.sigmoid(s) / torch.sigmoid(s).sum(dim=1, keepdim=True)"),
+)
 
+changed(
+    NTM,
+    "ReadsFirst",
+    "it reads before it writes",
+    ("memory = ntm_write", "new = ntm_write"),
+    ("(memory, r, w_write, w_read)", "(new, r, w_write, w_read)"),
+    classic=True,
+)
 
-@bug(NTM, "γ = softplus, without the 1: it may blur", classic=True)
-class BlursTheFocus(Machine):
-    def address(self, raw, memory, w):
-        key, beta, g, gamma, s = self.parts(raw)
-        w = interpolate(content_addressing(memory, key, beta), w, g)
-        return sharpen(circular_shift(w, s), gamma - 1)
+changed(
+    NTM,
+    "LooksAtTheOldMemory",
+    "the read head looks for its key in the memory from before the write",
+    ("memory = ntm_write", "new = ntm_write"),
+    ("ntm_read(memory,", "ntm_read(new,"),
+    ("(memory, r, w_write, w_read)", "(new, r, w_write, w_read)"),
+)
 
+changed(
+    NTM,
+    "AnswersTooEarly",
+    "y_t is computed from r_{t-1}, what the previous step read",
+    ("r = ntm_read", "before, r = r, ntm_read"),
+    ("[h, r]", "[h, before]"),
+)
 
-@bug(NTM, "the head is not sharpened")
-class NotSharpened(Machine):
-    def address(self, raw, memory, w):
-        key, beta, g, _, s = self.parts(raw)
-        return circular_shift(interpolate(content_addressing(memory, key, beta), w, g), s)
+changed(
+    NTM,
+    "DoesNotSeeWhatItRead",
+    "the controller does not see what was read: r is zero in its input",
+    ("[x, r]", "[x, 0 * r]"),
+)
 
+changed(
+    NTM, "ReadFirstInTheInput", "r comes before x in the controller's input", ("[x, r]", "[r, x]")
+)
 
-@bug(NTM, "the head is sharpened before it is shifted")
-class SharpenedFirst(Machine):
-    def address(self, raw, memory, w):
-        key, beta, g, gamma, s = self.parts(raw)
-        w = interpolate(content_addressing(memory, key, beta), w, g)
-        return circular_shift(sharpen(w, gamma), s)
+changed(
+    NTM,
+    "LinearController",
+    "the controller has no tanh",
+    (
+        "torch.tanh(self.controller(torch.cat([x, r], dim=1)))",
+        "self.controller(torch.cat([x, r], dim=1))",
+    ),
+)
 
+changed(
+    NTM,
+    "BareErase",
+    "e is used as it comes, without σ",
+    ("torch.sigmoid(self.erase(h))", "self.erase(h)"),
+)
 
-@bug(NTM, "the head is not shifted")
-class NotShifted(Machine):
-    def address(self, raw, memory, w):
-        key, beta, g, gamma, _ = self.parts(raw)
-        return sharpen(interpolate(content_addressing(memory, key, beta), w, g), gamma)
+changed(
+    NTM,
+    "BareAdd",
+    "a is used as it comes, without tanh",
+    ("torch.tanh(self.add(h))", "self.add(h)"),
+)
 
+changed(
+    NTM,
+    "OneHead",
+    "both heads go where the write head goes",
+    ("self.address(self.read_head(h), memory, w_read)", "w_write"),
+)
 
-@bug(NTM, "the old weights are shifted before the interpolation")
-class ShiftedFirst(Machine):
-    def address(self, raw, memory, w):
-        key, beta, g, gamma, s = self.parts(raw)
-        w = interpolate(content_addressing(memory, key, beta), circular_shift(w, s), g)
-        return sharpen(w, gamma)
+changed(
+    NTM,
+    "HeadsMixedUp",
+    "the two heads' weights are mixed up in the state",
+    ("(memory, r, w_write, w_read)", "(memory, r, w_read, w_write)"),
+)
 
+changed(
+    NTM,
+    "ReadFirstInTheOutput",
+    "r comes before h in the output layer's input",
+    ("[h, r]", "[r, h]"),
+)
 
-@bug(NTM, "the head goes by content alone: the previous weights are not used")
-class ByContentAlone(Machine):
-    def address(self, raw, memory, w):
-        key, beta, _, gamma, s = self.parts(raw)
-        return sharpen(circular_shift(content_addressing(memory, key, beta), s), gamma)
+changed(
+    NTM,
+    "NothingCarried",
+    "every step begins with an empty memory and the heads on row 0",
+    ("self.step(x, state)", "self.step(x, self.start(len(X)))"),
+)
 
+changed(
+    NTM,
+    "BatchAsTime",
+    "the loop runs over the batch axis instead of the time axis",
+    ("self.start(len(X))", "self.start(X.shape[1])"),
+    ("X.unbind(dim=1)", "X.unbind(dim=0)"),
+    ("torch.stack(outputs, dim=1)", "torch.stack(outputs, dim=0)"),
+)
 
-@bug(NTM, "the content's and the previous weights are exchanged in the interpolation")
-class GateTheOtherWay(Machine):
-    def address(self, raw, memory, w):
-        key, beta, g, gamma, s = self.parts(raw)
-        w = interpolate(w, content_addressing(memory, key, beta), g)
-        return sharpen(circular_shift(w, s), gamma)
-
-
-@bug(NTM, "β is used as it comes, without softplus")
-class BareBeta(Machine):
-    def address(self, raw, memory, w):
-        key, _, g, gamma, s = self.parts(raw)
-        w = interpolate(content_addressing(memory, key, raw[:, self.M]), w, g)
-        return sharpen(circular_shift(w, s), gamma)
-
-
-@bug(NTM, "the shifts go through σ instead of softmax")
-class OpenShifts(Machine):
-    def address(self, raw, memory, w):
-        key, beta, g, gamma, _ = self.parts(raw)
-        w = interpolate(content_addressing(memory, key, beta), w, g)
-        s = sigmoid(raw[:, self.M + 3 :])
-        return sharpen(circular_shift(w, s / s.sum(dim=1, keepdim=True)), gamma)
-
-
-@bug(NTM, "it reads before it writes", classic=True)
-class ReadsFirst(Machine):
-    def step(self, x, state):
-        memory, r, w_write, w_read = state
-        h = self.hidden(x, r)
-        w_read = self.address(self.read_head(h), memory, w_read)
-        r = ntm_read(memory, w_read)
-        w_write = self.address(self.write_head(h), memory, w_write)
-        return self.answer(h, r), (self.write(memory, w_write, h), r, w_write, w_read)
-
-
-@bug(NTM, "the read head looks for its key in the memory from before the write")
-class LooksAtTheOldMemory(Machine):
-    def step(self, x, state):
-        memory, r, w_write, w_read = state
-        h = self.hidden(x, r)
-        w_read = self.address(self.read_head(h), memory, w_read)
-        w_write = self.address(self.write_head(h), memory, w_write)
-        memory = self.write(memory, w_write, h)
-        r = ntm_read(memory, w_read)
-        return self.answer(h, r), (memory, r, w_write, w_read)
-
-
-@bug(NTM, "y_t is computed from r_{t-1}, what the previous step read")
-class AnswersTooEarly(Machine):
-    def step(self, x, state):
-        _, new = super().step(x, state)
-        return self.answer(self.hidden(x, state[1]), state[1]), new
-
-
-@bug(NTM, "the controller does not see what was read: r is zero in its input")
-class DoesNotSeeWhatItRead(Machine):
-    def step(self, x, state):
-        memory, r, w_write, w_read = state
-        return super().step(x, (memory, 0 * r, w_write, w_read))
-
-
-@bug(NTM, "r comes before x in the controller's input")
-class ReadFirstInTheInput(Machine):
-    def hidden(self, x, r):
-        return torch.tanh(self.controller(torch.cat([r, x], dim=1)))
-
-
-@bug(NTM, "the controller has no tanh")
-class LinearController(Machine):
-    def hidden(self, x, r):
-        return self.controller(torch.cat([x, r], dim=1))
-
-
-@bug(NTM, "e is used as it comes, without σ")
-class BareErase(Machine):
-    def write(self, memory, w, h):
-        return ntm_write(memory, w, self.erase(h), torch.tanh(self.add(h)))
-
-
-@bug(NTM, "a is used as it comes, without tanh")
-class BareAdd(Machine):
-    def write(self, memory, w, h):
-        return ntm_write(memory, w, sigmoid(self.erase(h)), self.add(h))
-
-
-@bug(NTM, "both heads go where the write head goes")
-class OneHead(Machine):
-    def step(self, x, state):
-        memory, r, w_write, _ = state
-        h = self.hidden(x, r)
-        w_write = self.address(self.write_head(h), memory, w_write)
-        memory = self.write(memory, w_write, h)
-        r = ntm_read(memory, w_write)
-        return self.answer(h, r), (memory, r, w_write, w_write)
-
-
-@bug(NTM, "the two heads' weights are mixed up in the state")
-class HeadsMixedUp(Machine):
-    def step(self, x, state):
-        y, (memory, r, w_write, w_read) = super().step(x, state)
-        return y, (memory, r, w_read, w_write)
-
-
-@bug(NTM, "r comes before h in the output layer's input")
-class ReadFirstInTheOutput(Machine):
-    def answer(self, h, r):
-        return self.output(torch.cat([r, h], dim=1))
-
-
-@bug(NTM, "every step begins with an empty memory and the heads on row 0")
-class NothingCarried(Machine):
-    def forward(self, X, state=None):
-        found = [self.step(x, self.start(len(X))) for x in X.unbind(dim=1)]
-        return torch.stack([y for y, _ in found], dim=1), found[-1][1]
-
-
-@bug(NTM, "the loop runs over the batch axis instead of the time axis")
-class BatchAsTime(Machine):
-    def forward(self, X, state=None):
-        outputs, state = super().forward(X.transpose(0, 1), state)
-        return outputs.transpose(0, 1), state
-
-
-@bug(NTM, "the given state is ignored")
-class StateIgnored(Machine):
-    def forward(self, X, state=None):
-        return super().forward(X)
+changed(
+    NTM,
+    "StateIgnored",
+    "the given state is ignored",
+    ("self.start(len(X)) if state is None else state", "self.start(len(X))"),
+)
 
 
 @bug(
@@ -690,7 +662,7 @@ class StateIgnored(Machine):
     told_by="NTM depends on an earlier call",
     classic=True,
 )
-class StateKept(Machine):
+class StateKept(NTM):
     def forward(self, X, state=None):
         kept = getattr(self, "kept", None)
         if state is None and kept is not None and len(kept[0]) == len(X):
@@ -699,18 +671,15 @@ class StateKept(Machine):
         return outputs, self.kept
 
 
-@bug(NTM, "only the last output is returned")
-class LastOutput(Machine):
-    def forward(self, X, state=None):
-        outputs, state = super().forward(X, state)
-        return outputs[:, -1], state
+changed(NTM, "LastOutput", "only the last output is returned", ("torch.stack(outputs, dim=1)", "y"))
 
-
-@bug(NTM, "the memory is detached between steps", told_by="gradient of X")
-class Detached(Machine):
-    def step(self, x, state):
-        memory, *others = state
-        return super().step(x, (memory.detach(), *others))
+changed(
+    NTM,
+    "Detached",
+    "the memory is detached between steps",
+    ("w_read = state\n", "w_read = state\n        memory = memory.detach()\n"),
+    told_by="gradient of X",
+)
 
 
 @bug(dnc_usage, "what was freed is emptied before the write is counted")
@@ -788,54 +757,62 @@ def in_place(usage, w_write, w_read, free):
     return usage
 
 
-def sorted_weights(usage, descending=False):
-    ordered, order = usage.sort(dim=1, descending=descending)
-    before = torch.cat([torch.ones_like(usage[:, :1]), ordered[:, :-1].cumprod(dim=1)], dim=1)
-    return (1 - ordered) * before, order
-
-
-@bug(
+changed(
     dnc_allocation,
+    "left_sorted",
     "the weights stay in the order of usage: row 0 gets that of the row used least",
+    (
+        "torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)",
+        "(1 - ascending) * before",
+    ),
     classic=True,
 )
-def left_sorted(usage):
-    return sorted_weights(usage)[0]
 
-
-@bug(dnc_allocation, "the order is undone the wrong way: gather in place of scatter", classic=True)
-def gathered(usage):
-    weights, order = sorted_weights(usage)
-    return weights.gather(1, order)
-
-
-@bug(dnc_allocation, "the rows are sorted from the most used down")
-def most_used_first(usage):
-    weights, order = sorted_weights(usage, descending=True)
-    return torch.zeros_like(usage).scatter(1, order, weights)
-
-
-@bug(
+changed(
     dnc_allocation,
-    "the product is exp of a sum of logarithms, whose gradient is NaN where a row is free",
+    "gathered",
+    "the order is undone the wrong way: gather in place of scatter",
+    (
+        "torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)",
+        "((1 - ascending) * before).gather(1, order)",
+    ),
+    classic=True,
 )
-def by_logarithms(usage):
-    ascending, order = usage.sort(dim=1)
-    before = functional.pad(ascending.log().cumsum(dim=1)[:, :-1], (1, 0)).exp()
-    return torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)
 
+changed(
+    dnc_allocation,
+    "most_used_first",
+    "the rows are sorted from the most used down",
+    ("usage.sort(dim=1)", "usage.sort(dim=1, descending=True)"),
+)
 
-@bug(dnc_allocation, "a row's own usage is also in the product", classic=True)
-def own_usage_too(usage):
-    ascending, order = usage.sort(dim=1)
-    return torch.zeros_like(usage).scatter(1, order, (1 - ascending) * ascending.cumprod(dim=1))
+changed(
+    dnc_allocation,
+    "by_logarithms",
+    "the product is exp of a sum of logarithms, whose gradient is NaN where a row is free",
+    (
+        "torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)",
+        "functional.pad(ascending.log().cumsum(dim=1)[:, :-1], (1, 0)).exp()",
+    ),
+)
 
+changed(
+    dnc_allocation,
+    "own_usage_too",
+    "a row's own usage is also in the product",
+    (
+        "torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)",
+        "ascending.cumprod(dim=1)",
+    ),
+    classic=True,
+)
 
-@bug(dnc_allocation, "the factor 1 - u is left out")
-def no_own_factor(usage):
-    ascending, order = usage.sort(dim=1)
-    before = torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)
-    return torch.zeros_like(usage).scatter(1, order, before)
+changed(
+    dnc_allocation,
+    "no_own_factor",
+    "the factor 1 - u is left out",
+    ("(1 - ascending) * before", "before"),
+)
 
 
 @bug(dnc_allocation, "the product over the rows that are used less is left out")
@@ -865,11 +842,9 @@ def ties_alike(usage):
     return (1 - usage) * torch.where(less, usage[:, None], 1).prod(dim=2)
 
 
-@bug(dnc_allocation, "usages are added up instead of multiplied")
-def summed(usage):
-    ascending, order = usage.sort(dim=1)
-    before = torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumsum(dim=1)], dim=1)
-    return torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)
+changed(
+    dnc_allocation, "summed", "usages are added up instead of multiplied", ("cumprod", "cumsum")
+)
 
 
 @bug(dnc_allocation, "the sequences of a batch are sorted, not the rows")
@@ -882,88 +857,91 @@ def detached(usage):
     return dnc_allocation(usage.detach())
 
 
-def without_self(links):
-    return links * (1 - torch.eye(links.shape[1]).to(links))
-
-
-def kept_links(links, w):
-    return (1 - w[:, :, None] - w[:, None]) * links
-
-
-def moved_precedence(precedence, w):
-    return (1 - w.sum(dim=1, keepdim=True)) * precedence + w
-
-
-@bug(
+changed(
     dnc_links,
+    "precedence_first",
     "the precedence is updated first: the links get p_t in place of p_{t-1}",
+    (
+        "    links = (1",
+        "    precedence = (1 - w_write.sum(dim=1, keepdim=True)) * precedence + w_write\n"
+        "    links = (1",
+    ),
+    ("others, (1 - w_write.sum(dim=1, keepdim=True)) * precedence + w_write", "others, precedence"),
     classic=True,
 )
-def precedence_first(links, precedence, w):
-    precedence = moved_precedence(precedence, w)
-    return without_self(kept_links(links, w) + w[:, :, None] * precedence[:, None]), precedence
 
+changed(
+    dnc_links,
+    "backwards",
+    "the links run backwards: w(j) p(i) is added in place of w(i) p(j)",
+    ("into * precedence[:, None]", "out_of * precedence[:, :, None]"),
+    classic=True,
+)
 
-@bug(dnc_links, "the links run backwards: w(j) p(i) is added in place of w(i) p(j)", classic=True)
-def backwards(links, precedence, w):
-    new = kept_links(links, w) + w[:, None] * precedence[:, :, None]
-    return without_self(new), moved_precedence(precedence, w)
+changed(
+    dnc_links,
+    "links_to_itself",
+    "the diagonal is not set to zero: a row links to itself",
+    ("links * others", "links"),
+)
 
+changed(dnc_links, "never_cut", "old links are never cut", ("(1 - into - out_of) * links", "links"))
 
-@bug(dnc_links, "the diagonal is not set to zero: a row links to itself")
-def links_to_itself(links, precedence, w):
-    new = kept_links(links, w) + w[:, :, None] * precedence[:, None]
-    return new, moved_precedence(precedence, w)
+changed(
+    dnc_links,
+    "cut_into",
+    "only the links into a row that is written are cut, not those out of it",
+    ("1 - into - out_of", "1 - into"),
+)
 
+changed(
+    dnc_links,
+    "cut_out_of",
+    "only the links out of a row that is written are cut, not those into it",
+    ("1 - into - out_of", "1 - out_of"),
+)
 
-@bug(dnc_links, "old links are never cut")
-def never_cut(links, precedence, w):
-    return without_self(links + w[:, :, None] * precedence[:, None]), moved_precedence(
-        precedence, w
-    )
+changed(
+    dnc_links,
+    "cut_by_product",
+    "old links are multiplied by (1 - w(i)) (1 - w(j)), not by 1 - w(i) - w(j)",
+    ("(1 - into - out_of)", "(1 - into) * (1 - out_of)"),
+)
 
+changed(
+    dnc_links,
+    "forgets_the_links",
+    "the links are those of the last write alone: L_{t-1} is not used",
+    ("(1 - into - out_of) * links + into", "into"),
+)
 
-@bug(dnc_links, "only the links into a row that is written are cut, not those out of it")
-def cut_into(links, precedence, w):
-    new = (1 - w[:, :, None]) * links + w[:, :, None] * precedence[:, None]
-    return without_self(new), moved_precedence(precedence, w)
+changed(
+    dnc_links,
+    "fades_row_by_row",
+    "p fades by 1 - w(i) in each row, not by 1 - Σ w in all of them",
+    ("w_write.sum(dim=1, keepdim=True)", "w_write"),
+)
 
+changed(
+    dnc_links,
+    "last_write_alone",
+    "p is the last write's weights: what was last stays so if little is written",
+    ("(1 - w_write.sum(dim=1, keepdim=True)) * precedence + w_write", "w_write"),
+)
 
-@bug(dnc_links, "only the links out of a row that is written are cut, not those into it")
-def cut_out_of(links, precedence, w):
-    new = (1 - w[:, None]) * links + w[:, :, None] * precedence[:, None]
-    return without_self(new), moved_precedence(precedence, w)
+changed(
+    dnc_links,
+    "never_fades",
+    "p never fades: w is added to all of it",
+    ("(1 - w_write.sum(dim=1, keepdim=True)) * precedence", "precedence"),
+)
 
-
-@bug(dnc_links, "old links are multiplied by (1 - w(i)) (1 - w(j)), not by 1 - w(i) - w(j)")
-def cut_by_product(links, precedence, w):
-    new = (1 - w[:, :, None]) * (1 - w[:, None]) * links + w[:, :, None] * precedence[:, None]
-    return without_self(new), moved_precedence(precedence, w)
-
-
-@bug(dnc_links, "the links are those of the last write alone: L_{t-1} is not used")
-def forgets_the_links(links, precedence, w):
-    return without_self(w[:, :, None] * precedence[:, None]), moved_precedence(precedence, w)
-
-
-@bug(dnc_links, "p fades by 1 - w(i) in each row, not by 1 - Σ w in all of them")
-def fades_row_by_row(links, precedence, w):
-    return dnc_links(links, precedence, w)[0], (1 - w) * precedence + w
-
-
-@bug(dnc_links, "p is the last write's weights: what was last stays so if little is written")
-def last_write_alone(links, precedence, w):
-    return dnc_links(links, precedence, w)[0], w
-
-
-@bug(dnc_links, "p never fades: w is added to all of it")
-def never_fades(links, precedence, w):
-    return dnc_links(links, precedence, w)[0], precedence + w
-
-
-@bug(dnc_links, "the sum of w runs over the batch as well")
-def summed_over_the_batch(links, precedence, w):
-    return dnc_links(links, precedence, w)[0], (1 - w.sum()) * precedence + w
+changed(
+    dnc_links,
+    "summed_over_the_batch",
+    "the sum of w runs over the batch as well",
+    ("w_write.sum(dim=1, keepdim=True)", "w_write.sum()"),
+)
 
 
 @bug(dnc_links, "p is made to sum to one")
@@ -1046,37 +1024,34 @@ def detached(links, w):
     return dnc_follow(links.detach(), w)
 
 
-def filters(mu, sigma, size):
-    distance = torch.arange(size).to(mu) - mu[:, :, None]
-    return torch.softmax(-((distance / sigma[:, None, None]) ** 2) / 2, dim=2)
-
-
-def places(centre, stride, offsets):
-    return centre[:, None] + offsets.to(centre) * stride[:, None]
-
-
-@bug(
+changed(
     gaussian_filterbank,
+    "counted_from_zero",
     "filters counted from 0 go into the paper's formula, which counts from 1",
+    ("(N - 1) / 2)", "N / 2 - 0.5)"),
     classic=True,
 )
-def counted_from_zero(centre, stride, sigma, N, size):
-    return filters(places(centre, stride, torch.arange(N) - N / 2 - 0.5), sigma, size)
 
+changed(
+    gaussian_filterbank,
+    "half_a_stride",
+    "N/2 is used for (N - 1)/2: all filters lie half a stride too low",
+    ("(N - 1) / 2)", "N / 2)"),
+)
 
-@bug(gaussian_filterbank, "N/2 is used for (N - 1)/2: all filters lie half a stride too low")
-def half_a_stride(centre, stride, sigma, N, size):
-    return filters(places(centre, stride, torch.arange(N) - N / 2), sigma, size)
+changed(
+    gaussian_filterbank,
+    "whole_half",
+    "N // 2 is used for (N - 1)/2, which is wrong when N is even",
+    ("(N - 1) / 2)", "N // 2)"),
+)
 
-
-@bug(gaussian_filterbank, "N // 2 is used for (N - 1)/2, which is wrong when N is even")
-def whole_half(centre, stride, sigma, N, size):
-    return filters(places(centre, stride, torch.arange(N) - N // 2), sigma, size)
-
-
-@bug(gaussian_filterbank, "the first filter lies at the centre, the others after it")
-def starts_at_the_centre(centre, stride, sigma, N, size):
-    return filters(places(centre, stride, torch.arange(N)), sigma, size)
+changed(
+    gaussian_filterbank,
+    "starts_at_the_centre",
+    "the first filter lies at the centre, the others after it",
+    ("(torch.arange(N).to(centre) - (N - 1) / 2)", "torch.arange(N).to(centre)"),
+)
 
 
 @bug(gaussian_filterbank, "the stride is left out: one pixel lies between filters")
@@ -1109,36 +1084,46 @@ def inverse(centre, stride, sigma, N, size):
     return gaussian_filterbank(centre, stride, 1 / sigma, N, size)
 
 
-@bug(gaussian_filterbank, "the filters are not divided by their sums")
-def not_normalised(centre, stride, sigma, N, size):
-    mu = places(centre, stride, torch.arange(N) - (N - 1) / 2)
-    distance = torch.arange(size).to(mu) - mu[:, :, None]
-    return torch.exp(-((distance / sigma[:, None, None]) ** 2) / 2)
+changed(
+    gaussian_filterbank,
+    "not_normalised",
+    "the filters are not divided by their sums",
+    ("torch.softmax(", "torch.exp("),
+    (", dim=2)", ")"),
+)
 
+changed(
+    gaussian_filterbank,
+    "density",
+    "filters are divided by √(2π) σ, not by their sums over the pixels",
+    ("return torch.softmax(", "heat = torch.exp("),
+    (", dim=2)", ")\n    return heat / ((2 * torch.pi) ** 0.5 * sigma[:, None, None])"),
+)
 
-@bug(gaussian_filterbank, "filters are divided by √(2π) σ, not by their sums over the pixels")
-def density(centre, stride, sigma, N, size):
-    return not_normalised(centre, stride, sigma, N, size) / (
-        (2 * torch.pi) ** 0.5 * sigma[:, None, None]
-    )
+changed(
+    gaussian_filterbank,
+    "over_the_filters",
+    "each pixel's sum over the filters is one, not each filter's over pixels",
+    ("return torch.softmax(", "heat = torch.exp("),
+    (", dim=2)", ")\n    return heat / heat.sum(dim=1, keepdim=True)"),
+)
 
+changed(
+    gaussian_filterbank,
+    "zero_by_zero",
+    "every exp is zero far outside the image: 0/0",
+    ("return torch.softmax(", "heat = torch.exp("),
+    (", dim=2)", ")\n    return heat / heat.sum(dim=2, keepdim=True)"),
+    classic=True,
+)
 
-@bug(gaussian_filterbank, "each pixel's sum over the filters is one, not each filter's over pixels")
-def over_the_filters(centre, stride, sigma, N, size):
-    heat = not_normalised(centre, stride, sigma, N, size)
-    return heat / heat.sum(dim=1, keepdim=True)
-
-
-@bug(gaussian_filterbank, "every exp is zero far outside the image: 0/0", classic=True)
-def zero_by_zero(centre, stride, sigma, N, size):
-    heat = not_normalised(centre, stride, sigma, N, size)
-    return heat / heat.sum(dim=2, keepdim=True)
-
-
-@bug(gaussian_filterbank, "a small number in the denominator makes far filters zero")
-def empty_filters(centre, stride, sigma, N, size):
-    heat = not_normalised(centre, stride, sigma, N, size)
-    return heat / heat.sum(dim=2, keepdim=True).clamp(min=1e-8)
+changed(
+    gaussian_filterbank,
+    "empty_filters",
+    "a small number in the denominator makes far filters zero",
+    ("return torch.softmax(", "heat = torch.exp("),
+    (", dim=2)", ")\n    return heat / heat.sum(dim=2, keepdim=True).clamp(min=1e-8)"),
+)
 
 
 @bug(gaussian_filterbank, "the centre is moved into the image")
@@ -1146,9 +1131,9 @@ def moved_inside(centre, stride, sigma, N, size):
     return gaussian_filterbank(centre.clamp(0, size - 1), stride, sigma, N, size)
 
 
-@bug(draw_read, "γ is left out")
-def no_gamma(image, F_Y, F_X, gamma):
-    return F_Y @ image @ F_X.mT
+changed(
+    draw_read, "no_gamma", "γ is left out", ("gamma[:, None, None] * (F_Y", "F_Y"), ("mT)", "mT")
+)
 
 
 @bug(draw_read, "γ divides instead of multiplying")
@@ -1161,14 +1146,14 @@ def transposed(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y, F_X, gamma).mT
 
 
-@bug(
+changed(
     draw_read,
+    "exchanged",
     "the filters of the two axes are exchanged",
+    ("F_Y @ image @ F_X", "F_X @ image @ F_Y"),
     told_by="draw_read raised RuntimeError",
     classic=True,
 )
-def exchanged(image, F_Y, F_X, gamma):
-    return gamma[:, None, None] * (F_X @ image @ F_Y.mT)
 
 
 @bug(draw_read, "γ multiplies twice, once for each axis")
@@ -1176,9 +1161,7 @@ def twice(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y, F_X, gamma**2)
 
 
-@bug(draw_read, "the first image's γ is used for all")
-def first_gamma(image, F_Y, F_X, gamma):
-    return gamma[0] * (F_Y @ image @ F_X.mT)
+changed(draw_read, "first_gamma", "the first image's γ is used for all", (":, None, None", "0"))
 
 
 @bug(draw_read, "only the vertical filters are used", told_by="glimpse should have shape")
@@ -1196,9 +1179,9 @@ def detached(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y.detach(), F_X.detach(), gamma)
 
 
-@bug(draw_write, "γ is left out")
-def no_gamma(patch, F_Y, F_X, gamma):
-    return F_Y.mT @ patch @ F_X
+changed(
+    draw_write, "no_gamma", "γ is left out", ("(F_Y", "F_Y"), ("F_X) / gamma[:, None, None]", "F_X")
+)
 
 
 @bug(draw_write, "γ multiplies instead of dividing")
@@ -1216,14 +1199,15 @@ def exchanged(patch, F_Y, F_X, gamma):
     return F_X.mT @ patch @ F_Y / gamma[:, None, None]
 
 
-@bug(
+changed(
     draw_write,
+    "as_in_read",
     "the filters are not transposed, as in draw_read",
+    ("(F_Y.mT @ patch @ F_X) / gamma", "gamma"),
+    ("None]", "None] * (F_Y @ patch @ F_X.mT)"),
     told_by="draw_write raised RuntimeError",
     classic=True,
 )
-def as_in_read(patch, F_Y, F_X, gamma):
-    return gamma[:, None, None] * (F_Y @ patch @ F_X.mT)
 
 
 @bug(draw_write, "γ divides twice, once for each axis")
@@ -1262,9 +1246,7 @@ def variance(mu, log_sigma, noise):
     return mu + (2 * log_sigma).exp() * noise
 
 
-@bug(reparameterise, "log σ multiplies the noise, without exp")
-def no_exp(mu, log_sigma, noise):
-    return mu + log_sigma * noise
+changed(reparameterise, "no_exp", "log σ multiplies the noise, without exp", (".exp() *", "*"))
 
 
 @bug(reparameterise, "softplus is used for exp")
@@ -1282,9 +1264,7 @@ def mean(mu, log_sigma, noise):
     return mu + 0 * log_sigma.exp() * noise
 
 
-@bug(reparameterise, "μ is left out")
-def around_zero(mu, log_sigma, noise):
-    return log_sigma.exp() * noise
+changed(reparameterise, "around_zero", "μ is left out", ("mu + log_sigma", "log_sigma"))
 
 
 @bug(reparameterise, "μ is stretched as well: σ multiplies the sum")
@@ -1308,13 +1288,13 @@ def own_noise(mu, log_sigma, noise):
     return mu + log_sigma.exp() * torch.randn(mu.shape, dtype=mu.dtype, generator=own)
 
 
-@bug(
+changed(
     reparameterise,
+    "detached",
     "σ is detached, so that it cannot learn",
+    (") *", ").detach() *"),
     told_by="No gradient reaches log_sigma:",
 )
-def detached(mu, log_sigma, noise):
-    return mu + log_sigma.exp().detach() * noise
 
 
 def nats(mu, log_sigma):
@@ -1347,9 +1327,7 @@ def no_half(mu, log_sigma):
     return 2 * nats(mu, log_sigma).sum(dim=(1, 2))
 
 
-@bug(draw_kl, "σ stands where σ² should")
-def width_for_variance(mu, log_sigma):
-    return (mu**2 + log_sigma.exp() - 2 * log_sigma - 1).sum(dim=(1, 2)) / 2
+changed(draw_kl, "width_for_variance", "σ stands where σ² should", ("(2 * log_sigma)", "log_sigma"))
 
 
 @bug(draw_kl, "log σ is subtracted once, not twice: log σ² = 2 log σ")
@@ -1393,247 +1371,213 @@ def over_the_batch(mu, log_sigma):
     return nats(mu, log_sigma).sum(dim=(1, 2)).mean()
 
 
-class Drawer(DRAW):
-    """A DRAW in parts that the bugs below vary."""
-
-    def error(self, x, canvas):
-        return x - sigmoid(canvas)
-
-    def seen(self, r, h):
-        return torch.cat([r, h], dim=1)
-
-    def gaussian(self, encoder):
-        return self.code(encoder[0]).chunk(2, dim=1)
-
-    def step(self, canvas, decoder, z):
-        decoder = self.decoder(z, decoder)
-        return canvas + self.write(decoder[0]), decoder
-
-    def cost(self, canvas, x, mu, log_sigma):
-        pixels = functional.binary_cross_entropy_with_logits(canvas, x, reduction="none")
-        return pixels.sum(dim=(1, 2)), draw_kl(mu, log_sigma)
-
-    def forward(self, x, noise):
-        canvas, encoder, decoder = self.start(len(x))
-        sent = []
-        for epsilon in noise.unbind(dim=1):
-            h = decoder[0]
-            r = self.read(x, self.error(x, canvas), h)
-            encoder = self.encoder(self.seen(r, h), encoder)
-            sent.append(self.gaussian(encoder))
-            canvas, decoder = self.step(canvas, decoder, reparameterise(*sent[-1], epsilon))
-        mu, log_sigma = (torch.stack(parts, dim=1) for parts in zip(*sent, strict=True))
-        return self.cost(canvas, x, mu, log_sigma)
-
-
-@bug(DRAW, "the error is x - c: the canvas is not brought to probabilities", classic=True)
-class ErrorOfLogits(Drawer):
-    def error(self, x, canvas):
-        return x - canvas
-
-
-@bug(DRAW, "the paper's centre is used though pixels are counted from 0", classic=True)
-class PixelsFromOne(Drawer):
-    def aim(self, raw):
-        step = torch.zeros_like(raw)
-        step[:, :2] = 2 / (self.A + 1)
-        return super().aim(raw + step)
-
-
-@bug(DRAW, "the reconstruction is the mean over the pixels instead of the sum", classic=True)
-class MeanOverPixels(Drawer):
-    def cost(self, canvas, x, mu, log_sigma):
-        pixels, kl = super().cost(canvas, x, mu, log_sigma)
-        return pixels / x[0].numel(), kl
-
-
-@bug(DRAW, "g̃_Y is read before g̃_X: the axes are exchanged")
-class AxesExchanged(Drawer):
-    def aim(self, raw):
-        return super().aim(raw[:, [1, 0, 2, 3, 4]])
-
-
-@bug(DRAW, "the stride is read before σ²")
-class StrideFirst(Drawer):
-    def aim(self, raw):
-        return super().aim(raw[:, [0, 1, 3, 2, 4]])
-
-
-@bug(DRAW, "σ² is used as σ")
-class VarianceAsWidth(Drawer):
-    def aim(self, raw):
-        return super().aim(raw * raw.new_tensor([1, 1, 2, 1, 1]))
-
-
-@bug(DRAW, "γ is used as it comes, without exp")
-class BareGamma(Drawer):
-    def aim(self, raw):
-        F_Y, F_X, _ = super().aim(raw)
-        return F_Y, F_X, raw[:, 4]
-
-
-@bug(DRAW, "the stride is δ̃ pixels: (A - 1) / (N - 1) is left out")
-class BareStride(Drawer):
-    def aim(self, raw):
-        whole = (self.A - 1) / (self.N - 1)
-        shift = torch.zeros_like(raw)
-        shift[:, 3] = torch.tensor(1 / whole).log()
-        return super().aim(raw + shift)
-
-
-@bug(DRAW, "the glimpse of the error comes before that of the picture")
-class ErrorFirst(Drawer):
-    def read(self, x, error, h):
-        return super().read(error, x, h)
-
-
-@bug(DRAW, "both glimpses are of the picture")
-class NoError(Drawer):
-    def read(self, x, error, h):
-        return super().read(x, x, h)
-
-
-@bug(DRAW, "reading is aimed by the numbers for writing")
-class ReadsWhereItWrites(Drawer):
-    def read(self, x, error, h):
-        where = self.aim(self.write_aim(h))
-        return torch.cat([draw_read(seen, *where).flatten(1) for seen in (x, error)], dim=1)
-
-
-@bug(DRAW, "writing is aimed by the numbers for reading")
-class WritesWhereItReads(Drawer):
-    def write(self, h):
-        patch = self.patch(h).view(-1, self.N, self.N)
-        return draw_write(patch, *self.aim(self.read_aim(h)))
-
-
-@bug(DRAW, "the patch goes through the logistic function before it is painted")
-class SquashedPatch(Drawer):
-    def write(self, h):
-        patch = sigmoid(self.patch(h)).view(-1, self.N, self.N)
-        return draw_write(patch, *self.aim(self.write_aim(h)))
-
-
-@bug(DRAW, "the canvas is what the last step painted: c_{t-1} is not kept")
-class FreshCanvas(Drawer):
-    def step(self, canvas, decoder, z):
-        decoder = self.decoder(z, decoder)
-        return self.write(decoder[0]), decoder
-
-    def generate(self, z):
-        canvas, _, decoder = self.start(len(z))
-        found = []
-        for code in z.unbind(dim=1):
-            canvas, decoder = self.step(canvas, decoder, code)
-            found.append(sigmoid(canvas))
-        return torch.stack(found, dim=1)
-
-
-@bug(DRAW, "the first canvas is zero: `blank` is not used")
-class ZeroCanvas(Drawer):
-    def start(self, B):
-        canvas, *states = super().start(B)
-        return 0 * canvas, *states
-
-
-@bug(DRAW, "the encoder's input has h before r")
-class StateFirst(Drawer):
-    def seen(self, r, h):
-        return torch.cat([h, r], dim=1)
-
-
-@bug(DRAW, "the encoder does not see the decoder's state: zeros take its place")
-class StateUnseen(Drawer):
-    def seen(self, r, h):
-        return torch.cat([r, 0 * h], dim=1)
-
-
-@bug(DRAW, "μ and log σ are exchanged")
-class GaussianExchanged(Drawer):
-    def gaussian(self, encoder):
-        return super().gaussian(encoder)[::-1]
-
-
-@bug(DRAW, "the code comes from the encoder's cell state instead of its hidden state")
-class FromTheCell(Drawer):
-    def gaussian(self, encoder):
-        return self.code(encoder[1]).chunk(2, dim=1)
-
-
-@bug(DRAW, "the noise is not used: the codes are the means")
-class WithoutNoise(Drawer):
-    def forward(self, x, noise):
-        return super().forward(x, 0 * noise)
-
-
-@bug(DRAW, "every step uses the noise of the first")
-class SameNoise(Drawer):
-    def forward(self, x, noise):
-        return super().forward(x, noise[:, :1].expand_as(noise))
-
-
-@bug(DRAW, "only the last glimpse's code is paid for")
-class LastCode(Drawer):
-    def cost(self, canvas, x, mu, log_sigma):
-        return super().cost(canvas, x, mu[:, -1:], log_sigma[:, -1:])
-
-
-@bug(DRAW, "the loss is that of probabilities, which is cut off where a pixel is certain")
-class CutOff(Drawer):
-    def cost(self, canvas, x, mu, log_sigma):
-        pixels = functional.binary_cross_entropy(sigmoid(canvas), x, reduction="none")
-        return pixels.sum(dim=(1, 2)), draw_kl(mu, log_sigma)
-
-
-@bug(DRAW, "the loss is averaged over the batch", told_by="reconstruction should have shape")
-class BatchMean(Drawer):
-    def cost(self, *given):
-        return tuple(part.mean() for part in super().cost(*given))
-
-
-@bug(
+changed(
     DRAW,
+    "ErrorOfLogits",
+    "the error is x - c: the canvas is not brought to probabilities",
+    ("x - torch.sigmoid(canvas)", "x - canvas"),
+    classic=True,
+)
+
+changed(
+    DRAW,
+    "PixelsFromOne",
+    "the paper's centre is used though pixels are counted from 0",
+    ("(g + 1) - 1", "(g + 1)"),
+    classic=True,
+)
+
+changed(
+    DRAW,
+    "MeanOverPixels",
+    "the reconstruction is the mean over the pixels instead of the sum",
+    ("pixels.sum", "pixels.mean"),
+    classic=True,
+)
+
+changed(
+    DRAW,
+    "AxesExchanged",
+    "g̃_Y is read before g̃_X: the axes are exchanged",
+    ("x, y, log_variance", "y, x, log_variance"),
+)
+
+changed(
+    DRAW,
+    "StrideFirst",
+    "the stride is read before σ²",
+    ("log_variance, log_stride,", "log_stride, log_variance,"),
+)
+
+changed(
+    DRAW, "VarianceAsWidth", "σ² is used as σ", ("(log_variance / 2).exp()", "log_variance.exp()")
+)
+
+changed(DRAW, "BareGamma", "γ is used as it comes, without exp", ("log_gamma.exp()", "log_gamma"))
+
+changed(
+    DRAW,
+    "BareStride",
+    "the stride is δ̃ pixels: (A - 1) / (N - 1) is left out",
+    ("(self.A - 1) / (self.N - 1) * log_stride", "log_stride"),
+)
+
+changed(
+    DRAW,
+    "ErrorFirst",
+    "the glimpse of the error comes before that of the picture",
+    ("in (x, error)", "in (error, x)"),
+)
+
+changed(DRAW, "NoError", "both glimpses are of the picture", ("in (x, error)", "in (x, x)"))
+
+changed(
+    DRAW,
+    "ReadsWhereItWrites",
+    "reading is aimed by the numbers for writing",
+    ("self.aim(self.read_aim(h))", "self.aim(self.write_aim(h))"),
+)
+
+changed(
+    DRAW,
+    "WritesWhereItReads",
+    "writing is aimed by the numbers for reading",
+    ("self.aim(self.write_aim(h))", "self.aim(self.read_aim(h))"),
+)
+
+changed(
+    DRAW,
+    "SquashedPatch",
+    "the patch goes through the logistic function before it is painted",
+    ("self.patch(h)", "torch.sigmoid(self.patch(h))"),
+)
+
+changed(
+    DRAW,
+    "FreshCanvas",
+    "the canvas is what the last step painted: c_{t-1} is not kept",
+    (
+        "canvas = canvas + self.write(decoder[0])\n        pixels",
+        "canvas = self.write(decoder[0])\n        pixels",
+    ),
+    (
+        "canvas = canvas + self.write(decoder[0])\n            pictures",
+        "canvas = self.write(decoder[0])\n            pictures",
+    ),
+)
+
+changed(
+    DRAW,
+    "ZeroCanvas",
+    "the first canvas is zero: `blank` is not used",
+    ("self.blank.expand(", "0 * self.blank.expand("),
+)
+
+changed(DRAW, "StateFirst", "the encoder's input has h before r", ("[r, h]", "[h, r]"))
+
+changed(
+    DRAW,
+    "StateUnseen",
+    "the encoder does not see the decoder's state: zeros take its place",
+    ("[r, h]", "[r, 0 * h]"),
+)
+
+changed(
+    DRAW,
+    "GaussianExchanged",
+    "μ and log σ are exchanged",
+    ("mu, log_sigma = self", "log_sigma, mu = self"),
+)
+
+changed(
+    DRAW,
+    "FromTheCell",
+    "the code comes from the encoder's cell state instead of its hidden state",
+    ("self.code(encoder[0])", "self.code(encoder[1])"),
+)
+
+changed(
+    DRAW,
+    "WithoutNoise",
+    "the noise is not used: the codes are the means",
+    ("log_sigma, epsilon", "log_sigma, 0 * epsilon"),
+)
+
+changed(
+    DRAW,
+    "SameNoise",
+    "every step uses the noise of the first",
+    ("log_sigma, epsilon", "log_sigma, noise[:, 0]"),
+)
+
+changed(
+    DRAW,
+    "LastCode",
+    "only the last glimpse's code is paid for",
+    ("draw_kl(mu, log_sigma)", "draw_kl(mu[:, -1:], log_sigma[:, -1:])"),
+)
+
+changed(
+    DRAW,
+    "CutOff",
+    "the loss is that of probabilities, which is cut off where a pixel is certain",
+    ("binary_cross_entropy_with_logits(canvas,", "binary_cross_entropy(torch.sigmoid(canvas),"),
+)
+
+changed(
+    DRAW,
+    "BatchMean",
+    "the loss is averaged over the batch",
+    ("pixels.sum(dim=(1, 2))", "pixels.sum(dim=(1, 2)).mean()"),
+    ("draw_kl(mu, log_sigma)", "draw_kl(mu, log_sigma).mean()"),
+    told_by="reconstruction should have shape",
+)
+
+changed(
+    DRAW,
+    "OneSum",
     "the two parts of the loss come as their sum",
+    ("pixels.sum(dim=(1, 2)), draw_kl", "pixels.sum(dim=(1, 2)) + draw_kl"),
     told_by="should return (reconstruction, KL)",
 )
-class OneSum(Drawer):
-    def cost(self, *given):
-        return sum(super().cost(*given))
 
+changed(
+    DRAW,
+    "Logits",
+    "the pictures are logits, without the logistic function",
+    ("pictures.append(torch.sigmoid(canvas))", "pictures.append(canvas)"),
+)
 
-@bug(DRAW, "the pictures are logits, without the logistic function")
-class Logits(Drawer):
-    def generate(self, z):
-        return super().generate(z).logit()
+changed(
+    DRAW,
+    "ForgetfulDecoder",
+    "the decoder forgets its state between the steps of `generate`",
+    ("_, decoder = self.start(len(z))", "_, first = self.start(len(z))"),
+    ("self.decoder(code, decoder)", "self.decoder(code, first)"),
+)
 
+changed(
+    DRAW,
+    "FirstCode",
+    "every step of `generate` uses the first code",
+    ("self.decoder(code,", "self.decoder(z[:, 0],"),
+)
 
-@bug(DRAW, "the decoder forgets its state between the steps of `generate`")
-class ForgetfulDecoder(Drawer):
-    def generate(self, z):
-        canvas, _, first = self.start(len(z))
-        found = []
-        for code in z.unbind(dim=1):
-            canvas = canvas + self.write(self.decoder(code, first)[0])
-            found.append(sigmoid(canvas))
-        return torch.stack(found, dim=1)
+changed(
+    DRAW,
+    "LastPicture",
+    "only the last picture is returned",
+    ("torch.stack(pictures, dim=1)", "pictures[-1]"),
+    told_by="pictures should have shape",
+)
 
-
-@bug(DRAW, "every step of `generate` uses the first code")
-class FirstCode(Drawer):
-    def generate(self, z):
-        return super().generate(z[:, :1].expand_as(z))
-
-
-@bug(DRAW, "only the last picture is returned", told_by="pictures should have shape")
-class LastPicture(Drawer):
-    def generate(self, z):
-        return super().generate(z)[:, -1]
-
-
-@bug(DRAW, "the codes are detached from the encoder", told_by="gradient of code.weight at")
-class Detached(Drawer):
-    def step(self, canvas, decoder, z):
-        return super().step(canvas, decoder, z.detach())
+changed(
+    DRAW,
+    "Detached",
+    "the codes are detached from the encoder",
+    ("log_sigma, epsilon)", "log_sigma, epsilon).detach()"),
+    told_by="gradient of code.weight at",
+)
 
 
 similarity = "similarity = functional.cosine_similarity"
