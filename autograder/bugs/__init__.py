@@ -2,6 +2,7 @@
 
 import inspect
 import linecache
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -83,6 +84,33 @@ def changed(
     solution = namespace[reference.__name__]
     solution.__name__ = name
     bug(reference, sentence, told_by=told_by, classic=classic)(solution)
+
+
+def mistakes(reference: Callable, table: str) -> None:
+    """Register wrong solutions that are edits of a reference, two lines or so for each.
+
+    A line "name: sentence" begins one, with a star before it if it is a classic one. Each line that is
+    indented is an edit, "right → wrong", or "says: " and the words of a check that give it away.
+
+    Raises:
+        ValueError: as `changed`, or a line is none of these.
+    """
+    for entry in re.split(r"\n(?=\S)", table.strip("\n")):
+        first, *below = entry.splitlines()
+        name, colon, sentence = first.removeprefix("* ").partition(": ")
+        words = [line.strip() for line in below]
+        edits = [tuple(line.partition("→")[::2]) for line in words if not line.startswith("says: ")]
+        told_by = [line.removeprefix("says: ") for line in words if line.startswith("says: ")]
+        if not colon or not edits or not all("→" in line for line in words if line[:6] != "says: "):
+            raise ValueError(f"{reference.__name__}: neither a name nor an edit: {entry!r}")
+        changed(
+            reference,
+            name,
+            sentence,
+            *((right.strip(), wrong.strip()) for right, wrong in edits),
+            told_by=told_by[0] if told_by else None,
+            classic=first.startswith("* "),
+        )
 
 
 def equivalent(reference: Callable, mutant: str, reason: str) -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.bert import (
     BertEmbeddings,
     BertLayer,
@@ -29,123 +29,58 @@ def own_idf(counts, training=None):
     return tf_idf(counts)
 
 
-changed(
+mistakes(
     tf_idf,
-    "total_counts",
-    "idf counts how often a word occurs, not in how many texts",
-    ("(training > 0).sum", "training.sum"),
-    classic=True,
-)
-
-changed(
-    tf_idf,
-    "no_one",
-    "a word that every text has weighs nothing: the 1 after the logarithm is missing",
-    ("/ (1 + df)) + 1", "/ (1 + df))"),
-)
-
-changed(
-    tf_idf,
-    "not_scaled",
-    "the rows are not scaled to length 1",
-    ("torch.where(lengths > 0, weighted / lengths, 0)", "weighted"),
-)
-
-changed(
-    tf_idf,
-    "scaled_to_sum",
-    "the rows are scaled to sum to 1, not to length 1",
-    ("weighted.norm(dim=1", "weighted.sum(dim=1"),
-)
-
-changed(
-    tf_idf,
-    "columns",
-    "the columns are scaled, not the rows",
-    ("weighted.norm(dim=1", "weighted.norm(dim=0"),
-)
-
-changed(
-    tf_idf,
-    "scaled_too_early",
-    "the counts are scaled before idf multiplies them",
-    ("counts * idf", "functional.normalize(counts, dim=1) * idf"),
-    ("torch.where(lengths > 0, weighted / lengths, 0)", "weighted"),
-)
-
-changed(
-    tf_idf,
-    "not_smoothed",
-    "idf is log(M / df) + 1, without the 1 added to M and to df",
-    ("(1 + len(training)) / (1 + df)", "len(training) / df.clamp(min=1)"),
-)
-
-changed(
-    tf_idf,
-    "binary",
-    "it counts only whether a word occurs, not how often",
-    ("counts * idf", "(counts > 0) * idf"),
-)
-
-changed(
-    tf_idf,
-    "divided",
-    "the weight is divided by idf, so that common words weigh more",
-    ("counts * idf", "counts / idf"),
-)
-
-changed(
-    tf_idf,
-    "not_a_number",
-    "a text without words gives NaN",
-    ("torch.where(lengths > 0, weighted / lengths, 0)", "weighted / lengths"),
-    told_by="should be 0, yours is nan",
+    """
+* total_counts: idf counts how often a word occurs, not in how many texts
+    (training > 0).sum → training.sum
+no_one: a word that every text has weighs nothing: the 1 after the logarithm is missing
+    / (1 + df)) + 1 → / (1 + df))
+not_scaled: the rows are not scaled to length 1
+    torch.where(lengths > 0, weighted / lengths, 0) → weighted
+scaled_to_sum: the rows are scaled to sum to 1, not to length 1
+    weighted.norm(dim=1 → weighted.sum(dim=1
+columns: the columns are scaled, not the rows
+    weighted.norm(dim=1 → weighted.norm(dim=0
+scaled_too_early: the counts are scaled before idf multiplies them
+    counts * idf → functional.normalize(counts, dim=1) * idf
+    torch.where(lengths > 0, weighted / lengths, 0) → weighted
+not_smoothed: idf is log(M / df) + 1, without the 1 added to M and to df
+    (1 + len(training)) / (1 + df) → len(training) / df.clamp(min=1)
+binary: it counts only whether a word occurs, not how often
+    counts * idf → (counts > 0) * idf
+divided: the weight is divided by idf, so that common words weigh more
+    counts * idf → counts / idf
+not_a_number: a text without words gives NaN
+    torch.where(lengths > 0, weighted / lengths, 0) → weighted / lengths
+    says: should be 0, yours is nan
+""",
 )
 
 
 # mask_tokens
 
 
-changed(
+mistakes(
     mask_tokens,
-    "all_masked",
-    "every chosen word becomes [MASK]",
-    ("chosen & (fate < 0.8)", "chosen"),
-    ("fate >= 0.9", "fate >= 1"),
-    told_by="become [MASK] should be 0.802",
-)
-
-changed(
-    mask_tokens,
-    "specials_too",
-    "special words are chosen too",
-    ("ordinary & (choice < 0.15)", "choice < 0.15"),
-    told_by="No special word should be chosen",
-)
-
-changed(
-    mask_tokens,
-    "padding_too",
-    "padding is chosen too",
-    ("new_tensor(special)", "new_tensor(special[1:])"),
-    told_by="No special word should be chosen",
-)
-
-changed(
-    mask_tokens,
-    "all_targets",
-    "there are targets at all places",
-    ("torch.where(chosen, tokens, -100)", "torch.where(ordinary, tokens, -100)"),
-    told_by="that are chosen should be 0.150",
-)
-
-changed(
-    mask_tokens,
-    "visible_targets",
-    "only places with [MASK] have targets, not chosen words that stay or are replaced",
-    ("torch.where(chosen, tokens, -100)", "torch.where(inputs == mask, tokens, -100)"),
-    told_by="inputs should differ from the text only where there is a target",
-    classic=True,
+    """
+all_masked: every chosen word becomes [MASK]
+    chosen & (fate < 0.8) → chosen
+    fate >= 0.9 → fate >= 1
+    says: become [MASK] should be 0.802
+specials_too: special words are chosen too
+    ordinary & (choice < 0.15) → choice < 0.15
+    says: No special word should be chosen
+padding_too: padding is chosen too
+    new_tensor(special) → new_tensor(special[1:])
+    says: No special word should be chosen
+all_targets: there are targets at all places
+    torch.where(chosen, tokens, -100) → torch.where(ordinary, tokens, -100)
+    says: that are chosen should be 0.150
+* visible_targets: only places with [MASK] have targets, not chosen words that stay or are replaced
+    torch.where(chosen, tokens, -100) → torch.where(inputs == mask, tokens, -100)
+    says: inputs should differ from the text only where there is a target
+""",
 )
 
 changed(
@@ -159,45 +94,25 @@ changed(
     told_by="targets should be the words",
 )
 
-changed(
+mistakes(
     mask_tokens,
-    "shown_targets",
-    "the targets are what the input shows",
-    ("(chosen, tokens, -100)", "(chosen, inputs, -100)"),
-    told_by="targets should be the words",
-)
-
-changed(
-    mask_tokens,
-    "turned_round",
-    "85 percent are chosen: the comparison is reversed",
-    ("choice < 0.15", "choice >= 0.15"),
-    told_by="that are chosen should be 0.150 (± 0.005 by chance), yours is 0.85",
-)
-
-changed(
-    mask_tokens,
-    "chained",
-    "random words replace 10 percent of what [MASK] leaves, not of all chosen words",
-    ("fate >= 0.9", "fate >= 0.98"),
-    told_by="that stay as they are should be",
-    classic=True,
-)
-
-changed(
-    mask_tokens,
-    "same_places",
-    "the same places are chosen in every text",
-    ("choice < 0.15", "choice[0] < 0.15"),
-    told_by="chosen for each place should have the variance",
-)
-
-changed(
-    mask_tokens,
-    "first_words",
-    "random words come from the first words of the vocabulary",
-    ("randint(V,", "randint(V - 5,"),
-    told_by="The random words should be spread",
+    """
+shown_targets: the targets are what the input shows
+    (chosen, tokens, -100) → (chosen, inputs, -100)
+    says: targets should be the words
+turned_round: 85 percent are chosen: the comparison is reversed
+    choice < 0.15 → choice >= 0.15
+    says: that are chosen should be 0.150 (± 0.005 by chance), yours is 0.85
+* chained: random words replace 10 percent of what [MASK] leaves, not of all chosen words
+    fate >= 0.9 → fate >= 0.98
+    says: that stay as they are should be
+same_places: the same places are chosen in every text
+    choice < 0.15 → choice[0] < 0.15
+    says: chosen for each place should have the variance
+first_words: random words come from the first words of the vocabulary
+    randint(V, → randint(V - 5,
+    says: The random words should be spread
+""",
 )
 
 
@@ -231,61 +146,31 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     next_sentence_pairs,
-    "exchanged_targets",
-    "0 and 1 are exchanged",
-    ("targets.append(target)", "targets.append(1 - target)"),
-    told_by="The target of sentence",
-    classic=True,
-)
-
-changed(
-    next_sentence_pairs,
-    "no_strangers",
-    "the second sentence always follows the first",
-    ("draw(2)", "0"),
-    told_by="follow should be 0.5 (± 0.056 by chance)",
-)
-
-changed(
-    next_sentence_pairs,
-    "unbalanced",
-    "wrong pairs come three times as often",
-    ("draw(2)", "min(draw(4), 1)"),
-    told_by="follow should be 0.5 (± 0.056 by chance)",
-)
-
-changed(
-    next_sentence_pairs,
-    "backwards",
-    "the sentences of a pair are in the wrong order: the second comes first",
-    ("(documents[document][place], second)", "(second, documents[document][place])"),
-    told_by="The target of sentence",
-)
-
-changed(
-    next_sentence_pairs,
-    "first_sentences",
-    "the second sentence of a wrong pair is always the first of its document",
-    ("other[draw(len(other))]", "other[0]"),
-    told_by="The second sentences should be spread",
-)
-
-changed(
-    next_sentence_pairs,
-    "next_document",
-    "the second sentence of a wrong pair is from the next document",
-    ("(document + 1 + draw(len(documents) - 1))", "(document + 1)"),
-    told_by="The second sentences should be spread",
-)
-
-changed(
-    next_sentence_pairs,
-    "openings",
-    "every pair begins with the first sentence of a document",
-    ("range(len(sentences) - 1)", "range(min(len(sentences) - 1, 1))"),
-    told_by="The first sentences should be spread",
+    """
+* exchanged_targets: 0 and 1 are exchanged
+    targets.append(target) → targets.append(1 - target)
+    says: The target of sentence
+no_strangers: the second sentence always follows the first
+    draw(2) → 0
+    says: follow should be 0.5 (± 0.056 by chance)
+unbalanced: wrong pairs come three times as often
+    draw(2) → min(draw(4), 1)
+    says: follow should be 0.5 (± 0.056 by chance)
+backwards: the sentences of a pair are in the wrong order: the second comes first
+    (documents[document][place], second) → (second, documents[document][place])
+    says: The target of sentence
+first_sentences: the second sentence of a wrong pair is always the first of its document
+    other[draw(len(other))] → other[0]
+    says: The second sentences should be spread
+next_document: the second sentence of a wrong pair is from the next document
+    (document + 1 + draw(len(documents) - 1)) → (document + 1)
+    says: The second sentences should be spread
+openings: every pair begins with the first sentence of a document
+    range(len(sentences) - 1) → range(min(len(sentences) - 1, 1))
+    says: The first sentences should be spread
+""",
 )
 
 changed(
@@ -301,20 +186,22 @@ changed(
     told_by="The first sentences should be spread",
 )
 
-changed(
+mistakes(
     next_sentence_pairs,
-    "too_far",
-    "the last sentence of a document also begins a pair",
-    ("range(len(sentences) - 1)", "range(len(sentences))"),
-    told_by="raised IndexError",
+    """
+too_far: the last sentence of a document also begins a pair
+    range(len(sentences) - 1) → range(len(sentences))
+    says: raised IndexError
+""",
 )
 
-changed(
+mistakes(
     mask_tokens,
-    "below_the_last",
-    "the last word of the vocabulary is never drawn at random",
-    ("randint(V,", "randint(V - 1,"),
-    told_by="Word 49 should be among the random words",
+    """
+below_the_last: the last word of the vocabulary is never drawn at random
+    randint(V, → randint(V - 1,
+    says: Word 49 should be among the random words
+""",
 )
 
 
@@ -348,12 +235,13 @@ def same_pairs(documents, B, generator=None):
     return next_sentence_pairs(documents, B, generator or torch.Generator())
 
 
-changed(
+mistakes(
     next_sentence_pairs,
-    "in_turn",
-    "right and wrong pairs take turns",
-    ("draw(2)", "len(pairs) % 2"),
-    told_by="that equal the one before should be 0.5",
+    """
+in_turn: right and wrong pairs take turns
+    draw(2) → len(pairs) % 2
+    says: that equal the one before should be 0.5
+""",
 )
 
 changed(
@@ -369,12 +257,13 @@ changed(
     told_by="Of 6 pairs not always 3 should be wrong",
 )
 
-changed(
+mistakes(
     next_sentence_pairs,
-    "stops_early",
-    "a sentence whose follower is the last one begins no pair",
-    ("range(len(sentences) - 1)", "range(max(len(sentences) - 2, min(len(sentences) - 1, 1)))"),
-    told_by="should begin some pairs, in yours it begins none",
+    """
+stops_early: a sentence whose follower is the last one begins no pair
+    range(len(sentences) - 1) → range(max(len(sentences) - 2, min(len(sentences) - 1, 1)))
+    says: should begin some pairs, in yours it begins none
+""",
 )
 
 
@@ -397,42 +286,23 @@ changed(
     (" + self.segment(segments)", ""),
 )
 
-changed(BertEmbeddings, "NoNorm", "the sum is not normalised", ("return self.norm(X)", "return X"))
-
-changed(
+mistakes(
     BertEmbeddings,
-    "NormedTokens",
-    "only the tokens are normalised, before the sum",
-    ("self.token(tokens)", "self.norm(self.token(tokens))"),
-    ("return self.norm(X)", "return X"),
-)
-
-changed(
-    BertEmbeddings,
-    "FromOne",
-    "positions are counted from 1",
-    ("self.position.weight[:T]", "self.position((torch.arange(T) + 1).clamp(max=context - 1))"),
-)
-
-changed(
-    BertEmbeddings,
-    "FromTheEnd",
-    "positions are counted from the end of the text",
-    ("weight[:T]", "weight[:T].flip(0)"),
-)
-
-changed(
-    BertEmbeddings,
-    "OtherSegment",
-    "segments 0 and 1 are exchanged",
-    ("self.segment(segments)", "self.segment(1 - segments)"),
-)
-
-changed(
-    BertEmbeddings,
-    "Scaled",
-    "the tokens are multiplied by √D",
-    ("self.token(tokens)", "self.token(tokens) * self.token.embedding_dim**0.5"),
+    """
+NoNorm: the sum is not normalised
+    return self.norm(X) → return X
+NormedTokens: only the tokens are normalised, before the sum
+    self.token(tokens) → self.norm(self.token(tokens))
+    return self.norm(X) → return X
+FromOne: positions are counted from 1
+    self.position.weight[:T] → self.position((torch.arange(T) + 1).clamp(max=context - 1))
+FromTheEnd: positions are counted from the end of the text
+    weight[:T] → weight[:T].flip(0)
+OtherSegment: segments 0 and 1 are exchanged
+    self.segment(segments) → self.segment(1 - segments)
+Scaled: the tokens are multiplied by √D
+    self.token(tokens) → self.token(tokens) * self.token.embedding_dim**0.5
+""",
 )
 
 changed(
@@ -470,54 +340,36 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BertLayer,
-    "TanhForm",
-    "GELU has GPT-2's tanh form",
-    ("functional.gelu(self.expand(X))", 'functional.gelu(self.expand(X), approximate="tanh")'),
-)
-
-changed(
-    BertLayer,
-    "Relu",
-    "the network has ReLU in place of GELU",
-    ("functional.gelu", "functional.relu"),
+    """
+TanhForm: GELU has GPT-2's tanh form
+    functional.gelu(self.expand(X)) → functional.gelu(self.expand(X), approximate="tanh")
+Relu: the network has ReLU in place of GELU
+    functional.gelu → functional.relu
+""",
 )
 
 changed(BertLayer, "NoMask", "the mask is not passed on", ("mask=mask, ", ""))
 
-changed(
+mistakes(
     BertLayer,
-    "NoResidual",
-    "attention is not added to what came in",
-    ("self.norm_1(X + Y)", "self.norm_1(Y)"),
-)
-
-changed(
-    BertLayer,
-    "NoSecondResidual",
-    "the network is not added to what came in",
-    ("self.norm_2(X + self", "self.norm_2(self"),
-)
-
-changed(
-    BertLayer,
-    "OldResidual",
-    "the network's output is added to the layer's input, not to what was normalised",
-    ("X = self.norm_1(X + Y)", "Z = self.norm_1(X + Y)"),
-    ("self.expand(X)", "self.expand(Z)"),
-)
-
-changed(BertLayer, "SameNorm", "norm_1 is used twice", ("self.norm_2(X", "self.norm_1(X"))
-
-changed(BertLayer, "NoFirstNorm", "the first norm is left out", ("self.norm_1(X + Y)", "X + Y"))
-
-changed(
-    BertLayer,
-    "Parallel",
-    "attention and network work side by side on the same input",
-    ("X = self.norm_1(X + Y)", "Z = self.norm_1(X + Y)"),
-    ("self.norm_2(X +", "self.norm_2(Z +"),
+    """
+NoResidual: attention is not added to what came in
+    self.norm_1(X + Y) → self.norm_1(Y)
+NoSecondResidual: the network is not added to what came in
+    self.norm_2(X + self → self.norm_2(self
+OldResidual: the network's output is added to the layer's input, not to what was normalised
+    X = self.norm_1(X + Y) → Z = self.norm_1(X + Y)
+    self.expand(X) → self.expand(Z)
+SameNorm: norm_1 is used twice
+    self.norm_2(X → self.norm_1(X
+NoFirstNorm: the first norm is left out
+    self.norm_1(X + Y) → X + Y
+Parallel: attention and network work side by side on the same input
+    X = self.norm_1(X + Y) → Z = self.norm_1(X + Y)
+    self.norm_2(X + → self.norm_2(Z +
+""",
 )
 
 changed(
@@ -533,12 +385,12 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     BertModel,
-    "PaddingSeen",
-    "the padding is not masked",
-    ("None if lengths is None else padding_mask(lengths, tokens.shape[1])", "None"),
-    classic=True,
+    """
+* PaddingSeen: the padding is not masked
+    None if lengths is None else padding_mask(lengths, tokens.shape[1]) → None
+""",
 )
 
 changed(
@@ -551,68 +403,29 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BertModel,
-    "Inverted",
-    "the mask is inverted, so that only padding is attended to",
-    ("padding_mask(lengths, tokens.shape[1])", "~padding_mask(lengths, tokens.shape[1])"),
-)
-
-changed(
-    BertModel,
-    "OneTooFew",
-    "the mask hides one word too many",
-    ("padding_mask(lengths,", "padding_mask(lengths - 1,"),
-)
-
-changed(
-    BertModel,
-    "OneTooMany",
-    "the mask shows one place of the padding",
-    ("padding_mask(lengths,", "padding_mask(lengths + 1,"),
-)
-
-changed(
-    BertModel,
-    "SegmentsLost",
-    "the segments are not passed on",
-    ("self.embeddings(tokens, segments)", "self.embeddings(tokens)"),
-)
-
-changed(
-    BertModel,
-    "Reversed",
-    "the layers are applied in reverse",
-    ("in self.layers:", "in reversed(self.layers):"),
-)
-
-changed(
-    BertModel,
-    "LastLayer",
-    "only the last layer is applied",
-    ("in self.layers:", "in self.layers[-1:]:"),
-)
-
-changed(
-    BertModel,
-    "LayerMissing",
-    "the last layer is left out",
-    ("in self.layers:", "in self.layers[:-1]:"),
-)
-
-changed(
-    BertModel,
-    "WeightsReversed",
-    "the weights of the last layer come first",
-    ("torch.stack(weights)", "torch.stack(weights[::-1])"),
-)
-
-changed(
-    BertModel,
-    "WeightsBehind",
-    "the weights are stacked after the batch's axis",
-    ("torch.stack(weights)", "torch.stack(weights, dim=1)"),
-    told_by="A should have shape",
+    """
+Inverted: the mask is inverted, so that only padding is attended to
+    padding_mask(lengths, tokens.shape[1]) → ~padding_mask(lengths, tokens.shape[1])
+OneTooFew: the mask hides one word too many
+    padding_mask(lengths, → padding_mask(lengths - 1,
+OneTooMany: the mask shows one place of the padding
+    padding_mask(lengths, → padding_mask(lengths + 1,
+SegmentsLost: the segments are not passed on
+    self.embeddings(tokens, segments) → self.embeddings(tokens)
+Reversed: the layers are applied in reverse
+    in self.layers: → in reversed(self.layers):
+LastLayer: only the last layer is applied
+    in self.layers: → in self.layers[-1:]:
+LayerMissing: the last layer is left out
+    in self.layers: → in self.layers[:-1]:
+WeightsReversed: the weights of the last layer come first
+    torch.stack(weights) → torch.stack(weights[::-1])
+WeightsBehind: the weights are stacked after the batch's axis
+    torch.stack(weights) → torch.stack(weights, dim=1)
+    says: A should have shape
+""",
 )
 
 
@@ -631,11 +444,12 @@ def straight(X, W, b, gain, shift, token, bias):
     return X @ token.T + bias
 
 
-changed(
+mistakes(
     mlm_head,
-    "linear",
-    "GELU is left out",
-    ("functional.gelu(functional.linear(X, W, b))", "functional.linear(X, W, b)"),
+    """
+linear: GELU is left out
+    functional.gelu(functional.linear(X, W, b)) → functional.linear(X, W, b)
+""",
 )
 
 changed(
@@ -645,40 +459,22 @@ changed(
     ("    hidden = functional.layer_norm(hidden, gain.shape, gain, shift, eps=1e-12)\n", ""),
 )
 
-changed(
-    mlm_head, "tanh_form", "GELU has the tanh form", ("X, W, b))", 'X, W, b), approximate="tanh")')
-)
-
-changed(
+mistakes(
     mlm_head,
-    "with_tanh",
-    "tanh is used instead of GELU, as in the other head",
-    ("functional.gelu(", "torch.tanh("),
-)
-
-changed(
-    mlm_head,
-    "without_bias",
-    "the bias of the words is left out",
-    ("token.T + bias", "token.T + 0 * bias"),
-)
-
-changed(
-    mlm_head, "without_inner_bias", "the bias of the layer is left out", ("(X, W, b)", "(X, W)")
-)
-
-changed(
-    mlm_head,
-    "turned",
-    "W multiplies from the wrong side: X W and not X Wᵀ",
-    ("(X, W, b)", "(X, W.T, b)"),
-)
-
-changed(
-    mlm_head,
-    "bare_norm",
-    "gain and shift of the norm are left out",
-    ("gain.shape, gain, shift, eps", "gain.shape, eps"),
+    """
+tanh_form: GELU has the tanh form
+    X, W, b)) → X, W, b), approximate="tanh")
+with_tanh: tanh is used instead of GELU, as in the other head
+    functional.gelu( → torch.tanh(
+without_bias: the bias of the words is left out
+    token.T + bias → token.T + 0 * bias
+without_inner_bias: the bias of the layer is left out
+    (X, W, b) → (X, W)
+turned: W multiplies from the wrong side: X W and not X Wᵀ
+    (X, W, b) → (X, W.T, b)
+bare_norm: gain and shift of the norm are left out
+    gain.shape, gain, shift, eps → gain.shape, eps
+""",
 )
 
 
@@ -688,7 +484,13 @@ def norm_first(X, W, b, gain, shift, token, bias):
     return F.gelu(X @ W.T + b) @ token.T + bias
 
 
-changed(mlm_head, "larger_eps", "ε of the norm is 1e-5", ("eps=1e-12", "eps=1e-5"))
+mistakes(
+    mlm_head,
+    """
+larger_eps: ε of the norm is 1e-5
+    eps=1e-12 → eps=1e-5
+""",
+)
 
 
 @bug(mlm_head, "no gradient reaches the embedding", told_by="No gradient goes back")
@@ -696,16 +498,22 @@ def detached(X, W, b, gain, shift, token, bias):
     return mlm_head(X, W, b, gain, shift, token.detach(), bias)
 
 
-changed(
+mistakes(
     mlm_head,
-    "own_table",
-    "the head has a table of its own: a copy of the embedding",
-    ("@ token.T", "@ nn.Parameter(token.detach().clone()).T"),
-    told_by="No gradient reaches the embedding",
-    classic=True,
+    """
+* own_table: the head has a table of its own: a copy of the embedding
+    @ token.T → @ nn.Parameter(token.detach().clone()).T
+    says: No gradient reaches the embedding
+""",
 )
 
-changed(nsp_head, "last_vector", "the last vector is taken, not the first", ("X[:, 0]", "X[:, -1]"))
+mistakes(
+    nsp_head,
+    """
+last_vector: the last vector is taken, not the first
+    X[:, 0] → X[:, -1]
+""",
+)
 
 changed(
     BertModel,
@@ -724,24 +532,19 @@ class CutOff(BertModel):
         return super().forward(tokens[:, :T], segments, lengths, return_weights)
 
 
-changed(
+mistakes(
     nsp_head,
-    "mean_vector",
-    "the mean of all vectors is taken",
-    ("X[:, 0]", "X.mean(dim=1)"),
-    classic=True,
+    """
+* mean_vector: the mean of all vectors is taken
+    X[:, 0] → X.mean(dim=1)
+largest: the maximum of every feature is taken
+    X[:, 0] → X.amax(dim=1)
+no_tanh: the tanh is left out
+    torch.tanh(functional.linear(X[:, 0], W_P, b_P)) → functional.linear(X[:, 0], W_P, b_P)
+with_gelu: GELU is used instead of tanh
+    torch.tanh → functional.gelu
+""",
 )
-
-changed(nsp_head, "largest", "the maximum of every feature is taken", ("X[:, 0]", "X.amax(dim=1)"))
-
-changed(
-    nsp_head,
-    "no_tanh",
-    "the tanh is left out",
-    ("torch.tanh(functional.linear(X[:, 0], W_P, b_P))", "functional.linear(X[:, 0], W_P, b_P)"),
-)
-
-changed(nsp_head, "with_gelu", "GELU is used instead of tanh", ("torch.tanh", "functional.gelu"))
 
 
 @bug(nsp_head, "the pooler is left out")
@@ -769,56 +572,26 @@ def probabilities(*parts):
     return torch.softmax(nsp_head(*parts), dim=-1)
 
 
-changed(
+mistakes(
     BertPretraining,
-    "LengthsLost",
-    "the lengths are not passed on",
-    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, segments)"),
-)
-
-changed(
-    BertPretraining,
-    "SegmentsForgotten",
-    "the segments are not passed on to the encoder",
-    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, None, lengths)"),
-)
-
-changed(
-    BertPretraining,
-    "MixedUp",
-    "segments and lengths are mixed up",
-    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, lengths, segments)"),
-    told_by="BertPretraining raised",
-    classic=True,
-)
-
-changed(
-    BertPretraining,
-    "Detached",
-    "the embedding is detached, so that only reading trains it",
-    ("token.weight,", "token.weight.detach(),"),
-    told_by="in yours absent words get none",
-)
-
-changed(
-    BertPretraining,
-    "LayersExchanged",
-    "transform and pooler are exchanged",
-    ("*self.transform.parameters()", "*self.pooler.parameters()"),
-)
-
-changed(
-    BertPretraining,
-    "TransformedTwice",
-    "the encoder's vectors go through the transform before both heads",
-    ("nsp_head(X,", "nsp_head(self.norm(functional.gelu(self.transform(X))),"),
-)
-
-changed(
-    BertPretraining,
-    "WrongNorm",
-    "the norm of the embeddings is used in the head",
-    ("*self.norm.parameters()", "*self.bert.embeddings.norm.parameters()"),
+    """
+LengthsLost: the lengths are not passed on
+    self.bert(tokens, segments, lengths) → self.bert(tokens, segments)
+SegmentsForgotten: the segments are not passed on to the encoder
+    self.bert(tokens, segments, lengths) → self.bert(tokens, None, lengths)
+* MixedUp: segments and lengths are mixed up
+    self.bert(tokens, segments, lengths) → self.bert(tokens, lengths, segments)
+    says: BertPretraining raised
+Detached: the embedding is detached, so that only reading trains it
+    token.weight, → token.weight.detach(),
+    says: in yours absent words get none
+LayersExchanged: transform and pooler are exchanged
+    *self.transform.parameters() → *self.pooler.parameters()
+TransformedTwice: the encoder's vectors go through the transform before both heads
+    nsp_head(X, → nsp_head(self.norm(functional.gelu(self.transform(X))),
+WrongNorm: the norm of the embeddings is used in the head
+    *self.norm.parameters() → *self.bert.embeddings.norm.parameters()
+""",
 )
 
 changed(
@@ -831,12 +604,13 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BertPretraining,
-    "HeadsExchanged",
-    "the heads come in the wrong order",
-    ("return words, nsp_head(X, *parts)", "return nsp_head(X, *parts), words"),
-    told_by="mlm_logits should have shape",
+    """
+HeadsExchanged: the heads come in the wrong order
+    return words, nsp_head(X, *parts) → return nsp_head(X, *parts), words
+    says: mlm_logits should have shape
+""",
 )
 
 changed(
@@ -855,12 +629,12 @@ changed(
 # The loss
 
 
-changed(
+mistakes(
     pretraining_loss,
-    "mean_over_all",
-    "the places without a target count in the mean",
-    ("(mlm_targets != -100).sum().clamp(min=1)", "mlm_targets.numel()"),
-    classic=True,
+    """
+* mean_over_all: the places without a target count in the mean
+    (mlm_targets != -100).sum().clamp(min=1) → mlm_targets.numel()
+""",
 )
 
 
@@ -876,20 +650,16 @@ def replaced_late(words, goals, follows, kinds):
     return torch.where(mean.isnan(), 0, mean) + F.cross_entropy(follows, kinds)
 
 
-changed(
+mistakes(
     pretraining_loss,
-    "word_sum",
-    "the losses of the words are summed, not averaged",
-    ("words / chosen", "words"),
-)
-
-changed(
-    pretraining_loss,
-    "mean_of_means",
-    "the mean is taken in each text first, and then over the texts",
-    ('"sum")', '"none").sum(dim=1)'),
-    ("-100).sum()", "-100).sum(dim=1)"),
-    ("words / chosen", "(words / chosen).mean()"),
+    """
+word_sum: the losses of the words are summed, not averaged
+    words / chosen → words
+mean_of_means: the mean is taken in each text first, and then over the texts
+    "sum") → "none").sum(dim=1)
+    -100).sum() → -100).sum(dim=1)
+    words / chosen → (words / chosen).mean()
+""",
 )
 
 changed(
@@ -933,74 +703,31 @@ def not_a_loss(words, goals, follows, kinds):
 # Fine-tuning
 
 
-changed(
+mistakes(
     SentenceClassifier,
-    "Mean",
-    "the mean of all vectors is classified",
-    ("nsp_head(X,", "nsp_head(X.mean(dim=1, keepdim=True),"),
-)
-
-changed(
-    SentenceClassifier,
-    "Last",
-    "the last vector is classified, which may be padding",
-    ("nsp_head(X,", "nsp_head(X[:, -1:],"),
-)
-
-changed(
-    SentenceClassifier,
-    "NoPooler",
-    "the pooler is left out",
-    (
-        "nsp_head(X, *self.pooler.parameters(), *self.classifier.parameters())",
-        "self.classifier(X[:, 0])",
-    ),
-)
-
-changed(
-    SentenceClassifier,
-    "NoLengths",
-    "the lengths are not passed on",
-    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, segments)"),
-)
-
-changed(
-    SentenceClassifier,
-    "NoKinds",
-    "the segments are not passed on",
-    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, None, lengths)"),
-)
-
-changed(
-    SentenceClassifier,
-    "Probabilities",
-    "a softmax is applied, though the loss expects logits",
-    ("*self.classifier.parameters())", "*self.classifier.parameters()).softmax(dim=-1)"),
-)
-
-changed(
-    SentenceClassifier,
-    "NothingTaken",
-    "the names are compared without their prefix, so that nothing is taken over",
-    ('if not name.startswith("classifier.")', 'if f"bert.{name}" in state'),
-    told_by="after start_from",
-    classic=True,
-)
-
-changed(
-    SentenceClassifier,
-    "FreshPooler",
-    "the pooler keeps its random weights",
-    ('("classifier.")', '(("classifier.", "pooler."))'),
-    told_by="pooler.weight after start_from",
-)
-
-changed(
-    SentenceClassifier,
-    "EmbeddingsAlone",
-    "only the embeddings are taken over",
-    ('if not name.startswith("classifier.")', 'if "embeddings" in name'),
-    told_by="after start_from",
+    """
+Mean: the mean of all vectors is classified
+    nsp_head(X, → nsp_head(X.mean(dim=1, keepdim=True),
+Last: the last vector is classified, which may be padding
+    nsp_head(X, → nsp_head(X[:, -1:],
+NoPooler: the pooler is left out
+    nsp_head(X, *self.pooler.parameters(), *self.classifier.parameters()) → self.classifier(X[:, 0])
+NoLengths: the lengths are not passed on
+    self.bert(tokens, segments, lengths) → self.bert(tokens, segments)
+NoKinds: the segments are not passed on
+    self.bert(tokens, segments, lengths) → self.bert(tokens, None, lengths)
+Probabilities: a softmax is applied, though the loss expects logits
+    *self.classifier.parameters()) → *self.classifier.parameters()).softmax(dim=-1)
+* NothingTaken: the names are compared without their prefix, so that nothing is taken over
+    if not name.startswith("classifier.") → if f"bert.{name}" in state
+    says: after start_from
+FreshPooler: the pooler keeps its random weights
+    ("classifier.") → (("classifier.", "pooler."))
+    says: pooler.weight after start_from
+EmbeddingsAlone: only the embeddings are taken over
+    if not name.startswith("classifier.") → if "embeddings" in name
+    says: after start_from
+""",
 )
 
 
@@ -1048,11 +775,12 @@ def inverted(X, S, E, allowed=None):
     return span_head(X, S, E, None if allowed is None else ~allowed)
 
 
-changed(
+mistakes(
     span_head,
-    "starts_masked",
-    "only the starts are masked, not the ends",
-    ("end.masked_fill(~allowed, -torch.inf)", "end"),
+    """
+starts_masked: only the starts are masked, not the ends
+    end.masked_fill(~allowed, -torch.inf) → end
+""",
 )
 
 
@@ -1066,11 +794,12 @@ def softmax_over_batch(X, S, E, allowed=None):
     return tuple(scores.softmax(dim=0) for scores in span_head(X, S, E, allowed))
 
 
-changed(
+mistakes(
     span_head,
-    "divided_scores",
-    "the scores are divided by √D, as in attention",
-    ("X @ S, X @ E", "X @ S / len(S) ** 0.5, X @ E / len(E) ** 0.5"),
+    """
+divided_scores: the scores are divided by √D, as in attention
+    X @ S, X @ E → X @ S / len(S) ** 0.5, X @ E / len(E) ** 0.5
+""",
 )
 
 
@@ -1089,12 +818,13 @@ def with_tanh_first(X, S, E, allowed=None):
     return span_head(torch.tanh(X), S, E, allowed)
 
 
-changed(
+mistakes(
     BertPretraining,
-    "PairsDetached",
-    "no gradient goes from the head for pairs to the encoder",
-    ("nsp_head(X,", "nsp_head(X.detach(),"),
-    told_by="A gradient should go from nsp_logits to bert.",
+    """
+PairsDetached: no gradient goes from the head for pairs to the encoder
+    nsp_head(X, → nsp_head(X.detach(),
+    says: A gradient should go from nsp_logits to bert.
+""",
 )
 
 
@@ -1118,12 +848,13 @@ changed(
     told_by="SentenceClassifier.start_from changes which parameters of self learn",
 )
 
-changed(
+mistakes(
     SentenceClassifier,
-    "EncoderCut",
-    "no gradient goes back into the encoder",
-    ("self.bert(tokens, segments, lengths)", "self.bert(tokens, segments, lengths).detach()"),
-    told_by="A gradient should go from the logits to bert.",
+    """
+EncoderCut: no gradient goes back into the encoder
+    self.bert(tokens, segments, lengths) → self.bert(tokens, segments, lengths).detach()
+    says: A gradient should go from the logits to bert.
+""",
 )
 
 
@@ -1149,13 +880,14 @@ def separately(start, end, longest, margin=0.0):
     return start.argmax(dim=1), end.argmax(dim=1)
 
 
-changed(
+mistakes(
     best_span,
-    "backwards_too",
-    "a span may end before it begins",
-    (".triu()", ".triu(1 - longest)"),
-    ("is_span[0] = False", "is_span[0] = is_span[:, 0] = False"),
-    told_by="should end before it begins",
+    """
+backwards_too: a span may end before it begins
+    .triu() → .triu(1 - longest)
+    is_span[0] = False → is_span[0] = is_span[:, 0] = False
+    says: should end before it begins
+""",
 )
 
 changed(
@@ -1166,45 +898,24 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     best_span,
-    "any_length",
-    "`longest` is not used",
-    (".tril(longest - 1)", ""),
-    told_by="A span should have at most 4 words",
-)
-
-changed(
-    best_span,
-    "one_too_long",
-    "an answer may have one word more than `longest`",
-    ("tril(longest - 1)", "tril(longest)"),
-    told_by="at most 4 words",
-)
-
-changed(
-    best_span,
-    "one_too_short",
-    "an answer has one word less than `longest` at most",
-    ("tril(longest - 1)", "tril(max(longest - 2, 0))"),
-)
-
-changed(
-    best_span, "two_words", "an answer of a single word is not allowed", (".triu()", ".triu(1)")
-)
-
-changed(
-    best_span,
-    "last_left_out",
-    "the last token of a text is never in an answer",
-    ("is_span[0] = False", "is_span[0] = is_span[:, -1] = False"),
-)
-
-changed(
-    best_span,
-    "always",
-    "there is always an answer",
-    ("start[:, 0] + end[:, 0] + margin", "-torch.inf"),
+    """
+any_length: `longest` is not used
+    .tril(longest - 1) →
+    says: A span should have at most 4 words
+one_too_long: an answer may have one word more than `longest`
+    tril(longest - 1) → tril(longest)
+    says: at most 4 words
+one_too_short: an answer has one word less than `longest` at most
+    tril(longest - 1) → tril(max(longest - 2, 0))
+two_words: an answer of a single word is not allowed
+    .triu() → .triu(1)
+last_left_out: the last token of a text is never in an answer
+    is_span[0] = False → is_span[0] = is_span[:, -1] = False
+always: there is always an answer
+    start[:, 0] + end[:, 0] + margin → -torch.inf
+""",
 )
 
 
@@ -1218,25 +929,16 @@ def other_margin(start, end, longest, margin=0.0):
     return best_span(start, end, longest, -margin)
 
 
-changed(
+mistakes(
     best_span,
-    "margin_alone",
-    "the margin alone decides: an answer's score is not compared with [CLS]",
-    ("start[:, 0] + end[:, 0] + margin", "margin"),
-)
-
-changed(
-    best_span,
-    "half_of_cls",
-    "an answer is compared with the start's score of [CLS] alone",
-    ("start[:, 0] + end[:, 0]", "start[:, 0]"),
-)
-
-changed(
-    best_span,
-    "multiplied",
-    "start and end are multiplied, not added",
-    ("[:, :, None] + end", "[:, :, None] * end"),
+    """
+margin_alone: the margin alone decides: an answer's score is not compared with [CLS]
+    start[:, 0] + end[:, 0] + margin → margin
+half_of_cls: an answer is compared with the start's score of [CLS] alone
+    start[:, 0] + end[:, 0] → start[:, 0]
+multiplied: start and end are multiplied, not added
+    [:, :, None] + end → [:, :, None] * end
+""",
 )
 
 
@@ -1280,19 +982,14 @@ def parts(state, change):
     return {name: value for name, value in changed if name}
 
 
-changed(
+mistakes(
     load_bert,
-    "not_turned",
-    "attention's matrices are not transposed, though ours are x W and nn.Linear's x Wᵀ",
-    ("value.t()", "value"),
-)
-
-changed(
-    load_bert,
-    "output_not_turned",
-    "W_O is not transposed",
-    ("= value.t()", '= value if place.endswith("W_O") else value.t()'),
-    classic=True,
+    """
+not_turned: attention's matrices are not transposed, though ours are x W and nn.Linear's x Wᵀ
+    value.t() → value
+* output_not_turned: W_O is not transposed
+    = value.t() → = value if place.endswith("W_O") else value.t()
+""",
 )
 
 changed(
@@ -1316,34 +1013,20 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     load_bert,
-    "keys_first",
-    "queries and keys are mixed up",
-    ('"self.query": "Q", "self.key": "K"', '"self.query": "K", "self.key": "Q"'),
-)
-
-changed(
-    load_bert,
-    "values_first",
-    "values and keys are mixed up",
-    ('"self.key": "K", "self.value": "V"', '"self.key": "V", "self.value": "K"'),
-)
-
-changed(
-    load_bert,
-    "norms_mixed_up",
-    "the two norms of a layer are mixed up",
-    ('"attention.output.LayerNorm": "norm_1"', '"attention.output.LayerNorm": "norm_2"'),
-    ('"output.LayerNorm": "norm_2"', '"output.LayerNorm": "norm_1"'),
-)
-
-changed(
-    load_bert,
-    "heads_mixed_up",
-    "pooler and transform are mixed up",
-    ('"pooler.dense": "pooler"', '"pooler.dense": "transform"'),
-    ('transform.dense": "transform"', 'transform.dense": "pooler"'),
+    """
+keys_first: queries and keys are mixed up
+    "self.query": "Q", "self.key": "K" → "self.query": "K", "self.key": "Q"
+values_first: values and keys are mixed up
+    "self.key": "K", "self.value": "V" → "self.key": "V", "self.value": "K"
+norms_mixed_up: the two norms of a layer are mixed up
+    "attention.output.LayerNorm": "norm_1" → "attention.output.LayerNorm": "norm_2"
+    "output.LayerNorm": "norm_2" → "output.LayerNorm": "norm_1"
+heads_mixed_up: pooler and transform are mixed up
+    "pooler.dense": "pooler" → "pooler.dense": "transform"
+    transform.dense": "transform" → transform.dense": "pooler"
+""",
 )
 
 

@@ -1,6 +1,6 @@
 """Known wrong solutions of flash_kernels: the references with a few words changed."""
 
-from autograder.bugs import changed, equivalent, sample_mutants
+from autograder.bugs import changed, equivalent, mistakes, sample_mutants
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     flash_attention_forward,
@@ -9,89 +9,39 @@ from course_pkg.flash_kernels import (
     triton_paged_decode,
 )
 
-changed(
+mistakes(
     online_softmax,
-    "sum_not_shrunk",
-    "the running sum z is not multiplied by exp(m - m') when m changes",
-    ("z = shrink * z + P", "z = z + P"),
-    classic=True,
-)
-changed(
-    online_softmax,
-    "values_not_shrunk",
-    "the running U is not multiplied by exp(m - m') when m changes",
-    ("U = shrink[:, None] * U", "U = U"),
-    classic=True,
-)
-changed(
-    online_softmax,
-    "nothing_shrunk",
-    "neither z nor U is multiplied by exp(m - m') when m changes",
-    ("shrink * z", "z"),
-    ("shrink[:, None] * U", "U"),
-)
-changed(
-    online_softmax,
-    "maximum_of_the_tile",
-    "m is the maximum of the last tile only, not of all so far",
-    ("torch.maximum(m, e.amax(dim=1))", "e.amax(dim=1)"),
-)
-changed(
-    online_softmax,
-    "no_maximum",
-    "exp is taken of the scores as they are, without subtracting a maximum",
-    ("highest = torch.maximum(m, e.amax(dim=1))", "highest = torch.zeros_like(m)"),
-    told_by="yours is nan",
-)
-changed(
-    online_softmax,
-    "never_divided",
-    "U is returned without dividing it by z",
-    ("return U / z[:, None],", "return U,"),
-)
-changed(
-    online_softmax,
-    "log_sum_without_maximum",
-    "s is log z, without the m that was subtracted",
-    (", m + torch.log(z)", ", torch.log(z)"),
-)
-changed(
-    online_softmax,
-    "sum_for_log_sum",
-    "s is z, not m + log z",
-    (", m + torch.log(z)", ", z"),
-)
-changed(
-    online_softmax,
-    "infinite_minus_infinite",
-    "a row of -∞ gives NaN, because -∞ - -∞ is NaN",
-    ("highest.clamp(min=torch.finfo(e.dtype).min)", "highest"),
-)
-changed(
-    online_softmax,
-    "zero_by_zero",
-    "a query that may look nowhere gives 0 / 0",
-    ("torch.where(z == 0, 1, z)", "z"),
-)
-changed(
-    online_softmax,
-    "last_tile_lost",
-    "the last tile is left out",
-    ("zip(E, V, strict=True)", "zip(E[:-1], V[:-1], strict=True)"),
-)
-changed(
-    online_softmax,
-    "shrunk_the_wrong_way",
-    "z and U are multiplied by exp(m' - m), which grows, in place of exp(m - m')",
-    ("torch.exp(m - safe)", "torch.where(m.isinf(), 0.0, torch.exp(safe - m))"),
-)
-
-changed(
-    online_softmax,
-    "floor_above_scores",
-    "the largest score counts as at least -10000, below which all exponentials are 0",
-    ("highest.clamp(min=torch.finfo(e.dtype).min)", "highest.clamp(min=-1e4)"),
-    told_by="far_below_zero",
+    """
+* sum_not_shrunk: the running sum z is not multiplied by exp(m - m') when m changes
+    z = shrink * z + P → z = z + P
+* values_not_shrunk: the running U is not multiplied by exp(m - m') when m changes
+    U = shrink[:, None] * U → U = U
+nothing_shrunk: neither z nor U is multiplied by exp(m - m') when m changes
+    shrink * z → z
+    shrink[:, None] * U → U
+maximum_of_the_tile: m is the maximum of the last tile only, not of all so far
+    torch.maximum(m, e.amax(dim=1)) → e.amax(dim=1)
+no_maximum: exp is taken of the scores as they are, without subtracting a maximum
+    highest = torch.maximum(m, e.amax(dim=1)) → highest = torch.zeros_like(m)
+    says: yours is nan
+never_divided: U is returned without dividing it by z
+    return U / z[:, None], → return U,
+log_sum_without_maximum: s is log z, without the m that was subtracted
+    , m + torch.log(z) → , torch.log(z)
+sum_for_log_sum: s is z, not m + log z
+    , m + torch.log(z) → , z
+infinite_minus_infinite: a row of -∞ gives NaN, because -∞ - -∞ is NaN
+    highest.clamp(min=torch.finfo(e.dtype).min) → highest
+zero_by_zero: a query that may look nowhere gives 0 / 0
+    torch.where(z == 0, 1, z) → z
+last_tile_lost: the last tile is left out
+    zip(E, V, strict=True) → zip(E[:-1], V[:-1], strict=True)
+shrunk_the_wrong_way: z and U are multiplied by exp(m' - m), which grows, in place of exp(m - m')
+    torch.exp(m - safe) → torch.where(m.isinf(), 0.0, torch.exp(safe - m))
+floor_above_scores: the largest score counts as at least -10000, below which all exponentials are 0
+    highest.clamp(min=torch.finfo(e.dtype).min) → highest.clamp(min=-1e4)
+    says: far_below_zero
+""",
 )
 
 for reference in (flash_attention_forward, flash_attention_backward):
@@ -168,37 +118,27 @@ for reference in (flash_attention_forward, flash_attention_backward):
         "causal is True unless told otherwise",
         ("causal: bool = False", "causal: bool = True"),
     )
-changed(
+mistakes(
     flash_attention_forward,
-    "never_divided",
-    "U is stored without dividing it by z",
-    ("U / z[..., None]", "U"),
-)
-changed(
-    flash_attention_forward,
-    "not_itself",
-    "a query does not see its own position",
-    ("keys > at[:, None], -math.inf", "(keys >= at[:, None]) & (keys > 0), -math.inf"),
-)
-changed(
-    flash_attention_forward,
-    "every_tile_touched",
-    "tiles that nobody may see are computed and masked, not left out",
-    ("end = min(N, N - T + top + rows) if causal else N", "end = N"),
-    told_by="yours is nan",
-)
-changed(
-    flash_attention_forward,
-    "positions_of_the_tile",
-    "the keys of each tile are counted from 0 again",
-    ("keys = left + torch.arange", "keys = torch.arange"),
+    """
+never_divided: U is stored without dividing it by z
+    U / z[..., None] → U
+not_itself: a query does not see its own position
+    keys > at[:, None], -math.inf → (keys >= at[:, None]) & (keys > 0), -math.inf
+every_tile_touched: tiles that nobody may see are computed and masked, not left out
+    end = min(N, N - T + top + rows) if causal else N → end = N
+    says: yours is nan
+positions_of_the_tile: the keys of each tile are counted from 0 again
+    keys = left + torch.arange → keys = torch.arange
+""",
 )
 
-changed(
+mistakes(
     flash_attention_backward,
-    "not_scaled",
-    "dQ and dK are not divided by √D_h",
-    ("- inner[:, :, t]) / math.sqrt(D_h)", "- inner[:, :, t])"),
+    """
+not_scaled: dQ and dK are not divided by √D_h
+    - inner[:, :, t]) / math.sqrt(D_h) → - inner[:, :, t])
+""",
 )
 changed(
     flash_attention_backward,
@@ -206,11 +146,12 @@ changed(
     "the scores are not divided by √D_h when they are computed again",
     (".mT / math.sqrt(D_h)\n", ".mT\n"),
 )
-changed(
+mistakes(
     flash_attention_backward,
-    "softmax_of_a_tile",
-    "each tile's weights are a softmax of their own, not exp(E - s)",
-    ("torch.exp(E - s[:, :, t, None])", "torch.softmax(E, dim=-1).nan_to_num(0)"),
+    """
+softmax_of_a_tile: each tile's weights are a softmax of their own, not exp(E - s)
+    torch.exp(E - s[:, :, t, None]) → torch.softmax(E, dim=-1).nan_to_num(0)
+""",
 )
 changed(
     flash_attention_backward,
@@ -229,87 +170,57 @@ changed(
     ),
     classic=True,
 )
-changed(
+mistakes(
     flash_attention_backward,
-    "sum_of_values",
-    "the row sum that is subtracted is that of dY, not of dY ∘ Y",
-    ("(dY * Y).sum", "dY.sum"),
-)
-changed(
-    flash_attention_backward,
-    "keys_of_the_last_rows",
-    "dK and dV hold what the last tile of queries gives, not the sum over all",
-    ("dV[:, :, n] +=", "dV[:, :, n] ="),
-    ("dK[:, :, n] +=", "dK[:, :, n] ="),
-    classic=True,
-)
-changed(
-    flash_attention_backward,
-    "queries_of_the_last_columns",
-    "dQ holds what the last tile of keys gives, not the sum over all",
-    ("dQ[:, :, t] +=", "dQ[:, :, t] ="),
-)
-changed(
-    flash_attention_backward,
-    "queries_from_the_start",
-    "query t is taken for position t, not for position N - T + t",
-    ("N - T + top", "top"),
-)
-changed(
-    flash_attention_backward,
-    "never_causal",
-    "the causal mask is never applied",
-    ("if causal:", "if False:"),
-    ("if causal and", "if False and"),
-)
-changed(
-    flash_attention_backward,
-    "scores_for_weights",
-    "dV is dAᵀ dY: the gradient of the weights is used instead of the weights",
-    ("A.mT @ dY[:, :, t]", "(dY[:, :, t] @ V[:, :, n].mT).mT @ dY[:, :, t]"),
-)
-changed(
-    flash_attention_backward,
-    "swapped",
-    "dK and dV are exchanged",
-    ("return dQ, dK, dV", "return dQ, dV, dK"),
+    """
+sum_of_values: the row sum that is subtracted is that of dY, not of dY ∘ Y
+    (dY * Y).sum → dY.sum
+* keys_of_the_last_rows: dK and dV hold what the last tile of queries gives, not the sum over all
+    dV[:, :, n] += → dV[:, :, n] =
+    dK[:, :, n] += → dK[:, :, n] =
+queries_of_the_last_columns: dQ holds what the last tile of keys gives, not the sum over all
+    dQ[:, :, t] += → dQ[:, :, t] =
+queries_from_the_start: query t is taken for position t, not for position N - T + t
+    N - T + top → top
+never_causal: the causal mask is never applied
+    if causal: → if False:
+    if causal and → if False and
+scores_for_weights: dV is dAᵀ dY: the gradient of the weights is used instead of the weights
+    A.mT @ dY[:, :, t] → (dY[:, :, t] @ V[:, :, n].mT).mT @ dY[:, :, t]
+swapped: dK and dV are exchanged
+    return dQ, dK, dV → return dQ, dV, dK
+""",
 )
 
-changed(
+mistakes(
     triton_flash_forward,
-    "log_sums_with_heads_innermost",
-    "the log-sums of all heads of a query are stored side by side",
-    ("s + head * T + t", "s + t * tl.num_programs(1) + head"),
+    """
+log_sums_with_heads_innermost: the log-sums of all heads of a query are stored side by side
+    s + head * T + t → s + t * tl.num_programs(1) + head
+every_tile_touched: tiles that nobody may see are computed and masked, not left out
+    end = tl.minimum(N, N - T + (tl.program_id(0) + 1) * ROWS) → end = N
+    says: yours is nan
+masked_with_minus_fifty: what may not be seen gets the score -50 in place of -∞
+    float("-inf") → -50.0
+    says: small_scores
+""",
 )
-changed(
-    triton_flash_forward,
-    "every_tile_touched",
-    "tiles that nobody may see are computed and masked, not left out",
-    ("end = tl.minimum(N, N - T + (tl.program_id(0) + 1) * ROWS)", "end = N"),
-    told_by="yours is nan",
-)
-changed(
-    triton_flash_forward,
-    "masked_with_minus_fifty",
-    "what may not be seen gets the score -50 in place of -∞",
-    ('float("-inf")', "-50.0"),
-    told_by="small_scores",
-)
-changed(
+mistakes(
     flash_attention_backward,
-    "every_tile_touched",
-    "tiles that nobody may see are computed and masked, not left out",
-    ("if causal and left > at[-1]:", "if False:"),
-    told_by="yours is nan",
+    """
+every_tile_touched: tiles that nobody may see are computed and masked, not left out
+    if causal and left > at[-1]: → if False:
+    says: yours is nan
+""",
 )
 
 _OUTSIDE = "outside its tensors"
-changed(
+mistakes(
     triton_flash_forward,
-    "padded_keys_count",
-    "keys beyond N, which are loaded as zeros, get weights too",
-    ("seen = n[None, :] < N", "seen = n[None, :] >= 0"),
-    classic=True,
+    """
+* padded_keys_count: keys beyond N, which are loaded as zeros, get weights too
+    seen = n[None, :] < N → seen = n[None, :] >= 0
+""",
 )
 changed(
     triton_flash_forward,
@@ -333,24 +244,22 @@ changed(
     ("n[:, None]) * D_h +", "n[:, None]) * WIDTH +"),
     told_by=_OUTSIDE,
 )
-changed(
+mistakes(
     triton_flash_forward,
-    "one_head",
-    "every program reads the first head",
-    ("head * N", "0 * N"),
+    """
+one_head: every program reads the first head
+    head * N → 0 * N
+""",
 )
 
-changed(
+mistakes(
     triton_paged_decode,
-    "not_scaled",
-    "the scores are not divided by √D_h",
-    ("scale * tl.dot", "tl.dot"),
-)
-changed(
-    triton_paged_decode,
-    "blocks_in_order",
-    "block number n of a sequence is taken for physical block n: the table is not read",
-    ("tl.load(tables + b * M + t // S, mask=t < end, other=0)", "t // S"),
+    """
+not_scaled: the scores are not divided by √D_h
+    scale * tl.dot → tl.dot
+blocks_in_order: block number n of a sequence is taken for physical block n: the table is not read
+    tl.load(tables + b * M + t // S, mask=t < end, other=0) → t // S
+""",
 )
 changed(
     triton_paged_decode,
@@ -358,24 +267,16 @@ changed(
     "every sequence reads the table of the first",
     ("tables + b * M + ", "tables + "),
 )
-changed(
+mistakes(
     triton_paged_decode,
-    "whole_tiles",
-    "the last tile is read to its end, whatever the sequence's length",
-    ('E = tl.where(t[None, :] < end, E, float("-inf"))', "E = E"),
-)
-changed(
-    triton_paged_decode,
-    "first_head",
-    "all query heads read the first key and value head",
-    ("((g * N + block)", "(block"),
-)
-changed(
-    triton_paged_decode,
-    "heads_in_turn",
-    "query head h reads key and value head h modulo G",
-    ("g * (H // G) + r", "g + G * r"),
-    classic=True,
+    """
+whole_tiles: the last tile is read to its end, whatever the sequence's length
+    E = tl.where(t[None, :] < end, E, float("-inf")) → E = E
+first_head: all query heads read the first key and value head
+    ((g * N + block) → (block
+* heads_in_turn: query head h reads key and value head h modulo G
+    g * (H // G) + r → g + G * r
+""",
 )
 changed(
     triton_paged_decode,
@@ -389,24 +290,17 @@ changed(
     "the running sum z is not multiplied by exp(m - m') when m changes",
     ("z = shrink * z + ", "z = z + "),
 )
-changed(
+mistakes(
     triton_paged_decode,
-    "values_not_shrunk",
-    "the running U is not multiplied by exp(m - m') when m changes",
-    ("U = shrink[:, None] * U", "U = U"),
-)
-changed(
-    triton_paged_decode,
-    "parts_overlap",
-    "every part reads on to the sequence's end",
-    ("tl.minimum(tl.load(lengths + b), (part + 1) * span)", "tl.load(lengths + b)"),
-)
-changed(
-    triton_paged_decode,
-    "slots_unmasked",
-    "slots beyond the sequence's end are read, and NaN there makes the sums NaN",
-    ("there = (t[:, None] < end) & (d", "there = (t[:, None] >= 0) & (d"),
-    told_by="yours is nan",
+    """
+values_not_shrunk: the running U is not multiplied by exp(m - m') when m changes
+    U = shrink[:, None] * U → U = U
+parts_overlap: every part reads on to the sequence's end
+    tl.minimum(tl.load(lengths + b), (part + 1) * span) → tl.load(lengths + b)
+slots_unmasked: slots beyond the sequence's end are read, and NaN there makes the sums NaN
+    there = (t[:, None] < end) & (d → there = (t[:, None] >= 0) & (d
+    says: yours is nan
+""",
 )
 changed(
     triton_paged_decode,
@@ -414,18 +308,14 @@ changed(
     "a part begins with its first block, also where the part before has read some of it",
     ("range(part * span,", "range(part * span // S * S,"),
 )
-changed(
+mistakes(
     triton_paged_decode,
-    "empty_part",
-    "a part without a position gives 0 / 0",
-    ("tl.where(z == 0, 1, z)[:, None]", "z[:, None]"),
-    classic=True,
-)
-changed(
-    triton_paged_decode,
-    "log_sum_without_maximum",
-    "s is log z, without the m that was subtracted",
-    ("m + tl.log(z)", "tl.log(z)"),
+    """
+* empty_part: a part without a position gives 0 / 0
+    tl.where(z == 0, 1, z)[:, None] → z[:, None]
+log_sum_without_maximum: s is log z, without the m that was subtracted
+    m + tl.log(z) → tl.log(z)
+""",
 )
 changed(
     triton_paged_decode,

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch.nn import functional as F
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.data.text import words
 from course_pkg.gpt import (
     GPT,
@@ -33,20 +33,14 @@ def only_first(tokens, pair, new):
     return list(tokens)
 
 
-changed(
+mistakes(
     merge_pair,
-    "used_twice",
-    "a token is used twice, as the end of one pair and the start of the next",
-    ("if used:", "if used and (token, following) != (first, second):"),
-    classic=True,
-)
-
-changed(
-    merge_pair,
-    "second_stays",
-    "the second token of the pair stays",
-    ("used = True", "used = False"),
-    classic=True,
+    """
+* used_twice: a token is used twice, as the end of one pair and the start of the next
+    if used: → if used and (token, following) != (first, second):
+* second_stays: the second token of the pair stays
+    used = True → used = False
+""",
 )
 
 
@@ -55,18 +49,14 @@ def from_the_right(tokens, pair, new):
     return merge_pair(tokens[::-1], tuple(pair)[::-1], new)[::-1]
 
 
-changed(
+mistakes(
     merge_pair,
-    "either_order",
-    "the pair is taken in either order",
-    ("token == first and following == second", "{token, following} == {first, second}"),
-)
-
-changed(
-    merge_pair,
-    "last_lost",
-    "the last token is lost when it is not part of a pair",
-    ("zip_longest(", "zip("),
+    """
+either_order: the pair is taken in either order
+    token == first and following == second → {token, following} == {first, second}
+last_lost: the last token is lost when it is not part of a pair
+    zip_longest( → zip(
+""",
 )
 
 
@@ -163,18 +153,14 @@ def no_overlaps(counts, merges):
     return learn(counts, merges, count)
 
 
-changed(
+mistakes(
     byte_pair_merges,
-    "rarest",
-    "the rarest pair is merged",
-    ("(-totals[pair], pair)", "(totals[pair], pair)"),
-)
-
-changed(
-    byte_pair_merges,
-    "from_257",
-    "new tokens are numbered from 257",
-    ("256 + len(learned)", "257 + len(learned)"),
+    """
+rarest: the rarest pair is merged
+    (-totals[pair], pair) → (totals[pair], pair)
+from_257: new tokens are numbered from 257
+    256 + len(learned) → 257 + len(learned)
+""",
 )
 
 
@@ -238,45 +224,24 @@ class Longest(BPETokenizer):
         return found
 
 
-changed(
+mistakes(
     BPETokenizer,
-    "LeftToRight",
-    "pairs are merged from left to right, not in the order they were learned in",
-    ("min(known, key=self.new.get)", "known[0]"),
-)
-
-changed(
-    BPETokenizer, "LastFirst", "what was learned last is merged first", ("min(known", "max(known")
-)
-
-changed(
-    BPETokenizer,
-    "NoWords",
-    "the text is not cut into words, so that tokens reach across their borders",
-    ("in words(text)", "in [text]"),
-)
-
-changed(
-    BPETokenizer,
-    "SpacesLost",
-    "words are cut at spaces, and the spaces are lost",
-    ("in words(text)", 'in text.split(b" ")'),
-)
-
-changed(BPETokenizer, "OneMerge", "each word is merged once only", ("while known", "if known"))
-
-changed(
-    BPETokenizer,
-    "BytesOnly",
-    "only pairs of bytes are merged, never merged tokens again",
-    ("if p in self.new]", "if p in self.new and max(p) < 256]"),
-)
-
-changed(
-    BPETokenizer,
-    "ThroughText",
-    "the text goes through str, and what is not UTF-8 becomes U+FFFD",
-    ("in words(text)", 'in words(text.decode(errors="replace").encode())'),
+    """
+LeftToRight: pairs are merged from left to right, not in the order they were learned in
+    min(known, key=self.new.get) → known[0]
+LastFirst: what was learned last is merged first
+    min(known → max(known
+NoWords: the text is not cut into words, so that tokens reach across their borders
+    in words(text) → in [text]
+SpacesLost: words are cut at spaces, and the spaces are lost
+    in words(text) → in text.split(b" ")
+OneMerge: each word is merged once only
+    while known → if known
+BytesOnly: only pairs of bytes are merged, never merged tokens again
+    if p in self.new] → if p in self.new and max(p) < 256]
+ThroughText: the text goes through str, and what is not UTF-8 becomes U+FFFD
+    in words(text) → in words(text.decode(errors="replace").encode())
+""",
 )
 
 
@@ -291,7 +256,13 @@ class DecodesText(BPETokenizer):
         return super().decode(tokens).decode("utf-8", errors="replace")
 
 
-changed(BPETokenizer, "Spaced", "decoded tokens are joined with spaces", ('b"".join', 'b" ".join'))
+mistakes(
+    BPETokenizer,
+    """
+Spaced: decoded tokens are joined with spaces
+    b"".join → b" ".join
+""",
+)
 
 
 @bug(BPETokenizer, "a special token's name in a text becomes the special token")
@@ -322,11 +293,12 @@ changed(
     ("in words(text)", 'in [first, *(b" " + word for word in rest)]'),
 )
 
-changed(
+mistakes(
     BPETokenizer,
-    "ByBytes",
-    "a new token is looked up by its bytes, which an earlier one may have, too",
-    ("first, self.new[first])", "first, self.tokens.index(self.tokens[self.new[first]]))"),
+    """
+ByBytes: a new token is looked up by its bytes, which an earlier one may have, too
+    first, self.new[first]) → first, self.tokens.index(self.tokens[self.new[first]]))
+""",
 )
 
 
@@ -355,11 +327,12 @@ changed(
     ("X + self.contract(hidden)", "self.norm_2(X + self.contract(hidden))"),
 )
 
-changed(
+mistakes(
     GPTBlock,
-    "ExactGelu",
-    "GELU is the exact one, with the error function, not GPT-2's with tanh",
-    (', approximate="tanh"', ""),
+    """
+ExactGelu: GELU is the exact one, with the error function, not GPT-2's with tanh
+    , approximate="tanh" →
+""",
 )
 
 changed(
@@ -372,25 +345,16 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     GPTBlock,
-    "Linear",
-    "the non-linearity is missing",
-    (
-        'functional.gelu(self.expand(self.norm_2(X)), approximate="tanh")',
-        "self.expand(self.norm_2(X))",
-    ),
-)
-
-changed(
-    GPTBlock, "NoFirstResidual", "the first residual connection is missing", ("X = X + Y", "X = Y")
-)
-
-changed(
-    GPTBlock,
-    "NoSecondResidual",
-    "the second residual connection is missing",
-    ("return X + self", "return self"),
+    """
+Linear: the non-linearity is missing
+    functional.gelu(self.expand(self.norm_2(X)), approximate="tanh") → self.expand(self.norm_2(X))
+NoFirstResidual: the first residual connection is missing
+    X = X + Y → X = Y
+NoSecondResidual: the second residual connection is missing
+    return X + self → return self
+""",
 )
 
 changed(
@@ -414,79 +378,57 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     GPTBlock,
-    "NormsMixedUp",
-    "norm_1 and norm_2 are mixed up",
-    ("self.attention(self.norm_1(X)", "self.attention(self.norm_2(X)"),
-    ("self.expand(self.norm_2(X))", "self.expand(self.norm_1(X))"),
+    """
+NormsMixedUp: norm_1 and norm_2 are mixed up
+    self.attention(self.norm_1(X) → self.attention(self.norm_2(X)
+    self.expand(self.norm_2(X)) → self.expand(self.norm_1(X))
+""",
 )
 
 changed(GPTBlock, "NoMask", "the mask is not passed on", ("mask=mask, ", ""))
 
-changed(
+mistakes(
     GPTBlock,
-    "RawMemory",
-    "the keys and values are not normalised",
-    ("self.norm_1(X), mask=mask", "self.norm_1(X), X, mask=mask"),
+    """
+RawMemory: the keys and values are not normalised
+    self.norm_1(X), mask=mask → self.norm_1(X), X, mask=mask
+NoWeights: A is left out of what is returned
+    self.contract(hidden), A → self.contract(hidden)
+    says: should return (X, A)
+""",
 )
 
-changed(
-    GPTBlock,
-    "NoWeights",
-    "A is left out of what is returned",
-    ("self.contract(hidden), A", "self.contract(hidden)"),
-    told_by="should return (X, A)",
-)
-
-changed(
+mistakes(
     GPT,
-    "Leaky",
-    "there is no causal mask: every position sees what it is to predict",
-    ("causal_mask(T).to(tokens.device)", "None"),
-    classic=True,
-)
-
-changed(
-    GPT,
-    "OneAhead",
-    "the mask lets each position see one token ahead",
-    ("causal_mask(T)", "torch.ones(T, T, dtype=torch.bool).tril(1)"),
-)
-
-changed(GPT, "Inverted", "the mask is inverted", ("causal_mask(T)", "~causal_mask(T)"))
-
-changed(
-    GPT,
-    "Blind",
-    "a position may not see itself",
-    ("causal_mask(T)", "torch.ones(T, T, dtype=torch.bool).tril(-1)"),
+    """
+* Leaky: there is no causal mask: every position sees what it is to predict
+    causal_mask(T).to(tokens.device) → None
+OneAhead: the mask lets each position see one token ahead
+    causal_mask(T) → torch.ones(T, T, dtype=torch.bool).tril(1)
+Inverted: the mask is inverted
+    causal_mask(T) → ~causal_mask(T)
+Blind: a position may not see itself
+    causal_mask(T) → torch.ones(T, T, dtype=torch.bool).tril(-1)
+""",
 )
 
 changed(GPT, "NoPositions", "positions are not added", (" + self.position.weight[:T]", ""))
 
-changed(
+mistakes(
     GPT,
-    "FromOne",
-    "positions are numbered from 1",
-    ("self.position.weight[:T]", "self.position(torch.arange(1, T + 1))"),
+    """
+FromOne: positions are numbered from 1
+    self.position.weight[:T] → self.position(torch.arange(1, T + 1))
+PositionByToken: the position's row is looked up by the token
+    weight[:T] → weight[tokens % self.context]
+Scaled: the embeddings are multiplied by √D, as in the transformer of 2017
+    self.token(tokens) → math.sqrt(self.token.embedding_dim) * self.token(tokens)
+NoNorm: the last norm is missing
+    self.norm(X) @ → X @
+""",
 )
-
-changed(
-    GPT,
-    "PositionByToken",
-    "the position's row is looked up by the token",
-    ("weight[:T]", "weight[tokens % self.context]"),
-)
-
-changed(
-    GPT,
-    "Scaled",
-    "the embeddings are multiplied by √D, as in the transformer of 2017",
-    ("self.token(tokens)", "math.sqrt(self.token.embedding_dim) * self.token(tokens)"),
-)
-
-changed(GPT, "NoNorm", "the last norm is missing", ("self.norm(X) @", "X @"))
 
 changed(
     GPT,
@@ -498,27 +440,18 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     GPT,
-    "NotStacked",
-    "every block reads the embeddings, and only the last one's output counts",
-    ("X, A = block", "Z, A = block"),
-    ("self.norm(X)", "self.norm(Z)"),
-)
-
-changed(
-    GPT,
-    "LastFirst",
-    "the attention's weights of the last layer come first",
-    ("torch.stack(weights)", "torch.stack(weights[::-1])"),
-)
-
-changed(
-    GPT,
-    "PositionsDetached",
-    "no gradient reaches the positions",
-    ("weight[:T]", "weight[:T].detach()"),
-    told_by="should reach position.weight, none does",
+    """
+NotStacked: every block reads the embeddings, and only the last one's output counts
+    X, A = block → Z, A = block
+    self.norm(X) → self.norm(Z)
+LastFirst: the attention's weights of the last layer come first
+    torch.stack(weights) → torch.stack(weights[::-1])
+PositionsDetached: no gradient reaches the positions
+    weight[:T] → weight[:T].detach()
+    says: should reach position.weight, none does
+""",
 )
 
 
@@ -536,19 +469,15 @@ class WeightsKept(GPT):
         return logits, torch.stack(self.kept)
 
 
-changed(
+mistakes(
     GPT,
-    "Probabilities",
-    "probabilities are returned in place of logits",
-    ("self.norm(X) @ self.token.weight.T", "(self.norm(X) @ self.token.weight.T).softmax(dim=-1)"),
-)
-
-changed(
-    GPT,
-    "Detached",
-    "the embedding is detached where it scores",
-    ("self.token.weight.T", "self.token.weight.detach().T"),
-    told_by="yours gives it no gradient",
+    """
+Probabilities: probabilities are returned in place of logits
+    self.norm(X) @ self.token.weight.T → (self.norm(X) @ self.token.weight.T).softmax(dim=-1)
+Detached: the embedding is detached where it scores
+    self.token.weight.T → self.token.weight.detach().T
+    says: yours gives it no gradient
+""",
 )
 
 changed(
@@ -562,39 +491,20 @@ changed(
     told_by="should raise ValueError when ",
 )
 
-changed(
+mistakes(
     init_gpt_weights,
-    "unscaled",
-    "residual projections are not scaled",
-    ("0.02 / math.sqrt(2 * L) if is_residual else 0.02", "0.02"),
-)
-
-changed(
-    init_gpt_weights,
-    "root_of_L",
-    "residual projections are divided by √L, not √(2L)",
-    ("math.sqrt(2 * L)", "math.sqrt(L)"),
-)
-
-changed(
-    init_gpt_weights,
-    "no_root",
-    "residual projections are divided by 2L, without the root",
-    ("math.sqrt(2 * L)", "(2 * L)"),
-)
-
-changed(
-    init_gpt_weights,
-    "attention_not_scaled",
-    "attention.W_O is not scaled",
-    ('("attention.W_O", "contract.weight")', '"contract.weight"'),
-)
-
-changed(
-    init_gpt_weights,
-    "network_not_scaled",
-    "contract.weight is not scaled",
-    ('("attention.W_O", "contract.weight")', '"attention.W_O"'),
+    """
+unscaled: residual projections are not scaled
+    0.02 / math.sqrt(2 * L) if is_residual else 0.02 → 0.02
+root_of_L: residual projections are divided by √L, not √(2L)
+    math.sqrt(2 * L) → math.sqrt(L)
+no_root: residual projections are divided by 2L, without the root
+    math.sqrt(2 * L) → (2 * L)
+attention_not_scaled: attention.W_O is not scaled
+    ("attention.W_O", "contract.weight") → "contract.weight"
+network_not_scaled: contract.weight is not scaled
+    ("attention.W_O", "contract.weight") → "attention.W_O"
+""",
 )
 
 changed(
@@ -604,11 +514,12 @@ changed(
     (" if is_residual else 0.02", ""),
 )
 
-changed(
+mistakes(
     init_gpt_weights,
-    "others_scaled",
-    "every matrix is scaled except those that write to the stream",
-    ("if is_residual", "if not is_residual"),
+    """
+others_scaled: every matrix is scaled except those that write to the stream
+    if is_residual → if not is_residual
+""",
 )
 
 changed(
@@ -633,29 +544,19 @@ def uniform(state, L):
     return new
 
 
-changed(
+mistakes(
     init_gpt_weights,
-    "dead_norms",
-    "the norms' weights are 0",
-    ("torch.ones_like(value) if is_scale else torch.zeros_like(value)", "torch.zeros_like(value)"),
-    told_by="norm_1.weight[0] should be 1, yours is 0",
-    classic=True,
-)
-
-changed(
-    init_gpt_weights,
-    "biases_of_one",
-    "biases are 1",
-    ("torch.ones_like(value) if is_scale else torch.zeros_like(value)", "torch.ones_like(value)"),
-    told_by="should be 0, yours is 1",
-)
-
-changed(
-    init_gpt_weights,
-    "biases_kept",
-    "biases keep the values that they had",
-    ("torch.ones_like(value) if is_scale else torch.zeros_like(value)", "value"),
-    told_by=".b_Q[0] should be 0, yours is",
+    """
+* dead_norms: the norms' weights are 0
+    torch.ones_like(value) if is_scale else torch.zeros_like(value) → torch.zeros_like(value)
+    says: norm_1.weight[0] should be 1, yours is 0
+biases_of_one: biases are 1
+    torch.ones_like(value) if is_scale else torch.zeros_like(value) → torch.ones_like(value)
+    says: should be 0, yours is 1
+biases_kept: biases keep the values that they had
+    torch.ones_like(value) if is_scale else torch.zeros_like(value) → value
+    says: .b_Q[0] should be 0, yours is
+""",
 )
 
 changed(
@@ -689,49 +590,24 @@ def shifted_back(logits, tokens, lengths=None):
     return language_model_loss(logits.flip(1), tokens.flip(1), lengths)
 
 
-changed(
+mistakes(
     language_model_loss,
-    "rolled",
-    "targets are rolled: the last position has to predict the first token",
-    ("logits[:, :-1].transpose(1, 2), tokens[:, 1:]", "logits.transpose(1, 2), tokens.roll(-1, 1)"),
-    ("tokens.shape[1], device=tokens.device) <", "tokens.shape[1] + 1, device=tokens.device) <="),
-)
-
-changed(
-    language_model_loss, "padding_counted", "padding is counted", ("surprise[real]", "surprise")
-)
-
-changed(
-    language_model_loss,
-    "one_too_many",
-    "the first token of the padding is also a target",
-    ("arange(1, tokens.shape[1],", "arange(tokens.shape[1] - 1,"),
-)
-
-changed(
-    language_model_loss,
-    "text_by_text",
-    "each text counts equally, however short it is",
-    (
-        "surprise[real].mean()",
-        "((surprise * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)).mean()",
-    ),
-    classic=True,
-)
-
-changed(
-    language_model_loss,
-    "divided_by_all",
-    "padding adds nothing to the sum, but the mean counts it",
-    ("surprise[real].mean()", "(surprise * real).mean()"),
-)
-
-changed(
-    language_model_loss,
-    "summed",
-    "the loss is summed, not averaged",
-    ("surprise.mean()", "surprise.sum()"),
-    ("surprise[real].mean()", "surprise[real].sum()"),
+    """
+rolled: targets are rolled: the last position has to predict the first token
+    logits[:, :-1].transpose(1, 2), tokens[:, 1:] → logits.transpose(1, 2), tokens.roll(-1, 1)
+    tokens.shape[1], device=tokens.device) < → tokens.shape[1] + 1, device=tokens.device) <=
+padding_counted: padding is counted
+    surprise[real] → surprise
+one_too_many: the first token of the padding is also a target
+    arange(1, tokens.shape[1], → arange(tokens.shape[1] - 1,
+* text_by_text: each text counts equally, however short it is
+    surprise[real].mean() → ((surprise * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)).mean()
+divided_by_all: padding adds nothing to the sum, but the mean counts it
+    surprise[real].mean() → (surprise * real).mean()
+summed: the loss is summed, not averaged
+    surprise.mean() → surprise.sum()
+    surprise[real].mean() → surprise[real].sum()
+""",
 )
 
 
@@ -775,12 +651,13 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     language_model_loss,
-    "plain_number",
-    "without lengths, the loss is a plain number, which cannot be trained",
-    ("surprise.mean()", "surprise.mean().item()"),
-    told_by="loss should be",
+    """
+plain_number: without lengths, the loss is a plain number, which cannot be trained
+    surprise.mean() → surprise.mean().item()
+    says: loss should be
+""",
 )
 
 
@@ -794,9 +671,15 @@ def mean_of_perplexities(losses, counts):
     return ((losses.exp() * counts).sum() / counts.sum()).item()
 
 
-changed(perplexity, "no_exponential", "the exponential is missing", ("torch.exp(", "("))
-
-changed(perplexity, "powers_of_two", "2 is raised to a loss that is in nats", ("torch.exp", "2 **"))
+mistakes(
+    perplexity,
+    """
+no_exponential: the exponential is missing
+    torch.exp( → (
+powers_of_two: 2 is raised to a loss that is in nats
+    torch.exp → 2 **
+""",
+)
 
 
 @bug(perplexity, "losses are added up without their counts")
@@ -824,7 +707,13 @@ def plain_mean_of_perplexities(losses, counts):
     return losses.exp().mean().item()
 
 
-changed(bits_per_byte, "nats", "nats are not turned into bits", ("/ math.log(2) *", "*"))
+mistakes(
+    bits_per_byte,
+    """
+nats: nats are not turned into bits
+    / math.log(2) * → *
+""",
+)
 
 
 @bug(bits_per_byte, "the loss is multiplied by log 2 instead of divided")
@@ -837,8 +726,12 @@ def upside_down(loss, tokens, size):
     return loss / math.log(2) * size / tokens
 
 
-changed(
-    bits_per_byte, "for_each_token", "bits are given for each token", (") * tokens / size", ")")
+mistakes(
+    bits_per_byte,
+    """
+for_each_token: bits are given for each token
+    ) * tokens / size → )
+""",
 )
 
 
@@ -847,7 +740,13 @@ def whole_text(loss, tokens, size):
     return loss / math.log(2) * tokens
 
 
-changed(bits_per_byte, "digits", "the loss is divided by log 10", ("2", "10"))
+mistakes(
+    bits_per_byte,
+    """
+digits: the loss is divided by log 10
+    2 → 10
+""",
+)
 
 
 @bug(bits_per_byte, "the logarithm is taken of the loss, which is one already")
@@ -860,18 +759,14 @@ def from_perplexity(loss, tokens, size):
     return math.exp(loss) * tokens / size
 
 
-changed(
+mistakes(
     token_probabilities,
-    "multiplied",
-    "logits are multiplied by the temperature",
-    ("below / max(temperature, torch.finfo(torch.float32).tiny)", "below * temperature"),
-)
-
-changed(
-    token_probabilities,
-    "after_the_softmax",
-    "the temperature is left out, or divides probabilities, which cancels",
-    ("below / max(temperature, torch.finfo(torch.float32).tiny)", "below"),
+    """
+multiplied: logits are multiplied by the temperature
+    below / max(temperature, torch.finfo(torch.float32).tiny) → below * temperature
+after_the_softmax: the temperature is left out, or divides probabilities, which cancels
+    below / max(temperature, torch.finfo(torch.float32).tiny) → below
+""",
 )
 
 changed(
@@ -898,12 +793,13 @@ changed(
     told_by="yours is nan",
 )
 
-changed(
+mistakes(
     token_probabilities,
-    "overflows",
-    "the logits are divided by a small temperature while they are large: ∞ - ∞ is NaN",
-    ("below / max(temperature, torch.finfo(torch.float32).tiny)", "logits / temperature"),
-    told_by="yours is nan",
+    """
+overflows: the logits are divided by a small temperature while they are large: ∞ - ∞ is NaN
+    below / max(temperature, torch.finfo(torch.float32).tiny) → logits / temperature
+    says: yours is nan
+""",
 )
 
 
@@ -936,11 +832,12 @@ changed(
     ("    if top_k is not None:\n        p[:, top_k:] = 0\n", ""),
 )
 
-changed(
+mistakes(
     token_probabilities,
-    "one_more",
-    "one more token than top_k is kept",
-    ("p[:, top_k:]", "p[:, top_k + 1 :]"),
+    """
+one_more: one more token than top_k is kept
+    p[:, top_k:] → p[:, top_k + 1 :]
+""",
 )
 
 changed(
@@ -967,19 +864,14 @@ changed(
     token_probabilities, "no_top_p", "top_p is ignored", ("        p = p * (before < top_p)\n", "")
 )
 
-changed(
+mistakes(
     token_probabilities,
-    "reaching_left_out",
-    "the token that reaches top_p is left out",
-    ("(before < top_p)", "((p.cumsum(dim=1) <= top_p) | (before == 0))"),
-    classic=True,
-)
-
-changed(
-    token_probabilities,
-    "threshold",
-    "each token with a probability below 1 - top_p is removed",
-    ("(before < top_p)", "((p >= 1 - top_p) | (before == 0))"),
+    """
+* reaching_left_out: the token that reaches top_p is left out
+    (before < top_p) → ((p.cumsum(dim=1) <= top_p) | (before == 0))
+threshold: each token with a probability below 1 - top_p is removed
+    (before < top_p) → ((p >= 1 - top_p) | (before == 0))
+""",
 )
 
 changed(
@@ -999,11 +891,12 @@ def still_sorted(logits, temperature=1.0, top_k=None, top_p=None):
     return token_probabilities(logits, temperature, top_k, top_p).sort(descending=True).values
 
 
-changed(
+mistakes(
     token_probabilities,
-    "over_the_batch",
-    "the softmax runs over the texts of the batch",
-    ("torch.softmax(softened, dim=1)", "torch.softmax(logits / temperature, dim=0)"),
+    """
+over_the_batch: the softmax runs over the texts of the batch
+    torch.softmax(softened, dim=1) → torch.softmax(logits / temperature, dim=0)
+""",
 )
 
 changed(
@@ -1015,73 +908,37 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     token_probabilities,
-    "ties_kept",
-    "all tokens that tie with the top_k-th are kept",
-    ("p[:, top_k:] = 0", "p[p < p[:, :top_k][:, -1:]] = 0"),
-    classic=True,
+    """
+* ties_kept: all tokens that tie with the top_k-th are kept
+    p[:, top_k:] = 0 → p[p < p[:, :top_k][:, -1:]] = 0
+""",
 )
 
-changed(
+mistakes(
     Writer,
-    "AlwaysBest",
-    "the best token is always taken, whatever the temperature",
-    ("torch.multinomial(p, 1, generator=generator)[:, 0]", "p.argmax(dim=1)"),
-)
-
-changed(
-    Writer,
-    "FirstPosition",
-    "the first position's logits are used, not the last one's",
-    ("[:, -1]", "[:, 0]"),
-    classic=True,
-)
-
-changed(
-    Writer,
-    "SeesTheStart",
-    "the model sees the first tokens of a long text, not the last ones",
-    ("tokens[:, -self.context :]", "tokens[:, : self.context]"),
-    classic=True,
-)
-
-changed(
-    Writer,
-    "NeverGrows",
-    "only the given text is seen, never what has been written",
-    ("ended = torch.zeros", "given, ended = tokens.shape[1], torch.zeros"),
-    ("tokens[:, -self.context :]", "tokens[:, :given]"),
-)
-
-changed(
-    Writer,
-    "Forgetful",
-    "only the last token is seen",
-    ("tokens[:, -self.context :]", "tokens[:, -1:]"),
-)
-
-changed(
-    Writer,
-    "NotCut",
-    "a text longer than the context is not cut",
-    ("tokens[:, -self.context :]", "tokens"),
-    told_by="do not fit into a context",
-)
-
-changed(
-    Writer,
-    "NoTemperature",
-    "temperature is ignored",
-    ("(logits, temperature,", "(logits, 1.0 if temperature else 0.0,"),
-)
-
-changed(
-    Writer,
-    "NothingKept",
-    "top_k and top_p are ignored",
-    ("(logits, temperature, top_k, top_p)", "(logits, temperature)"),
-    told_by="which tokens are drawn with top_k 3",
+    """
+AlwaysBest: the best token is always taken, whatever the temperature
+    torch.multinomial(p, 1, generator=generator)[:, 0] → p.argmax(dim=1)
+* FirstPosition: the first position's logits are used, not the last one's
+    [:, -1] → [:, 0]
+* SeesTheStart: the model sees the first tokens of a long text, not the last ones
+    tokens[:, -self.context :] → tokens[:, : self.context]
+NeverGrows: only the given text is seen, never what has been written
+    ended = torch.zeros → given, ended = tokens.shape[1], torch.zeros
+    tokens[:, -self.context :] → tokens[:, :given]
+Forgetful: only the last token is seen
+    tokens[:, -self.context :] → tokens[:, -1:]
+NotCut: a text longer than the context is not cut
+    tokens[:, -self.context :] → tokens
+    says: do not fit into a context
+NoTemperature: temperature is ignored
+    (logits, temperature, → (logits, 1.0 if temperature else 0.0,
+NothingKept: top_k and top_p are ignored
+    (logits, temperature, top_k, top_p) → (logits, temperature)
+    says: which tokens are drawn with top_k 3
+""",
 )
 
 changed(
@@ -1096,7 +953,13 @@ changed(
     ),
 )
 
-changed(Writer, "NoZero", "token 0 as stop is taken for none", ("if stop is not None:", "if stop:"))
+mistakes(
+    Writer,
+    """
+NoZero: token 0 as stop is taken for none
+    if stop is not None: → if stop:
+""",
+)
 
 
 @bug(
@@ -1109,19 +972,15 @@ class SameSeed(Writer):
         return super().sample(*args, generator=generator or torch.Generator(), **options)
 
 
-changed(
+mistakes(
     Writer,
-    "NoTopP",
-    "top_p is ignored",
-    ("temperature, top_k, top_p)", "temperature, top_k)"),
-    told_by="which tokens are drawn with top_k None and top_p 0.5",
-)
-
-changed(
-    Writer,
-    "AllEnd",
-    "all texts end as soon as one of them, or the first, does",
-    ("ended.all()", "ended.any()"),
+    """
+NoTopP: top_p is ignored
+    temperature, top_k, top_p) → temperature, top_k)
+    says: which tokens are drawn with top_k None and top_p 0.5
+AllEnd: all texts end as soon as one of them, or the first, does
+    ended.all() → ended.any()
+""",
 )
 
 changed(
@@ -1153,12 +1012,13 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     Writer,
-    "OwnRandomness",
-    "the generator is not used",
-    (", generator=generator)", ")"),
-    told_by="texts from the same generator",
+    """
+OwnRandomness: the generator is not used
+    , generator=generator) → )
+    says: texts from the same generator
+""",
 )
 
 changed(
@@ -1169,47 +1029,33 @@ changed(
     ("        return tokens", "        return tokens[:, given:]"),
 )
 
-changed(Writer, "OneTooMany", "one token too many is written", ("range(count)", "range(count + 1)"))
-
-changed(
-    load_gpt2,
-    "not_turned",
-    "no matrix is transposed, though nn.Linear keeps its own the other way round",
-    ("value.T if is_linear else value", "value"),
+mistakes(
+    Writer,
+    """
+OneTooMany: one token too many is written
+    range(count) → range(count + 1)
+""",
 )
 
-changed(
+mistakes(
     load_gpt2,
-    "all_turned",
-    "attention's matrices are transposed like the network's",
-    ('_{x}"] = part', '_{x}"] = part.t()'),
-    ('_O"] = value', '_O"] = value.t()'),
-)
-
-changed(
-    load_gpt2,
-    "output_turned",
-    "W_O is transposed",
-    ('_O"] = value', '_O"] = value.t()'),
-    classic=True,
-)
-
-changed(
-    load_gpt2,
-    "rows",
-    "c_attn is cut into rows, not columns",
-    ("value.chunk(3, dim=-1)", "value.reshape(3, *value.shape[:-1], -1)"),
-)
-
-changed(load_gpt2, "keys_first", "c_attn is read as K, Q, V", ('"QKV"', '"KQV"'))
-
-changed(load_gpt2, "values_first", "c_attn is read as V, K, Q", ('"QKV"', '"VKQ"'))
-
-changed(
-    load_gpt2,
-    "norms_mixed_up",
-    "the two norms of a block are mixed up",
-    ('"ln_1": "norm_1", "ln_2": "norm_2"', '"ln_1": "norm_2", "ln_2": "norm_1"'),
+    """
+not_turned: no matrix is transposed, though nn.Linear keeps its own the other way round
+    value.T if is_linear else value → value
+all_turned: attention's matrices are transposed like the network's
+    _{x}"] = part → _{x}"] = part.t()
+    _O"] = value → _O"] = value.t()
+* output_turned: W_O is transposed
+    _O"] = value → _O"] = value.t()
+rows: c_attn is cut into rows, not columns
+    value.chunk(3, dim=-1) → value.reshape(3, *value.shape[:-1], -1)
+keys_first: c_attn is read as K, Q, V
+    "QKV" → "KQV"
+values_first: c_attn is read as V, K, Q
+    "QKV" → "VKQ"
+norms_mixed_up: the two norms of a block are mixed up
+    "ln_1": "norm_1", "ln_2": "norm_2" → "ln_1": "norm_2", "ln_2": "norm_1"
+""",
 )
 
 changed(

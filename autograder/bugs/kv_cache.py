@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.attention import causal_mask, masked_softmax, merge_heads, split_heads
 from course_pkg.gpt import token_probabilities
 from course_pkg.kv_cache import (
@@ -312,35 +312,18 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     KVCache,
-    "NegativeLength",
-    "truncate accepts negative lengths",
-    ("if not 0 <= length <= self.length:", "if length > self.length:"),
-)
-
-changed(
-    KVCache,
-    "UpToCapacity",
-    "truncate makes a cache longer than what was read",
-    ("if not 0 <= length <= self.length:", "if not 0 <= length <= self.K.shape[2]:"),
-)
-
-changed(
-    KVCache,
-    "DefaultValues",
-    "values are kept in float32, whatever is asked for",
-    (
-        "self.V = torch.empty_like(self.K)",
-        "self.V = torch.empty(B, G, capacity, D_h, device=device)",
-    ),
-)
-
-changed(
-    KVCache,
-    "OneSlotLess",
-    "the last position that there is room for is refused",
-    ("if end > capacity:", "if end >= capacity:"),
+    """
+NegativeLength: truncate accepts negative lengths
+    if not 0 <= length <= self.length: → if length > self.length:
+UpToCapacity: truncate makes a cache longer than what was read
+    if not 0 <= length <= self.length: → if not 0 <= length <= self.K.shape[2]:
+DefaultValues: values are kept in float32, whatever is asked for
+    self.V = torch.empty_like(self.K) → self.V = torch.empty(B, G, capacity, D_h, device=device)
+OneSlotLess: the last position that there is room for is refused
+    if end > capacity: → if end >= capacity:
+""",
 )
 
 
@@ -392,12 +375,13 @@ changed(
     told_by="counted after a call that was refused",
 )
 
-changed(
+mistakes(
     KVCache,
-    "OtherLengths",
-    "V may have another number of positions than K",
-    ("or V.shape != (B, G, T, D_h)", "or V.shape != (B, G, V.shape[-2], D_h)"),
-    told_by="should raise ValueError when there are values of one position",
+    """
+OtherLengths: V may have another number of positions than K
+    or V.shape != (B, G, T, D_h) → or V.shape != (B, G, V.shape[-2], D_h)
+    says: should raise ValueError when there are values of one position
+""",
 )
 
 changed(
@@ -412,12 +396,13 @@ changed(
     told_by="raised ValueError: no positions to append",
 )
 
-changed(
+mistakes(
     KVCache,
-    "FullIsFull",
-    "a full cache refuses an append of no positions",
-    ("if end > capacity:", "if end > capacity or self.length == capacity:"),
-    told_by="positions do not fit into a cache for",
+    """
+FullIsFull: a full cache refuses an append of no positions
+    if end > capacity: → if end > capacity or self.length == capacity:
+    says: positions do not fit into a cache for
+""",
 )
 
 
@@ -635,11 +620,12 @@ class ReadsFirst(NoMaskWithCache):
         return old
 
 
-changed(
+mistakes(
     CachedAttention,
-    "PairsOfNew",
-    "pairs are counted with the new positions only",
-    ('["pairs"] += T * N', '["pairs"] += T * T'),
+    """
+PairsOfNew: pairs are counted with the new positions only
+    ["pairs"] += T * N → ["pairs"] += T * T
+""",
 )
 
 changed(

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.llama import (
     GatedFeedForward,
     Llama,
@@ -51,51 +51,30 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     RMSNorm,
-    "Deviation",
-    "the vectors are divided by their standard deviation, though they keep their mean",
-    (
-        "precise.square().mean(dim=-1, keepdim=True)",
-        "precise.var(dim=-1, keepdim=True, unbiased=False)",
-    ),
-)
-
-changed(
-    RMSNorm,
-    "SumOfSquares",
-    "the squares are added up and not averaged: every vector gets the length 1",
-    ("mean(dim=-1", "sum(dim=-1"),
-)
-
-changed(
-    RMSNorm,
-    "NoRoot",
-    "the vectors are divided by the mean square, without a root",
-    ("torch.rsqrt(", "torch.reciprocal("),
-)
-
-changed(
-    RMSNorm,
-    "OverAll",
-    "the mean is taken over all vectors together",
-    ("mean(dim=-1, keepdim=True)", "mean()"),
-)
-
-changed(
-    RMSNorm,
-    "MeanOfAbsolutes",
-    "the vectors are divided by the mean of their absolute values",
-    ("torch.rsqrt(precise.square()", "torch.reciprocal(precise.abs()"),
+    """
+Deviation: the vectors are divided by their standard deviation, though they keep their mean
+    precise.square().mean(dim=-1, keepdim=True) → precise.var(dim=-1, keepdim=True, unbiased=False)
+SumOfSquares: the squares are added up and not averaged: every vector gets the length 1
+    mean(dim=-1 → sum(dim=-1
+NoRoot: the vectors are divided by the mean square, without a root
+    torch.rsqrt( → torch.reciprocal(
+OverAll: the mean is taken over all vectors together
+    mean(dim=-1, keepdim=True) → mean()
+MeanOfAbsolutes: the vectors are divided by the mean of their absolute values
+    torch.rsqrt(precise.square() → torch.reciprocal(precise.abs()
+""",
 )
 
 changed(RMSNorm, "WithoutWeight", "the weight is not used", (" * self.weight.to(X.dtype)", ""))
 
-changed(
+mistakes(
     RMSNorm,
-    "OnePlusWeight",
-    "the features are multiplied by 1 + weight, as in Gemma",
-    ("* self.weight.to(X.dtype)", "* (1 + self.weight.to(X.dtype))"),
+    """
+OnePlusWeight: the features are multiplied by 1 + weight, as in Gemma
+    * self.weight.to(X.dtype) → * (1 + self.weight.to(X.dtype))
+""",
 )
 
 changed(
@@ -106,26 +85,28 @@ changed(
     (" * self.weight.to(X.dtype)", ""),
 )
 
-changed(RMSNorm, "SmallerEps", "ε is 1e-6 by default", ("1e-5", "1e-6"))
+mistakes(
+    RMSNorm,
+    """
+SmallerEps: ε is 1e-6 by default
+    1e-5 → 1e-6
+""",
+)
 
 changed(RMSNorm, "NoEps", "ε is not added to the mean square", (" + self.eps", ""))
 
-changed(RMSNorm, "OwnEps", "the ε that is given is not used", ("self.eps = eps", "self.eps = 1e-5"))
-
-changed(
+mistakes(
     RMSNorm,
-    "SingleAlways",
-    "float64 is computed in float32",
-    ("X.to(torch.promote_types(X.dtype, torch.float32))", "X.float()"),
-    told_by="should change where feature 0 changes by 1e-9 of itself",
-)
-
-changed(
-    RMSNorm,
-    "StartsAtZero",
-    "the weight starts at zero",
-    ("torch.ones(D)", "torch.zeros(D)"),
-    told_by="weight[0] should be 1, yours is 0",
+    """
+OwnEps: the ε that is given is not used
+    self.eps = eps → self.eps = 1e-5
+SingleAlways: float64 is computed in float32
+    X.to(torch.promote_types(X.dtype, torch.float32)) → X.float()
+    says: should change where feature 0 changes by 1e-9 of itself
+StartsAtZero: the weight starts at zero
+    torch.ones(D) → torch.zeros(D)
+    says: weight[0] should be 1, yours is 0
+""",
 )
 
 
@@ -146,28 +127,19 @@ class WithBias(RMSNorm):
         return super().forward(X) + self.bias.to(X.dtype)
 
 
-changed(
+mistakes(
     RMSNorm,
-    "CoarseSquares",
-    "the squares are taken in float16, where they overflow",
-    ("X.to(torch.promote_types(X.dtype, torch.float32))", "X"),
-    told_by="Y of large numbers in float16",
-)
-
-changed(
-    RMSNorm,
-    "StaysWide",
-    "float16 comes in and float32 goes out",
-    ("(precise * scale).to(X.dtype) * self.weight.to(X.dtype)", "precise * scale * self.weight"),
-    told_by="should be torch.float16 as X is",
-)
-
-changed(
-    RMSNorm,
-    "WeighedWide",
-    "a weight of float32 makes float32 of float16",
-    ("self.weight.to(X.dtype)", "self.weight"),
-    told_by="weight in float32, should be torch.float16 as X is",
+    """
+CoarseSquares: the squares are taken in float16, where they overflow
+    X.to(torch.promote_types(X.dtype, torch.float32)) → X
+    says: Y of large numbers in float16
+StaysWide: float16 comes in and float32 goes out
+    (precise * scale).to(X.dtype) * self.weight.to(X.dtype) → precise * scale * self.weight
+    says: should be torch.float16 as X is
+WeighedWide: a weight of float32 makes float32 of float16
+    self.weight.to(X.dtype) → self.weight
+    says: weight in float32, should be torch.float16 as X is
+""",
 )
 
 
@@ -189,12 +161,16 @@ def reglu(X, W_gate, W_up, W_down):
     return ((X @ W_gate).relu() * (X @ W_up)) @ W_down
 
 
-changed(swiglu, "geglu", "the gate is a GELU: GEGLU", (".silu(", ".gelu("))
-
-changed(swiglu, "bilinear", "the gate has no activation", ("functional.silu(", "("))
-
-changed(
-    swiglu, "added", "gate and up are added and not multiplied", ("* (X @ W_up))", "+ X @ W_up)")
+mistakes(
+    swiglu,
+    """
+geglu: the gate is a GELU: GEGLU
+    .silu( → .gelu(
+bilinear: the gate has no activation
+    functional.silu( → (
+added: gate and up are added and not multiplied
+    * (X @ W_up)) → + X @ W_up)
+""",
 )
 
 
@@ -203,8 +179,12 @@ def silu_of_product(X, W_gate, W_up, W_down):
     return functional.silu((X @ W_gate) * (X @ W_up)) @ W_down
 
 
-changed(
-    swiglu, "silu_of_both", "the activation is applied to up as well", ("* (", "* functional.silu(")
+mistakes(
+    swiglu,
+    """
+silu_of_both: the activation is applied to up as well
+    * ( → * functional.silu(
+""",
 )
 
 
@@ -241,65 +221,29 @@ def silu_by_quotient(X, W_gate, W_up, W_down):
 # The width of the network
 
 
-changed(
+mistakes(
     GatedFeedForward,
-    "FourTimes",
-    "the hidden layer has 4 D features, as in a plain network",
-    ("8 * D // 3", "4 * D"),
-    classic=True,
+    """
+* FourTimes: the hidden layer has 4 D features, as in a plain network
+    8 * D // 3 → 4 * D
+* RoundedDown: the width is rounded down to the multiple
+    math.ceil(8 * D // 3 / multiple) → (8 * D // 3 // multiple)
+Nearest: the width is rounded to the nearest multiple
+    math.ceil(8 * D // 3 / multiple) → max(1, round(8 * D // 3 / multiple))
+NoFloor: 8/3 D is not rounded down before it is rounded up to a multiple
+    8 * D // 3 → 8 * D / 3
+NoMultiple: the width is not rounded up to a multiple
+    math.ceil(8 * D // 3 / multiple) * multiple → 8 * D // 3
+OneMultipleMore: a width that is a multiple already gets one more
+    math.ceil(8 * D // 3 / multiple) → (8 * D // 3 // multiple + 1)
+TwoThirds: the width is 2/3 D and not 2/3 of 4 D
+    8 * D // 3 → 2 * D // 3
+Always32: the multiple that is given is not used
+    math.ceil(8 * D // 3 / multiple) * multiple → math.ceil(8 * D // 3 / 32) * 32
+By256: the multiple is 256 by default
+    int = 32 → int = 256
+""",
 )
-
-changed(
-    GatedFeedForward,
-    "RoundedDown",
-    "the width is rounded down to the multiple",
-    ("math.ceil(8 * D // 3 / multiple)", "(8 * D // 3 // multiple)"),
-    classic=True,
-)
-
-changed(
-    GatedFeedForward,
-    "Nearest",
-    "the width is rounded to the nearest multiple",
-    ("math.ceil(8 * D // 3 / multiple)", "max(1, round(8 * D // 3 / multiple))"),
-)
-
-changed(
-    GatedFeedForward,
-    "NoFloor",
-    "8/3 D is not rounded down before it is rounded up to a multiple",
-    ("8 * D // 3", "8 * D / 3"),
-)
-
-changed(
-    GatedFeedForward,
-    "NoMultiple",
-    "the width is not rounded up to a multiple",
-    ("math.ceil(8 * D // 3 / multiple) * multiple", "8 * D // 3"),
-)
-
-changed(
-    GatedFeedForward,
-    "OneMultipleMore",
-    "a width that is a multiple already gets one more",
-    ("math.ceil(8 * D // 3 / multiple)", "(8 * D // 3 // multiple + 1)"),
-)
-
-changed(
-    GatedFeedForward,
-    "TwoThirds",
-    "the width is 2/3 D and not 2/3 of 4 D",
-    ("8 * D // 3", "2 * D // 3"),
-)
-
-changed(
-    GatedFeedForward,
-    "Always32",
-    "the multiple that is given is not used",
-    ("math.ceil(8 * D // 3 / multiple) * multiple", "math.ceil(8 * D // 3 / 32) * 32"),
-)
-
-changed(GatedFeedForward, "By256", "the multiple is 256 by default", ("int = 32", "int = 256"))
 
 
 @bug(GatedFeedForward, "an F that is given is rounded up as well")
@@ -312,29 +256,17 @@ class RoundsTheGiven(GatedFeedForward):
             setattr(self, name, nn.Parameter(value.clone()))
 
 
-changed(
+mistakes(
     GatedFeedForward,
-    "Exchanged",
-    "gate and up are exchanged",
-    ("self.W_gate, self.W_up,", "self.W_up, self.W_gate,"),
-)
-
-changed(
-    GatedFeedForward,
-    "Plain",
-    "it is a plain network with silu, and W_up does nothing",
-    (
-        "swiglu(X, self.W_gate, self.W_up, self.W_down)",
-        "functional.silu(X @ self.W_gate) @ self.W_down",
-    ),
-)
-
-changed(
-    GatedFeedForward,
-    "SameDeviation",
-    "W_down is drawn with the deviation of the other two",
-    ("torch.randn(F, D) / math.sqrt(F)", "torch.randn(F, D) / math.sqrt(D)"),
-    told_by="standard deviation of W_down should be",
+    """
+Exchanged: gate and up are exchanged
+    self.W_gate, self.W_up, → self.W_up, self.W_gate,
+Plain: it is a plain network with silu, and W_up does nothing
+    swiglu(X, self.W_gate, self.W_up, self.W_down) → functional.silu(X @ self.W_gate) @ self.W_down
+SameDeviation: W_down is drawn with the deviation of the other two
+    torch.randn(F, D) / math.sqrt(F) → torch.randn(F, D) / math.sqrt(D)
+    says: standard deviation of W_down should be
+""",
 )
 
 
@@ -360,12 +292,13 @@ class WithBiases(GatedFeedForward):
         return super().load_state_dict(state, strict=False)
 
 
-changed(
+mistakes(
     GatedFeedForward,
-    "FloatSize",
-    "F is kept as a float, which is no size",
-    ("self.F = F", "self.F = float(F)"),
-    told_by="F should be a whole number, an int, yours is",
+    """
+FloatSize: F is kept as a float, which is no size
+    self.F = F → self.F = float(F)
+    says: F should be a whole number, an int, yours is
+""",
 )
 
 
@@ -397,12 +330,13 @@ def halves(X, positions=None, base=10000.0):
     return rope_rotate(X, positions, base)
 
 
-changed(
+mistakes(
     rope_rotate_pairs,
-    "clockwise",
-    "the pairs turn the other way round",
-    ("[X[..., 0::2], X[..., 1::2]]", "[X[..., 1::2], X[..., 0::2]]"),
-    ("turned.chunk(2, dim=-1)", "turned.chunk(2, dim=-1)[::-1]"),
+    """
+clockwise: the pairs turn the other way round
+    [X[..., 0::2], X[..., 1::2]] → [X[..., 1::2], X[..., 0::2]]
+    turned.chunk(2, dim=-1) → turned.chunk(2, dim=-1)[::-1]
+""",
 )
 
 
@@ -413,11 +347,12 @@ def no_minus(X, positions=None, base=10000.0):
     return torch.stack([x * cos + y * sin, x * sin + y * cos], dim=-1).flatten(-2).to(X.dtype)
 
 
-changed(
+mistakes(
     rope_rotate_pairs,
-    "left_as_halves",
-    "the turned pairs are not put side by side again but left as halves",
-    ("torch.stack(turned.chunk(2, dim=-1), dim=-1).flatten(-2)", "turned"),
+    """
+left_as_halves: the turned pairs are not put side by side again but left as halves
+    torch.stack(turned.chunk(2, dim=-1), dim=-1).flatten(-2) → turned
+""",
 )
 
 
@@ -435,25 +370,16 @@ def exchanged_as_halves(X, positions=None, base=10000.0):
     return (X * cos + torch.cat([-y, x], dim=-1) * sin).to(X.dtype)
 
 
-changed(
+mistakes(
     rope_rotate_pairs,
-    "slow_growth",
-    "the exponent is i/D_h and not 2i/D_h",
-    ("halves, positions, base)", "halves, positions, base**0.5)"),
-)
-
-changed(
-    rope_rotate_pairs,
-    "fast_growth",
-    "the exponent is 4i/D_h: i counts features and not pairs",
-    ("halves, positions, base)", "halves, positions, base**2)"),
-)
-
-changed(
-    rope_rotate_pairs,
-    "one_speed",
-    "all pairs turn at the same speed",
-    ("halves, positions, base)", "halves, positions, 1.0)"),
+    """
+slow_growth: the exponent is i/D_h and not 2i/D_h
+    halves, positions, base) → halves, positions, base**0.5)
+fast_growth: the exponent is 4i/D_h: i counts features and not pairs
+    halves, positions, base) → halves, positions, base**2)
+one_speed: all pairs turn at the same speed
+    halves, positions, base) → halves, positions, 1.0)
+""",
 )
 
 
@@ -497,48 +423,22 @@ def accepts_odd(X, positions=None, base=10000.0):
 # Weights that change layout
 
 
-changed(
+mistakes(
     pairs_to_halves,
-    "one_head",
-    "all columns are reordered together, as one head",
-    ("(H, -1, 2)", "(1, -1, 2)"),
-    classic=True,
-)
-
-changed(
-    pairs_to_halves,
-    "to_pairs",
-    "the order is the reverse one, from halves to pairs",
-    ("(H, -1, 2)", "(H, 2, -1)"),
-    classic=True,
-)
-
-changed(
-    pairs_to_halves,
-    "rows_reordered",
-    "the rows are reordered and not the columns",
-    ("W.unflatten(1, (H, -1, 2)).mT.flatten(1)", "torch.cat([W[0::2], W[1::2]])"),
-)
-
-changed(
-    pairs_to_halves,
-    "heads_in_turns",
-    "the columns are read as D_h by H, as if the heads took turns",
-    ("(H, -1, 2)).mT", "(-1, 2, H)).transpose(1, 2)"),
-)
-
-changed(
-    pairs_to_halves,
-    "odd_first",
-    "columns 1, 3, 5, … come first, and then columns 0, 2, 4, …",
-    (".mT", ".flip(-1).mT"),
-)
-
-changed(
-    pairs_to_halves,
-    "unchanged",
-    "the columns stay where they are",
-    ("W.unflatten(1, (H, -1, 2)).mT.flatten(1)", "W.clone()"),
+    """
+* one_head: all columns are reordered together, as one head
+    (H, -1, 2) → (1, -1, 2)
+* to_pairs: the order is the reverse one, from halves to pairs
+    (H, -1, 2) → (H, 2, -1)
+rows_reordered: the rows are reordered and not the columns
+    W.unflatten(1, (H, -1, 2)).mT.flatten(1) → torch.cat([W[0::2], W[1::2]])
+heads_in_turns: the columns are read as D_h by H, as if the heads took turns
+    (H, -1, 2)).mT → (-1, 2, H)).transpose(1, 2)
+odd_first: columns 1, 3, 5, … come first, and then columns 0, 2, 4, …
+    .mT → .flip(-1).mT
+unchanged: the columns stay where they are
+    W.unflatten(1, (H, -1, 2)).mT.flatten(1) → W.clone()
+""",
 )
 
 changed(
@@ -625,12 +525,12 @@ def left_over(W, H):
 # Windows
 
 
-changed(
+mistakes(
     sliding_window_mask,
-    "besides_itself",
-    "the window holds so many positions besides the position itself",
-    ("(n - s < window) |", "(n - s <= window) |"),
-    classic=True,
+    """
+* besides_itself: the window holds so many positions besides the position itself
+    (n - s < window) | → (n - s <= window) |
+""",
 )
 
 changed(
@@ -652,63 +552,35 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     sliding_window_mask,
-    "both_sides",
-    "the future is not masked, but for what is a window away",
-    ("allowed = s <= n", "allowed = torch.ones(T, past + T, dtype=torch.bool)"),
-    ("(n - s < window) |", "((n - s).abs() < window) |"),
-)
-
-changed(
-    sliding_window_mask,
-    "inverted",
-    "True stands for what is forbidden",
-    ("return allowed", "return ~allowed"),
+    """
+both_sides: the future is not masked, but for what is a window away
+    allowed = s <= n → allowed = torch.ones(T, past + T, dtype=torch.bool)
+    (n - s < window) | → ((n - s).abs() < window) |
+inverted: True stands for what is forbidden
+    return allowed → return ~allowed
+""",
 )
 
 changed(sliding_window_mask, "no_sinks", "there are no sinks", (" | (s < sinks)", ""))
 
-changed(
+mistakes(
     sliding_window_mask,
-    "wider",
-    "the sinks widen the window",
-    ("(n - s < window) | (s < sinks)", "n - s < window + sinks"),
-)
-
-changed(
-    sliding_window_mask,
-    "sinks_in_window",
-    "the sinks count as a part of the window, which becomes shorter",
-    ("(n - s < window) |", "(n - s < max(1, window - sinks)) |"),
-)
-
-changed(
-    sliding_window_mask,
-    "sinks_after_past",
-    "the sinks are the first of the new positions and not of the text",
-    ("| (s < sinks)", "| ((s >= past) & (s < past + sinks))"),
-)
-
-changed(
-    sliding_window_mask,
-    "no_columns",
-    "the past has no columns",
-    ("return allowed", "return allowed[:, past:]"),
-)
-
-changed(
-    sliding_window_mask,
-    "past_ignored",
-    "the past is ignored: the new positions see only the oldest ones",
-    ("torch.arange(past, past + T)", "torch.arange(T)"),
-)
-
-changed(
-    sliding_window_mask,
-    "blind",
-    "a position does not see itself",
-    ("allowed = s <= n", "allowed = s < n"),
+    """
+wider: the sinks widen the window
+    (n - s < window) | (s < sinks) → n - s < window + sinks
+sinks_in_window: the sinks count as a part of the window, which becomes shorter
+    (n - s < window) | → (n - s < max(1, window - sinks)) |
+sinks_after_past: the sinks are the first of the new positions and not of the text
+    | (s < sinks) → | ((s >= past) & (s < past + sinks))
+no_columns: the past has no columns
+    return allowed → return allowed[:, past:]
+past_ignored: the past is ignored: the new positions see only the oldest ones
+    torch.arange(past, past + T) → torch.arange(T)
+blind: a position does not see itself
+    allowed = s <= n → allowed = s < n
+""",
 )
 
 
@@ -717,11 +589,12 @@ def as_many_as_new(T, window=None, sinks=0, past=0):
     return sliding_window_mask(T, T if window is None else window, sinks, past)
 
 
-changed(
+mistakes(
     sliding_window_mask,
-    "one_less",
-    "the window has one position less than it should",
-    ("(n - s < window) |", "(n - s < max(1, window - 1)) |"),
+    """
+one_less: the window has one position less than it should
+    (n - s < window) | → (n - s < max(1, window - 1)) |
+""",
 )
 
 
@@ -755,12 +628,12 @@ def sinks_unseen(T, window=None, sinks=0, past=0):
 # Count before you build
 
 
-changed(
+mistakes(
     LlamaAttention,
-    "TurnsFromZero",
-    "new positions are turned as if they began at 0 with every call",
-    ("torch.arange(past, past + T,", "torch.arange(T,"),
-    classic=True,
+    """
+* TurnsFromZero: new positions are turned as if they began at 0 with every call
+    torch.arange(past, past + T, → torch.arange(T,
+""",
 )
 
 changed(
@@ -816,13 +689,13 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     LlamaAttention,
-    "TakesTurns",
-    "neighbouring queries get different key heads: h mod G, not h // (H/G)",
-    ("Q.unflatten(1, (self.G, -1))", "Q.unflatten(1, (-1, self.G)).transpose(1, 2)"),
-    (".flatten(1, 2)", ".transpose(1, 2).flatten(1, 2)"),
-    classic=True,
+    """
+* TakesTurns: neighbouring queries get different key heads: h mod G, not h // (H/G)
+    Q.unflatten(1, (self.G, -1)) → Q.unflatten(1, (-1, self.G)).transpose(1, 2)
+    .flatten(1, 2) → .transpose(1, 2).flatten(1, 2)
+""",
 )
 
 changed(
@@ -863,35 +736,21 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     LlamaAttention,
-    "TurnsNeighbours",
-    "neighbouring features are turned as pairs, as in Meta's layout",
-    ("Q = rope_rotate(", "Q = rope_rotate_pairs("),
-    ("K = rope_rotate(", "K = rope_rotate_pairs("),
-)
-
-changed(
-    LlamaAttention,
-    "IgnoresBase",
-    "base is not used",
-    ("self.H), positions, self.base)", "self.H), positions)"),
-    ("self.G), positions, self.base)", "self.G), positions)"),
-)
-
-changed(
-    LlamaAttention,
-    "RoundsPositions",
-    "positions are counted in X's dtype",
-    ("device=X.device)", "device=X.device).to(X.dtype)"),
-    told_by="Y at position 595 in bfloat16 is off by",
-)
-
-changed(
-    LlamaAttention,
-    "OneTooFar",
-    "later positions are one too high",
-    ("device=X.device)", "device=X.device) + (1 if past else 0)"),
+    """
+TurnsNeighbours: neighbouring features are turned as pairs, as in Meta's layout
+    Q = rope_rotate( → Q = rope_rotate_pairs(
+    K = rope_rotate( → K = rope_rotate_pairs(
+IgnoresBase: base is not used
+    self.H), positions, self.base) → self.H), positions)
+    self.G), positions, self.base) → self.G), positions)
+RoundsPositions: positions are counted in X's dtype
+    device=X.device) → device=X.device).to(X.dtype)
+    says: Y at position 595 in bfloat16 is off by
+OneTooFar: later positions are one too high
+    device=X.device) → device=X.device) + (1 if past else 0)
+""",
 )
 
 changed(
@@ -924,18 +783,14 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     LlamaAttention,
-    "NoWindow",
-    "window and sinks are not used",
-    ("(T, self.window, self.sinks, past)", "(T, past=past)"),
-)
-
-changed(
-    LlamaAttention,
-    "NoSinks",
-    "sinks are not used",
-    ("self.window, self.sinks, past)", "self.window, past=past)"),
+    """
+NoWindow: window and sinks are not used
+    (T, self.window, self.sinks, past) → (T, past=past)
+NoSinks: sinks are not used
+    self.window, self.sinks, past) → self.window, past=past)
+""",
 )
 
 changed(
@@ -951,11 +806,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     LlamaAttention,
-    "RootOfAll",
-    "the scores are divided by √D, not by √D_h",
-    ("math.sqrt(self.D_h)", "math.sqrt(self.H * self.D_h)"),
+    """
+RootOfAll: the scores are divided by √D, not by √D_h
+    math.sqrt(self.D_h) → math.sqrt(self.H * self.D_h)
+""",
 )
 
 changed(
@@ -973,18 +829,14 @@ changed(
     ("self.sinks, past)", "self.sinks)"),
 )
 
-changed(
+mistakes(
     LlamaAttention,
-    "MixesUp",
-    "keys and values are mixed up in the cache",
-    ("cache.append(K, V)", "cache.append(V, K)"),
-)
-
-changed(
-    LlamaAttention,
-    "WithoutOutput",
-    "the outputs of the heads are not multiplied by W_O",
-    ("merge_heads(heads) @ self.W_O", "merge_heads(heads)"),
+    """
+MixesUp: keys and values are mixed up in the cache
+    cache.append(K, V) → cache.append(V, K)
+WithoutOutput: the outputs of the heads are not multiplied by W_O
+    merge_heads(heads) @ self.W_O → merge_heads(heads)
+""",
 )
 
 changed(
@@ -997,12 +849,13 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     LlamaAttention,
-    "MixedDtypes",
-    "keys come from the cache in a dtype that is not the queries'",
-    ("(part.to(Q.dtype) for part in cache.read())", "cache.read()"),
-    told_by="raised RuntimeError: expected",
+    """
+MixedDtypes: keys come from the cache in a dtype that is not the queries'
+    (part.to(Q.dtype) for part in cache.read()) → cache.read()
+    says: raised RuntimeError: expected
+""",
 )
 
 
@@ -1016,13 +869,13 @@ class UnequalGroups(LlamaAttention):
         super().__init__(D, H, math.gcd(H, G), *others, **options)
 
 
-changed(
+mistakes(
     LlamaBlock,
-    "NormsLast",
-    "the norms come after the additions, as in the first transformer",
-    ("X + self.attention(self.norm_1(X), cache)", "self.norm_1(X + self.attention(X, cache))"),
-    ("X + self.feed_forward(self.norm_2(X))", "self.norm_2(X + self.feed_forward(X))"),
-    classic=True,
+    """
+* NormsLast: the norms come after the additions, as in the first transformer
+    X + self.attention(self.norm_1(X), cache) → self.norm_1(X + self.attention(X, cache))
+    X + self.feed_forward(self.norm_2(X)) → self.norm_2(X + self.feed_forward(X))
+""",
 )
 
 changed(
@@ -1036,81 +889,34 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     LlamaBlock,
-    "AttentionAlone",
-    "attention is not added to what comes in, but takes its place",
-    ("X = X + self.attention", "X = self.attention"),
-)
-
-changed(
-    LlamaBlock,
-    "NetworkAlone",
-    "the network is not added to what comes in, but takes its place",
-    ("return X + self", "return self"),
-)
-
-changed(
-    LlamaBlock,
-    "AddsToTheNormal",
-    "attention is added to the normalised vectors",
-    ("X = X + self.attention", "X = self.norm_1(X) + self.attention"),
-)
-
-changed(
-    LlamaBlock,
-    "ThinksFromTheNormal",
-    "the network is added to the normalised vectors",
-    ("return X + self", "return self.norm_2(X) + self"),
-)
-
-changed(LlamaBlock, "OneNorm", "norm_1 is used twice", ("self.norm_2(X)", "self.norm_1(X)"))
-
-changed(
-    LlamaBlock,
-    "OtherNorms",
-    "the two norms change places",
-    ("attention(self.norm_1(X)", "attention(self.norm_2(X)"),
-    ("feed_forward(self.norm_2(X)", "feed_forward(self.norm_1(X)"),
-)
-
-changed(
-    LlamaBlock,
-    "AttendsRaw",
-    "attention reads vectors that are not normalised",
-    ("self.norm_1(X)", "X"),
-)
-
-changed(
-    LlamaBlock,
-    "ThinksRaw",
-    "the network reads vectors that are not normalised",
-    ("self.norm_2(X)", "X"),
-)
-
-changed(
-    LlamaBlock,
-    "ThinksFirst",
-    "the network comes first, and then attention",
-    ("X = X + self.attention(self.norm_1(X), cache)", "X = X + self.feed_forward(self.norm_2(X))"),
-    (
-        "return X + self.feed_forward(self.norm_2(X))",
-        "return X + self.attention(self.norm_1(X), cache)",
-    ),
-)
-
-changed(
-    LlamaBlock,
-    "WithoutCache",
-    "the cache is not handed to attention",
-    ("self.norm_1(X), cache)", "self.norm_1(X))"),
-)
-
-changed(
-    LlamaBlock,
-    "CacheForOne",
-    "the cache is handed on only when a single position comes",
-    ("self.norm_1(X), cache)", "self.norm_1(X), cache if X.shape[1] == 1 else None)"),
+    """
+AttentionAlone: attention is not added to what comes in, but takes its place
+    X = X + self.attention → X = self.attention
+NetworkAlone: the network is not added to what comes in, but takes its place
+    return X + self → return self
+AddsToTheNormal: attention is added to the normalised vectors
+    X = X + self.attention → X = self.norm_1(X) + self.attention
+ThinksFromTheNormal: the network is added to the normalised vectors
+    return X + self → return self.norm_2(X) + self
+OneNorm: norm_1 is used twice
+    self.norm_2(X) → self.norm_1(X)
+OtherNorms: the two norms change places
+    attention(self.norm_1(X) → attention(self.norm_2(X)
+    feed_forward(self.norm_2(X) → feed_forward(self.norm_1(X)
+AttendsRaw: attention reads vectors that are not normalised
+    self.norm_1(X) → X
+ThinksRaw: the network reads vectors that are not normalised
+    self.norm_2(X) → X
+ThinksFirst: the network comes first, and then attention
+    X = X + self.attention(self.norm_1(X), cache) → X = X + self.feed_forward(self.norm_2(X))
+    return X + self.feed_forward(self.norm_2(X)) → return X + self.attention(self.norm_1(X), cache)
+WithoutCache: the cache is not handed to attention
+    self.norm_1(X), cache) → self.norm_1(X))
+CacheForOne: the cache is handed on only when a single position comes
+    self.norm_1(X), cache) → self.norm_1(X), cache if X.shape[1] == 1 else None)
+""",
 )
 
 changed(
@@ -1120,23 +926,23 @@ changed(
     ("        X = X + self.attention(self.norm_1(X), cache)\n", ""),
 )
 
-changed(
+mistakes(
     LlamaBlock,
-    "NoNetwork",
-    "only attention is applied",
-    ("return X + self.feed_forward(self.norm_2(X))", "return X"),
+    """
+NoNetwork: only attention is applied
+    return X + self.feed_forward(self.norm_2(X)) → return X
+""",
 )
 
-changed(
-    Llama, "NoLastNorm", "there is no norm before the head", ("self.norm(X) @", "X @"), classic=True
-)
-
-changed(
+mistakes(
     Llama,
-    "NormFirst",
-    "the norm comes before the blocks, and not after them",
-    ("self.token(tokens)", "self.norm(self.token(tokens))"),
-    ("self.norm(X) @", "X @"),
+    """
+* NoLastNorm: there is no norm before the head
+    self.norm(X) @ → X @
+NormFirst: the norm comes before the blocks, and not after them
+    self.token(tokens) → self.norm(self.token(tokens))
+    self.norm(X) @ → X @
+""",
 )
 
 changed(
@@ -1150,181 +956,75 @@ changed(
     ("self.norm(X) @", "X @"),
 )
 
-changed(
+mistakes(
     Llama,
-    "ScaledEmbedding",
-    "the embedding is multiplied by √D, as in the first transformer",
-    ("self.token(tokens)", "self.token(tokens) * math.sqrt(self.token.embedding_dim)"),
+    """
+ScaledEmbedding: the embedding is multiplied by √D, as in the first transformer
+    self.token(tokens) → self.token(tokens) * math.sqrt(self.token.embedding_dim)
+FromTheEmbedding: every block reads the embedding, and the last one decides
+    X = self.token → X = first = self.token
+    block(X, → block(first,
+Backwards: the blocks are applied in reverse
+    in enumerate(self.blocks) → in reversed(list(enumerate(self.blocks)))
+FirstBlock: only the first block is applied
+    enumerate(self.blocks) → enumerate(self.blocks[:1])
+LastLeftOut: the last block is left out
+    enumerate(self.blocks) → enumerate(self.blocks[:-1])
+OneCacheForAll: all layers use the first cache
+    caches[number] → caches[0]
+    says: do not fit into a cache for
+NoCaches: the caches are not handed to the blocks
+    None if caches is None else caches[number] → None
+CacheForTheFirst: only the first layer gets its cache
+    if caches is None else caches[number] → if caches is None or number else caches[0]
+CachesReversed: the caches are handed out in reverse, the last one to the first layer
+    caches[number] → caches[-1 - number]
+Probabilities: probabilities are returned, and not logits
+    self.norm(X) @ W_head → torch.softmax(self.norm(X) @ W_head, dim=-1)
+LogProbabilities: logarithms of probabilities are returned, and not logits
+    self.norm(X) @ W_head → torch.log_softmax(self.norm(X) @ W_head, dim=-1)
+AlwaysTied: the embedding is used to score the tokens even when the model is not tied
+    self.token.weight.T if self.W_head is None else self.W_head → self.token.weight.T
+LastToken: only the last token gets logits
+    self.norm(X) @ → self.norm(X[:, -1:]) @
+    says: logits should have shape
+""",
 )
 
-changed(
-    Llama,
-    "FromTheEmbedding",
-    "every block reads the embedding, and the last one decides",
-    ("X = self.token", "X = first = self.token"),
-    ("block(X,", "block(first,"),
-)
-
-changed(
-    Llama,
-    "Backwards",
-    "the blocks are applied in reverse",
-    ("in enumerate(self.blocks)", "in reversed(list(enumerate(self.blocks)))"),
-)
-
-changed(
-    Llama,
-    "FirstBlock",
-    "only the first block is applied",
-    ("enumerate(self.blocks)", "enumerate(self.blocks[:1])"),
-)
-
-changed(
-    Llama,
-    "LastLeftOut",
-    "the last block is left out",
-    ("enumerate(self.blocks)", "enumerate(self.blocks[:-1])"),
-)
-
-changed(
-    Llama,
-    "OneCacheForAll",
-    "all layers use the first cache",
-    ("caches[number]", "caches[0]"),
-    told_by="do not fit into a cache for",
-)
-
-changed(
-    Llama,
-    "NoCaches",
-    "the caches are not handed to the blocks",
-    ("None if caches is None else caches[number]", "None"),
-)
-
-changed(
-    Llama,
-    "CacheForTheFirst",
-    "only the first layer gets its cache",
-    ("if caches is None else caches[number]", "if caches is None or number else caches[0]"),
-)
-
-changed(
-    Llama,
-    "CachesReversed",
-    "the caches are handed out in reverse, the last one to the first layer",
-    ("caches[number]", "caches[-1 - number]"),
-)
-
-changed(
-    Llama,
-    "Probabilities",
-    "probabilities are returned, and not logits",
-    ("self.norm(X) @ W_head", "torch.softmax(self.norm(X) @ W_head, dim=-1)"),
-)
-
-changed(
-    Llama,
-    "LogProbabilities",
-    "logarithms of probabilities are returned, and not logits",
-    ("self.norm(X) @ W_head", "torch.log_softmax(self.norm(X) @ W_head, dim=-1)"),
-)
-
-changed(
-    Llama,
-    "AlwaysTied",
-    "the embedding is used to score the tokens even when the model is not tied",
-    ("self.token.weight.T if self.W_head is None else self.W_head", "self.token.weight.T"),
-)
-
-changed(
-    Llama,
-    "LastToken",
-    "only the last token gets logits",
-    ("self.norm(X) @", "self.norm(X[:, -1:]) @"),
-    told_by="logits should have shape",
-)
-
-changed(
+mistakes(
     route_top_k,
-    "over_all",
-    "softmax is taken over all experts, and the weights do not sum to one",
-    ("torch.softmax(best, dim=1)", "torch.softmax(logits, dim=1).gather(1, experts)"),
-    classic=True,
+    """
+* over_all: softmax is taken over all experts, and the weights do not sum to one
+    torch.softmax(best, dim=1) → torch.softmax(logits, dim=1).gather(1, experts)
+""",
 )
 
-changed(
+mistakes(
     llama_parameters,
-    "all_heads",
-    "keys and values are counted as if they had H heads",
-    ("L * 2 * D * (D + G * (D // H))", "L * 4 * D * D"),
-    classic=True,
-)
-
-changed(
-    llama_parameters,
-    "always_tied",
-    "head and embedding are counted once though they are not tied",
-    ("0 if tied else V * D", "0"),
-    classic=True,
-)
-
-changed(
-    llama_parameters,
-    "all_active",
-    "all experts are counted as active",
-    ("total - idle", "total"),
-    classic=True,
-)
-
-changed(
-    llama_parameters,
-    "never_tied",
-    "head and embedding are counted twice even where they are tied",
-    ("0 if tied else V * D", "V * D"),
-)
-
-changed(
-    llama_parameters,
-    "two_matrices",
-    "the network is counted as two matrices, as in a plain one",
-    ("3 * D * F", "2 * D * F"),
-)
-
-changed(
-    llama_parameters,
-    "no_routers",
-    "the routers are left out",
-    ("(experts or 1) + router", "(experts or 1)"),
-)
-
-changed(
-    llama_parameters,
-    "no_last_norm",
-    "the norm at the end is left out",
-    ("(2 * L + 1) * D", "2 * L * D"),
-)
-
-changed(llama_parameters, "one_norm", "a layer has one norm", ("(2 * L + 1)", "(L + 1)"))
-
-changed(
-    llama_parameters,
-    "norms_with_biases",
-    "the norms have biases as well, as LayerNorm has",
-    ("(2 * L + 1)", "2 * (2 * L + 1)"),
-)
-
-changed(
-    llama_parameters,
-    "no_output",
-    "W_O is left out",
-    ("L * 2 * D * (D + G * (D // H))", "L * D * (D + 2 * G * (D // H))"),
-)
-
-changed(
-    llama_parameters,
-    "values_of_all",
-    "keys have G heads, but values have H",
-    ("L * 2 * D * (D + G * (D // H))", "L * D * (3 * D + G * (D // H))"),
+    """
+* all_heads: keys and values are counted as if they had H heads
+    L * 2 * D * (D + G * (D // H)) → L * 4 * D * D
+* always_tied: head and embedding are counted once though they are not tied
+    0 if tied else V * D → 0
+* all_active: all experts are counted as active
+    total - idle → total
+never_tied: head and embedding are counted twice even where they are tied
+    0 if tied else V * D → V * D
+two_matrices: the network is counted as two matrices, as in a plain one
+    3 * D * F → 2 * D * F
+no_routers: the routers are left out
+    (experts or 1) + router → (experts or 1)
+no_last_norm: the norm at the end is left out
+    (2 * L + 1) * D → 2 * L * D
+one_norm: a layer has one norm
+    (2 * L + 1) → (L + 1)
+norms_with_biases: the norms have biases as well, as LayerNorm has
+    (2 * L + 1) → 2 * (2 * L + 1)
+no_output: W_O is left out
+    L * 2 * D * (D + G * (D // H)) → L * D * (D + 2 * G * (D // H))
+values_of_all: keys have G heads, but values have H
+    L * 2 * D * (D + G * (D // H)) → L * D * (3 * D + G * (D // H))
+""",
 )
 
 
@@ -1338,25 +1038,16 @@ def one_expert(k=2, **sizes):
     return llama_parameters(k=1, **sizes)
 
 
-changed(
+mistakes(
     llama_parameters,
-    "idle_routers",
-    "the routers of the experts that a token does not get are idle as well",
-    ("L * expert * (experts", "L * (expert + D) * (experts"),
-)
-
-changed(
-    llama_parameters,
-    "idle_embedding",
-    "the embedding is not counted as active",
-    ("total - idle", "total - idle - V * D"),
-)
-
-changed(
-    llama_parameters,
-    "active_total",
-    "the total is what is active",
-    ('{"total": total,', '{"total": total - idle,'),
+    """
+idle_routers: the routers of the experts that a token does not get are idle as well
+    L * expert * (experts → L * (expert + D) * (experts
+idle_embedding: the embedding is not counted as active
+    total - idle → total - idle - V * D
+active_total: the total is what is active
+    {"total": total, → {"total": total - idle,
+""",
 )
 
 
@@ -1368,12 +1059,12 @@ def as_floats(**sizes):
 # The published weights
 
 
-changed(
+mistakes(
     load_llama,
-    "not_turned",
-    "not all matrices are transposed",
-    ('value.T if value.dim() == 2 and place != "token.weight" else value', "value"),
-    classic=True,
+    """
+* not_turned: not all matrices are transposed
+    value.T if value.dim() == 2 and place != "token.weight" else value → value
+""",
 )
 
 changed(
@@ -1389,43 +1080,23 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     load_llama,
-    "gates_from_up",
-    "up and gate are exchanged: w3 and up_proj are read as the gates",
-    ('gate_proj.weight": "feed_forward.W_gate"', 'gate_proj.weight": "feed_forward.W_up"'),
-    ('up_proj.weight": "feed_forward.W_up"', 'up_proj.weight": "feed_forward.W_gate"'),
-    ('"w1": "W_gate", "w3": "W_up"', '"w1": "W_up", "w3": "W_gate"'),
-    classic=True,
-)
-
-changed(
-    load_llama,
-    "experts_exchanged",
-    "an expert's w3 is read as its gate, and w1 as up",
-    ('"w1": "W_gate", "w3": "W_up"', '"w1": "W_up", "w3": "W_gate"'),
-)
-
-changed(
-    load_llama,
-    "dense_exchanged",
-    "gate_proj and up_proj are exchanged, but not w1 and w3",
-    ('gate_proj.weight": "feed_forward.W_gate"', 'gate_proj.weight": "feed_forward.W_up"'),
-    ('up_proj.weight": "feed_forward.W_up"', 'up_proj.weight": "feed_forward.W_gate"'),
-)
-
-changed(
-    load_llama,
-    "in_order",
-    "w1, w2 and w3 are read as gate, up and down",
-    ('"w3": "W_up", "w2": "W_down"', '"w3": "W_down", "w2": "W_up"'),
-)
-
-changed(
-    load_llama,
-    "head_not_turned",
-    "lm_head is not transposed",
-    ('place != "token.weight"', 'place not in ("token.weight", "W_head")'),
+    """
+* gates_from_up: up and gate are exchanged: w3 and up_proj are read as the gates
+    gate_proj.weight": "feed_forward.W_gate" → gate_proj.weight": "feed_forward.W_up"
+    up_proj.weight": "feed_forward.W_up" → up_proj.weight": "feed_forward.W_gate"
+    "w1": "W_gate", "w3": "W_up" → "w1": "W_up", "w3": "W_gate"
+experts_exchanged: an expert's w3 is read as its gate, and w1 as up
+    "w1": "W_gate", "w3": "W_up" → "w1": "W_up", "w3": "W_gate"
+dense_exchanged: gate_proj and up_proj are exchanged, but not w1 and w3
+    gate_proj.weight": "feed_forward.W_gate" → gate_proj.weight": "feed_forward.W_up"
+    up_proj.weight": "feed_forward.W_up" → up_proj.weight": "feed_forward.W_gate"
+in_order: w1, w2 and w3 are read as gate, up and down
+    "w3": "W_up", "w2": "W_down" → "w3": "W_down", "w2": "W_up"
+head_not_turned: lm_head is not transposed
+    place != "token.weight" → place not in ("token.weight", "W_head")
+""",
 )
 
 changed(
@@ -1435,42 +1106,23 @@ changed(
     (' and place != "token.weight"', ""),
 )
 
-changed(
+mistakes(
     load_llama,
-    "routers_not_turned",
-    "the routers are not transposed",
-    ('place != "token.weight"', 'place not in ("token.weight", "feed_forward.W_router")'),
-)
-
-changed(
-    load_llama,
-    "experts_not_turned",
-    "the experts' matrices are not transposed",
-    ("value.dim() == 2 and", "value.dim() == 2 and not expert and"),
-)
-
-changed(
-    load_llama,
-    "keys_first",
-    "queries and keys are exchanged",
-    ('q_proj.weight": "attention.W_Q"', 'q_proj.weight": "attention.W_K"'),
-    ('k_proj.weight": "attention.W_K"', 'k_proj.weight": "attention.W_Q"'),
-)
-
-changed(
-    load_llama,
-    "values_first",
-    "keys and values are exchanged",
-    ('k_proj.weight": "attention.W_K"', 'k_proj.weight": "attention.W_V"'),
-    ('v_proj.weight": "attention.W_V"', 'v_proj.weight": "attention.W_K"'),
-)
-
-changed(
-    load_llama,
-    "norms_exchanged",
-    "the two norms of a layer are exchanged",
-    ('input_layernorm.weight": "norm_1', 'input_layernorm.weight": "norm_2'),
-    ('post_attention_layernorm.weight": "norm_2', 'post_attention_layernorm.weight": "norm_1'),
+    """
+routers_not_turned: the routers are not transposed
+    place != "token.weight" → place not in ("token.weight", "feed_forward.W_router")
+experts_not_turned: the experts' matrices are not transposed
+    value.dim() == 2 and → value.dim() == 2 and not expert and
+keys_first: queries and keys are exchanged
+    q_proj.weight": "attention.W_Q" → q_proj.weight": "attention.W_K"
+    k_proj.weight": "attention.W_K" → k_proj.weight": "attention.W_Q"
+values_first: keys and values are exchanged
+    k_proj.weight": "attention.W_K" → k_proj.weight": "attention.W_V"
+    v_proj.weight": "attention.W_V" → v_proj.weight": "attention.W_K"
+norms_exchanged: the two norms of a layer are exchanged
+    input_layernorm.weight": "norm_1 → input_layernorm.weight": "norm_2
+    post_attention_layernorm.weight": "norm_2 → post_attention_layernorm.weight": "norm_1
+""",
 )
 
 changed(
@@ -1483,11 +1135,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     load_llama,
-    "same_expert",
-    "every expert gets the weights of the first",
-    ("values[e] for e in sorted(values, key=int)", 'values["0"] for _ in values'),
+    """
+same_expert: every expert gets the weights of the first
+    values[e] for e in sorted(values, key=int) → values["0"] for _ in values
+""",
 )
 
 changed(
@@ -1502,11 +1155,12 @@ changed(
     ('f"blocks.{layer[1]}."', 'f"blocks.{layers.index(layer[1])}."'),
 )
 
-changed(
+mistakes(
     load_llama,
-    "experts_as_text",
-    "experts are sorted as text, so that 10 comes before 2",
-    ("sorted(values, key=int)", "sorted(values)"),
+    """
+experts_as_text: experts are sorted as text, so that 10 comes before 2
+    sorted(values, key=int) → sorted(values)
+""",
 )
 
 
@@ -1517,20 +1171,16 @@ def order_of_file(state):
     return {n: v[order] if v.dim() == 3 else v for n, v in load_llama(state).items()}
 
 
-changed(
+mistakes(
     load_llama,
-    "head_from_embedding",
-    "a head is made of the embedding where lm_head is missing",
-    ("return ours", 'return {"W_head": ours["token.weight"].mT, **ours}'),
-    told_by="W_head does not belong in your state",
-)
-
-changed(
-    load_llama,
-    "layers_of_others",
-    "layers of other models, whose names only end alike, are taken for ours",
-    ("re.match(", "re.search("),
-    told_by="should raise ValueError when the state has vision_model",
+    """
+head_from_embedding: a head is made of the embedding where lm_head is missing
+    return ours → return {"W_head": ours["token.weight"].mT, **ours}
+    says: W_head does not belong in your state
+layers_of_others: layers of other models, whose names only end alike, are taken for ours
+    re.match( → re.search(
+    says: should raise ValueError when the state has vision_model
+""",
 )
 
 
@@ -1554,12 +1204,13 @@ def tables_refused(state):
     return load_llama(state)
 
 
-changed(
+mistakes(
     load_llama,
-    "nothing_refused",
-    "names that are not known are silently left out",
-    ('raise ValueError(f"our Llama has no place for {name}")', "continue"),
-    told_by="should raise ValueError when the state has model.layers.0.self_attn.q_proj.bias",
+    """
+nothing_refused: names that are not known are silently left out
+    raise ValueError(f"our Llama has no place for {name}") → continue
+    says: should raise ValueError when the state has model.layers.0.self_attn.q_proj.bias
+""",
 )
 
 changed(
@@ -1573,12 +1224,13 @@ changed(
     told_by="should raise ValueError when the state has model.layers.0.self_attn.q_proj.bias",
 )
 
-changed(
+mistakes(
     load_llama,
-    "norm_biases_left_out",
-    "what a norm has besides its weight is left out",
-    ('name.endswith("rotary_emb.inv_freq")', 'name.endswith(("rotary_emb.inv_freq", "norm.bias"))'),
-    told_by="should raise ValueError when the state has model.layers.0.input_layernorm.bias",
+    """
+norm_biases_left_out: what a norm has besides its weight is left out
+    name.endswith("rotary_emb.inv_freq") → name.endswith(("rotary_emb.inv_freq", "norm.bias"))
+    says: should raise ValueError when the state has model.layers.0.input_layernorm.bias
+""",
 )
 
 
@@ -1597,27 +1249,18 @@ equivalent(
     "promotion is symmetric",
 )
 
-changed(
+mistakes(
     route_top_k,
-    "all_the_same",
-    "all chosen experts get the same weight",
-    ("softmax(best,", "softmax(0 * best,"),
-)
-
-changed(route_top_k, "worst", "the worst experts are chosen", ("topk(k)", "topk(k, largest=False)"))
-
-changed(
-    route_top_k,
-    "first_ones",
-    "the first k experts are chosen",
-    ("logits.topk(k)", "logits[:, :k], torch.arange(k).expand(len(logits), k)"),
-)
-
-changed(
-    route_top_k,
-    "best_last",
-    "the best expert comes last",
-    ("logits.topk(k)", "(part.flip(1) for part in logits.topk(k))"),
+    """
+all_the_same: all chosen experts get the same weight
+    softmax(best, → softmax(0 * best,
+worst: the worst experts are chosen
+    topk(k) → topk(k, largest=False)
+first_ones: the first k experts are chosen
+    logits.topk(k) → logits[:, :k], torch.arange(k).expand(len(logits), k)
+best_last: the best expert comes last
+    logits.topk(k) → (part.flip(1) for part in logits.topk(k))
+""",
 )
 
 changed(
@@ -1632,90 +1275,45 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     route_top_k,
-    "over_tokens",
-    "softmax is taken over the tokens",
-    ("softmax(best, dim=1)", "softmax(best, dim=0)"),
+    """
+over_tokens: softmax is taken over the tokens
+    softmax(best, dim=1) → softmax(best, dim=0)
+no_exponential: the logits themselves are divided by their sum
+    torch.softmax(best, dim=1) → best / best.sum(dim=1, keepdim=True)
+sigmoids: the weights are sigmoids of the logits
+    torch.softmax(best, dim=1) → torch.sigmoid(best)
+twice: softmax is taken twice
+    logits.topk → torch.softmax(logits, dim=1).topk
+overflowing: the exponentials of large scores overflow
+    torch.softmax(best, dim=1) → best.exp() / best.exp().sum(dim=1, keepdim=True)
+    says: yours is nan
+other_way_round: the experts come before the weights
+    torch.softmax(best, dim=1), experts → experts, torch.softmax(best, dim=1)
+    says: should hold whole numbers, yours holds real numbers
+no_gradient: the weights pass no gradient back
+    logits.topk → logits.detach().topk
+    says: No gradient goes back from
+more_than_all: k may be more than there are experts
+    not 1 <= k <= logits.shape[1] → k < 1
+    topk(k) → topk(min(k, logits.shape[1]))
+    says: when k is 6 and there are 5 experts
+none_at_all: no expert at all is accepted
+    not 1 <= k <= logits.shape[1] → k > logits.shape[1]
+    topk(k) → topk(max(k, 0))
+    says: should raise ValueError when k is 0
+""",
 )
 
-changed(
-    route_top_k,
-    "no_exponential",
-    "the logits themselves are divided by their sum",
-    ("torch.softmax(best, dim=1)", "best / best.sum(dim=1, keepdim=True)"),
-)
-
-changed(
-    route_top_k,
-    "sigmoids",
-    "the weights are sigmoids of the logits",
-    ("torch.softmax(best, dim=1)", "torch.sigmoid(best)"),
-)
-
-changed(
-    route_top_k,
-    "twice",
-    "softmax is taken twice",
-    ("logits.topk", "torch.softmax(logits, dim=1).topk"),
-)
-
-changed(
-    route_top_k,
-    "overflowing",
-    "the exponentials of large scores overflow",
-    ("torch.softmax(best, dim=1)", "best.exp() / best.exp().sum(dim=1, keepdim=True)"),
-    told_by="yours is nan",
-)
-
-changed(
-    route_top_k,
-    "other_way_round",
-    "the experts come before the weights",
-    ("torch.softmax(best, dim=1), experts", "experts, torch.softmax(best, dim=1)"),
-    told_by="should hold whole numbers, yours holds real numbers",
-)
-
-changed(
-    route_top_k,
-    "no_gradient",
-    "the weights pass no gradient back",
-    ("logits.topk", "logits.detach().topk"),
-    told_by="No gradient goes back from",
-)
-
-changed(
-    route_top_k,
-    "more_than_all",
-    "k may be more than there are experts",
-    ("not 1 <= k <= logits.shape[1]", "k < 1"),
-    ("topk(k)", "topk(min(k, logits.shape[1]))"),
-    told_by="when k is 6 and there are 5 experts",
-)
-
-changed(
-    route_top_k,
-    "none_at_all",
-    "no expert at all is accepted",
-    ("not 1 <= k <= logits.shape[1]", "k > logits.shape[1]"),
-    ("topk(k)", "topk(max(k, 0))"),
-    told_by="should raise ValueError when k is 0",
-)
-
-changed(
+mistakes(
     load_balancing_loss,
-    "through_f",
-    "the gradient goes through f, made of probabilities, and not through P",
-    ("(f * P)", "((f + P - P.detach()) * P.detach())"),
-    classic=True,
-)
-
-changed(
-    load_balancing_loss,
-    "squared",
-    "P stands in the place of f as well: it is E Σ P²",
-    ("(f * P)", "(P * P)"),
-    classic=True,
+    """
+* through_f: the gradient goes through f, made of probabilities, and not through P
+    (f * P) → ((f + P - P.detach()) * P.detach())
+* squared: P stands in the place of f as well: it is E Σ P²
+    (f * P) → (P * P)
+""",
 )
 
 
@@ -1744,11 +1342,12 @@ def best_by_logits(logits, experts):
     return load_balancing_loss(logits, logits.argmax(dim=1, keepdim=True))
 
 
-changed(
+mistakes(
     load_balancing_loss,
-    "loads_squared",
-    "the loads are squared: it is E Σ f²",
-    ("(f * P)", "(f * f + 0 * P)"),
+    """
+loads_squared: the loads are squared: it is E Σ f²
+    (f * P) → (f * f + 0 * P)
+""",
 )
 
 changed(
@@ -1763,33 +1362,19 @@ changed(
     ("(f * P).sum()", "(f * P).sum(dim=1).mean()"),
 )
 
-changed(
+mistakes(
     load_balancing_loss,
-    "raw_logits",
-    "P is a mean of the logits themselves",
-    ("torch.softmax(logits, dim=1)", "logits"),
-)
-
-changed(
-    load_balancing_loss,
-    "over_the_tokens",
-    "softmax is taken over the tokens",
-    ("softmax(logits, dim=1)", "softmax(logits, dim=0)"),
-)
-
-changed(
-    load_balancing_loss,
-    "softmax_of_the_mean",
-    "softmax is taken over the mean of the logits",
-    ("torch.softmax(logits, dim=1).mean(dim=0)", "torch.softmax(logits.mean(dim=0), dim=0)"),
-)
-
-changed(
-    load_balancing_loss,
-    "used_ones",
-    "experts behind the last one that is used are not counted",
-    (", minlength=E", ""),
-    told_by="raised RuntimeError: The size of tensor",
+    """
+raw_logits: P is a mean of the logits themselves
+    torch.softmax(logits, dim=1) → logits
+over_the_tokens: softmax is taken over the tokens
+    softmax(logits, dim=1) → softmax(logits, dim=0)
+softmax_of_the_mean: softmax is taken over the mean of the logits
+    torch.softmax(logits, dim=1).mean(dim=0) → torch.softmax(logits.mean(dim=0), dim=0)
+used_ones: experts behind the last one that is used are not counted
+    , minlength=E →
+    says: raised RuntimeError: The size of tensor
+""",
 )
 
 
@@ -1848,33 +1433,19 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     MixtureOfExperts,
-    "Unweighted",
-    "what the experts return is added without weights",
-    ("weights[rows, slots, None] * out", "out"),
-)
-
-changed(
-    MixtureOfExperts,
-    "WeightedInputs",
-    "the weights multiply what goes into the experts",
-    ("swiglu(tokens[rows],", "swiglu(weights[rows, slots, None] * tokens[rows],"),
-    ("weights[rows, slots, None] * out", "out"),
-)
-
-changed(
-    MixtureOfExperts,
-    "WeightOfTheBest",
-    "every expert counts as much as a token's best one",
-    ("weights[rows, slots, None]", "weights[rows, :1]"),
-)
-
-changed(
-    MixtureOfExperts,
-    "Overwritten",
-    "the expert with the highest number wins: what it returns is not added",
-    ("Y.index_add(0, rows,", "Y.index_put((rows,),"),
+    """
+Unweighted: what the experts return is added without weights
+    weights[rows, slots, None] * out → out
+WeightedInputs: the weights multiply what goes into the experts
+    swiglu(tokens[rows], → swiglu(weights[rows, slots, None] * tokens[rows],
+    weights[rows, slots, None] * out → out
+WeightOfTheBest: every expert counts as much as a token's best one
+    weights[rows, slots, None] → weights[rows, :1]
+Overwritten: the expert with the highest number wins: what it returns is not added
+    Y.index_add(0, rows, → Y.index_put((rows,),
+""",
 )
 
 changed(
@@ -1894,12 +1465,13 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     MixtureOfExperts,
-    "AddsInFloat32",
-    "what the experts return is added up in float32, whatever X is",
-    ("Y.view_as(X)", "Y.view_as(X).float()"),
-    told_by="should be torch.bfloat16 as X is, yours is torch.float32",
+    """
+AddsInFloat32: what the experts return is added up in float32, whatever X is
+    Y.view_as(X) → Y.view_as(X).float()
+    says: should be torch.bfloat16 as X is, yours is torch.float32
+""",
 )
 
 changed(
@@ -1976,11 +1548,12 @@ class PositionByPosition(MixtureOfExperts):
         return super().forward(X.transpose(0, -2)).transpose(0, -2) if X.dim() > 1 else X
 
 
-changed(
+mistakes(
     MixtureOfExperts,
-    "GateAndUp",
-    "W_up makes the gates, and W_gate what passes through them",
-    ("self.W_gate[e], self.W_up[e]", "self.W_up[e], self.W_gate[e]"),
+    """
+GateAndUp: W_up makes the gates, and W_gate what passes through them
+    self.W_gate[e], self.W_up[e] → self.W_up[e], self.W_gate[e]
+""",
 )
 
 changed(
@@ -1993,28 +1566,23 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     MixtureOfExperts,
-    "NoRouter",
-    "the router gets no gradient",
-    ("weights[rows, slots, None] *", "weights[rows, slots, None].detach() *"),
-    told_by="No gradient reaches W_router",
+    """
+NoRouter: the router gets no gradient
+    weights[rows, slots, None] * → weights[rows, slots, None].detach() *
+    says: No gradient reaches W_router
+""",
 )
 
-changed(
+mistakes(
     LoRA,
-    "RandomB",
-    "B is drawn as A is, and does not start at zero",
-    ("torch.zeros(r, D_out).to(W)", "torch.zeros(r, D_out).to(W).normal_(std=D_in**-0.5)"),
-    classic=True,
-)
-
-changed(
-    LoRA,
-    "ScaledByAlpha",
-    "what is added is scaled by alpha, not by alpha / r",
-    ("self.scale = alpha / r", "self.scale = alpha"),
-    classic=True,
+    """
+* RandomB: B is drawn as A is, and does not start at zero
+    torch.zeros(r, D_out).to(W) → torch.zeros(r, D_out).to(W).normal_(std=D_in**-0.5)
+* ScaledByAlpha: what is added is scaled by alpha, not by alpha / r
+    self.scale = alpha / r → self.scale = alpha
+""",
 )
 
 
@@ -2031,13 +1599,13 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     LoRA,
-    "TrainsW",
-    "W is a parameter, and trains",
-    ('self.register_buffer("W", W.detach().clone())', "self.W = nn.Parameter(W.detach().clone())"),
-    told_by="should be A, B, yours are A, B, W",
-    classic=True,
+    """
+* TrainsW: W is a parameter, and trains
+    self.register_buffer("W", W.detach().clone()) → self.W = nn.Parameter(W.detach().clone())
+    says: should be A, B, yours are A, B, W
+""",
 )
 
 changed(
@@ -2052,39 +1620,23 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     LoRA,
-    "RootOfRank",
-    "what is added is scaled by alpha / √r",
-    ("self.scale = alpha / r", "self.scale = alpha / math.sqrt(r)"),
+    """
+RootOfRank: what is added is scaled by alpha / √r
+    self.scale = alpha / r → self.scale = alpha / math.sqrt(r)
+UpsideDown: what is added is scaled by r / alpha
+    self.scale = alpha / r → self.scale = r / alpha
+Unscaled: what is added is not scaled
+    self.scale = alpha / r → self.scale = 1.0
+MergesUnscaled: what is merged is not scaled
+    self.W + self.scale * (self.A → self.W + (self.A
+MergesTheRest: merge gives what is added, without W
+    self.W + self.scale * (self.A → self.scale * (self.A
+MergesNothing: merge gives W alone
+    self.scale * (self.A → 0 * (self.A
+""",
 )
-
-changed(
-    LoRA,
-    "UpsideDown",
-    "what is added is scaled by r / alpha",
-    ("self.scale = alpha / r", "self.scale = r / alpha"),
-)
-
-changed(
-    LoRA, "Unscaled", "what is added is not scaled", ("self.scale = alpha / r", "self.scale = 1.0")
-)
-
-changed(
-    LoRA,
-    "MergesUnscaled",
-    "what is merged is not scaled",
-    ("self.W + self.scale * (self.A", "self.W + (self.A"),
-)
-
-changed(
-    LoRA,
-    "MergesTheRest",
-    "merge gives what is added, without W",
-    ("self.W + self.scale * (self.A", "self.scale * (self.A"),
-)
-
-changed(LoRA, "MergesNothing", "merge gives W alone", ("self.scale * (self.A", "0 * (self.A"))
 
 changed(LoRA, "WithoutW", "X is not multiplied by W, only by what is added", ("X @ self.W + ", ""))
 
@@ -2098,11 +1650,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     LoRA,
-    "NotCopied",
-    "W is the given matrix itself and no copy, so that it changes when that does",
-    ("W.detach().clone()", "W.detach()"),
+    """
+NotCopied: W is the given matrix itself and no copy, so that it changes when that does
+    W.detach().clone() → W.detach()
+""",
 )
 
 
@@ -2124,28 +1677,19 @@ class MergesOnce(LoRA):
         return self.merged
 
 
-changed(
+mistakes(
     LoRA,
-    "MergesFirst",
-    "A and B are multiplied first",
-    ("X @ self.W + self.scale * ((X @ self.A) @ self.B)", "X @ self.merge()"),
-    told_by="should be finite where (X A) B is finite",
-)
-
-changed(
-    LoRA,
-    "ZeroA",
-    "A starts at zero, and B is drawn",
-    ("torch.randn(D_in, r).to(W)", "0 * torch.randn(D_in, r).to(W)"),
-    ("torch.zeros(r, D_out).to(W)", "torch.zeros(r, D_out).to(W).normal_(std=r**-0.5)"),
-)
-
-changed(
-    LoRA,
-    "BothZero",
-    "A starts at zero as well: nothing can train",
-    ("torch.randn(D_in, r).to(W) / math.sqrt(D_in)", "torch.zeros(D_in, r).to(W)"),
-    told_by="standard deviation of A should",
+    """
+MergesFirst: A and B are multiplied first
+    X @ self.W + self.scale * ((X @ self.A) @ self.B) → X @ self.merge()
+    says: should be finite where (X A) B is finite
+ZeroA: A starts at zero, and B is drawn
+    torch.randn(D_in, r).to(W) → 0 * torch.randn(D_in, r).to(W)
+    torch.zeros(r, D_out).to(W) → torch.zeros(r, D_out).to(W).normal_(std=r**-0.5)
+BothZero: A starts at zero as well: nothing can train
+    torch.randn(D_in, r).to(W) / math.sqrt(D_in) → torch.zeros(D_in, r).to(W)
+    says: standard deviation of A should
+""",
 )
 
 
@@ -2175,21 +1719,17 @@ class RankWideA(LoRA):
         nn.init.normal_(self.A, std=r**-0.5)
 
 
-changed(
+mistakes(
     LoRA,
-    "ForgetsW",
-    "W is not a buffer",
-    ('self.register_buffer("W", W.detach().clone())', "self.W = W.detach().clone()"),
-    told_by='Unexpected key(s) in state_dict: "W"',
-)
-
-changed(
-    LoRA,
-    "SinglePrecision",
-    "A and B are float32, whatever W is",
-    ("torch.randn(D_in, r).to(W)", "torch.randn(D_in, r)"),
-    ("torch.zeros(r, D_out).to(W)", "torch.zeros(r, D_out)"),
-    told_by="as W is, yours is torch.float32",
+    """
+ForgetsW: W is not a buffer
+    self.register_buffer("W", W.detach().clone()) → self.W = W.detach().clone()
+    says: Unexpected key(s) in state_dict: "W"
+SinglePrecision: A and B are float32, whatever W is
+    torch.randn(D_in, r).to(W) → torch.randn(D_in, r)
+    torch.zeros(r, D_out).to(W) → torch.zeros(r, D_out)
+    says: as W is, yours is torch.float32
+""",
 )
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.memory import (
     DRAW,
     NTM,
@@ -57,7 +57,13 @@ def first_memory(memory, w):
     return w @ memory[0]
 
 
-changed(ntm_read, "from_the_end", "the rows are counted from the end", ("w,", "w.flip(1),"))
+mistakes(
+    ntm_read,
+    """
+from_the_end: the rows are counted from the end
+    w, → w.flip(1),
+""",
+)
 
 
 @bug(ntm_read, "an axis of size 1 is left")
@@ -299,31 +305,18 @@ def detached(w_content, w_before, g):
     return interpolate(w_content, w_before, g.detach())
 
 
-changed(
+mistakes(
     circular_shift,
-    "other_way",
-    "the shifts go the other way: a positive one towards lower rows",
-    ("k - S // 2", "S // 2 - k"),
-    classic=True,
-)
-
-changed(
-    circular_shift,
-    "from_zero",
-    "the shifts are counted from 0: no shift moves down",
-    ("k - S // 2", "k"),
-)
-
-changed(circular_shift, "from_one", "the shifts are counted from 1", ("k - S // 2", "k + 1"))
-
-changed(
-    circular_shift,
-    "falls_off",
-    "weight that leaves at an end is lost: the rows form no circle",
-    (
-        "w.roll(k - S // 2, dims=1)",
-        "functional.pad(w, (k, S - 1 - k))[:, S // 2 : S // 2 + w.shape[1]]",
-    ),
+    """
+* other_way: the shifts go the other way: a positive one towards lower rows
+    k - S // 2 → S // 2 - k
+from_zero: the shifts are counted from 0: no shift moves down
+    k - S // 2 → k
+from_one: the shifts are counted from 1
+    k - S // 2 → k + 1
+falls_off: weight that leaves at an end is lost: the rows form no circle
+    w.roll(k - S // 2, dims=1) → functional.pad(w, (k, S - 1 - k))[:, S // 2 : S // 2 + w.shape[1]]
+""",
 )
 
 changed(
@@ -337,26 +330,16 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     circular_shift,
-    "rolls_the_batch",
-    "the batch is rolled instead of the rows",
-    ("dims=1", "dims=0"),
-)
-
-changed(
-    circular_shift,
-    "rolls_across",
-    "the tensor is rolled without an axis, so that weight goes to other sequences",
-    (", dims=1", ""),
-    classic=True,
-)
-
-changed(
-    circular_shift,
-    "first_shifts",
-    "the shifts of the first sequence are used for all",
-    ('"bs,sbn->bn", s', '"s,sbn->bn", s[0]'),
+    """
+rolls_the_batch: the batch is rolled instead of the rows
+    dims=1 → dims=0
+* rolls_across: the tensor is rolled without an axis, so that weight goes to other sequences
+    , dims=1 →
+first_shifts: the shifts of the first sequence are used for all
+    "bs,sbn->bn", s → "s,sbn->bn", s[0]
+""",
 )
 
 changed(
@@ -369,26 +352,17 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     circular_shift,
-    "softmax_again",
-    "the shifts go through softmax once more",
-    ('"bs,sbn->bn", s', '"bs,sbn->bn", s.softmax(dim=1)'),
-)
-
-changed(
-    circular_shift,
-    "by_one",
-    "every shift is taken to be by one row at most: the first and last move by one",
-    ("k - S // 2", "(k > S // 2) - (k < S // 2)"),
-)
-
-changed(
-    circular_shift,
-    "even",
-    "an even number of shifts is accepted",
-    ("S % 2 == 0", "False"),
-    told_by="should raise ValueError when there are four shifts",
+    """
+softmax_again: the shifts go through softmax once more
+    "bs,sbn->bn", s → "bs,sbn->bn", s.softmax(dim=1)
+by_one: every shift is taken to be by one row at most: the first and last move by one
+    k - S // 2 → (k > S // 2) - (k < S // 2)
+even: an even number of shifts is accepted
+    S % 2 == 0 → False
+    says: should raise ValueError when there are four shifts
+""",
 )
 
 
@@ -414,12 +388,13 @@ def wrong_way_round(w, gamma):
     return power / power.sum(dim=1, keepdim=True)
 
 
-changed(
+mistakes(
     sharpen,
-    "over_the_batch",
-    "the sum is taken over the batch, not over the rows",
-    ("(w / w.amax(dim=1, keepdim=True).detach())", "w"),
-    ("power.sum(dim=1", "power.sum(dim=0"),
+    """
+over_the_batch: the sum is taken over the batch, not over the rows
+    (w / w.amax(dim=1, keepdim=True).detach()) → w
+    power.sum(dim=1 → power.sum(dim=0
+""",
 )
 
 
@@ -448,30 +423,25 @@ def hard(w, gamma):
     return functional.one_hot(w.argmax(dim=1), w.shape[1]).to(w)
 
 
-changed(
+mistakes(
     sharpen,
-    "underflow",
-    "every power becomes zero when γ is large: 0/0",
-    ("(w / w.amax(dim=1, keepdim=True).detach())", "w"),
-    told_by="yours is nan (",
-    classic=True,
+    """
+* underflow: every power becomes zero when γ is large: 0/0
+    (w / w.amax(dim=1, keepdim=True).detach()) → w
+    says: yours is nan (
+* small_number: the sum is kept from zero by a small number, but all powers are zero
+    (w / w.amax(dim=1, keepdim=True).detach()) → w
+    power.sum(dim=1, keepdim=True) → (power.sum(dim=1, keepdim=True) + 1e-16)
+    says: should be 1, yours is 0 (
+""",
 )
 
-changed(
-    sharpen,
-    "small_number",
-    "the sum is kept from zero by a small number, but all powers are zero",
-    ("(w / w.amax(dim=1, keepdim=True).detach())", "w"),
-    ("power.sum(dim=1, keepdim=True)", "(power.sum(dim=1, keepdim=True) + 1e-16)"),
-    told_by="should be 1, yours is 0 (",
-    classic=True,
-)
-
-changed(
+mistakes(
     NTM,
-    "GateFirst",
-    "a head's numbers are read in another order: g before β",
-    ("beta, g, gamma, s = raw", "g, beta, gamma, s = raw"),
+    """
+GateFirst: a head's numbers are read in another order: g before β
+    beta, g, gamma, s = raw → g, beta, gamma, s = raw
+""",
 )
 
 changed(
@@ -484,27 +454,17 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     NTM,
-    "BlursTheFocus",
-    "γ = softplus, without the 1: it may blur",
-    ("1 + functional.softplus(gamma", "functional.softplus(gamma"),
-    classic=True,
-)
-
-changed(
-    NTM,
-    "NotSharpened",
-    "the head is not sharpened",
-    ("sharpen(w, 1 + functional.softplus(gamma[:, 0]))", "w"),
-)
-
-changed(
-    NTM,
-    "SharpenedFirst",
-    "the head is sharpened before it is shifted",
-    ("circular_shift(w,", "circular_shift(sharpen(w, 1 + functional.softplus(gamma[:, 0])),"),
-    ("return sharpen(w, 1 + functional.softplus(gamma[:, 0]))", "return w"),
+    """
+* BlursTheFocus: γ = softplus, without the 1: it may blur
+    1 + functional.softplus(gamma → functional.softplus(gamma
+NotSharpened: the head is not sharpened
+    sharpen(w, 1 + functional.softplus(gamma[:, 0])) → w
+SharpenedFirst: the head is sharpened before it is shifted
+    circular_shift(w, → circular_shift(sharpen(w, 1 + functional.softplus(gamma[:, 0])),
+    return sharpen(w, 1 + functional.softplus(gamma[:, 0])) → return w
+""",
 )
 
 changed(
@@ -522,69 +482,32 @@ changed(
     ("        w = circular_shift(w, torch.softmax(s, dim=1))\n", ""),
 )
 
-changed(
+mistakes(
     NTM,
-    "ByContentAlone",
-    "the head goes by content alone: the previous weights are not used",
-    ("interpolate(w_content, w, torch.sigmoid(g[:, 0]))", "w_content"),
-)
-
-changed(
-    NTM,
-    "GateTheOtherWay",
-    "the content's and the previous weights are exchanged in the interpolation",
-    ("w_content, w, torch", "w, w_content, torch"),
-)
-
-changed(
-    NTM,
-    "BareBeta",
-    "β is used as it comes, without softplus",
-    ("functional.softplus(beta[:, 0])", "beta[:, 0]"),
-)
-
-changed(
-    NTM,
-    "OpenShifts",
-    "the shifts go through σ instead of softmax",
-    ("torch.softmax(s, dim=1)", "torch.sigmoid(s) / torch.sigmoid(s).sum(dim=1, keepdim=True)"),
-)
-
-changed(
-    NTM,
-    "ReadsFirst",
-    "it reads before it writes",
-    ("memory = ntm_write", "new = ntm_write"),
-    ("(memory, r, w_write, w_read)", "(new, r, w_write, w_read)"),
-    classic=True,
-)
-
-changed(
-    NTM,
-    "LooksAtTheOldMemory",
-    "the read head looks for its key in the memory from before the write",
-    ("memory = ntm_write", "new = ntm_write"),
-    ("ntm_read(memory,", "ntm_read(new,"),
-    ("(memory, r, w_write, w_read)", "(new, r, w_write, w_read)"),
-)
-
-changed(
-    NTM,
-    "AnswersTooEarly",
-    "y_t is computed from r_{t-1}, what the previous step read",
-    ("r = ntm_read", "before, r = r, ntm_read"),
-    ("[h, r]", "[h, before]"),
-)
-
-changed(
-    NTM,
-    "DoesNotSeeWhatItRead",
-    "the controller does not see what was read: r is zero in its input",
-    ("[x, r]", "[x, 0 * r]"),
-)
-
-changed(
-    NTM, "ReadFirstInTheInput", "r comes before x in the controller's input", ("[x, r]", "[r, x]")
+    """
+ByContentAlone: the head goes by content alone: the previous weights are not used
+    interpolate(w_content, w, torch.sigmoid(g[:, 0])) → w_content
+GateTheOtherWay: the content's and the previous weights are exchanged in the interpolation
+    w_content, w, torch → w, w_content, torch
+BareBeta: β is used as it comes, without softplus
+    functional.softplus(beta[:, 0]) → beta[:, 0]
+OpenShifts: the shifts go through σ instead of softmax
+    torch.softmax(s, dim=1) → torch.sigmoid(s) / torch.sigmoid(s).sum(dim=1, keepdim=True)
+* ReadsFirst: it reads before it writes
+    memory = ntm_write → new = ntm_write
+    (memory, r, w_write, w_read) → (new, r, w_write, w_read)
+LooksAtTheOldMemory: the read head looks for its key in the memory from before the write
+    memory = ntm_write → new = ntm_write
+    ntm_read(memory, → ntm_read(new,
+    (memory, r, w_write, w_read) → (new, r, w_write, w_read)
+AnswersTooEarly: y_t is computed from r_{t-1}, what the previous step read
+    r = ntm_read → before, r = r, ntm_read
+    [h, r] → [h, before]
+DoesNotSeeWhatItRead: the controller does not see what was read: r is zero in its input
+    [x, r] → [x, 0 * r]
+ReadFirstInTheInput: r comes before x in the controller's input
+    [x, r] → [r, x]
+""",
 )
 
 changed(
@@ -597,62 +520,28 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     NTM,
-    "BareErase",
-    "e is used as it comes, without σ",
-    ("torch.sigmoid(self.erase(h))", "self.erase(h)"),
-)
-
-changed(
-    NTM,
-    "BareAdd",
-    "a is used as it comes, without tanh",
-    ("torch.tanh(self.add(h))", "self.add(h)"),
-)
-
-changed(
-    NTM,
-    "OneHead",
-    "both heads go where the write head goes",
-    ("self.address(self.read_head(h), memory, w_read)", "w_write"),
-)
-
-changed(
-    NTM,
-    "HeadsMixedUp",
-    "the two heads' weights are mixed up in the state",
-    ("(memory, r, w_write, w_read)", "(memory, r, w_read, w_write)"),
-)
-
-changed(
-    NTM,
-    "ReadFirstInTheOutput",
-    "r comes before h in the output layer's input",
-    ("[h, r]", "[r, h]"),
-)
-
-changed(
-    NTM,
-    "NothingCarried",
-    "every step begins with an empty memory and the heads on row 0",
-    ("self.step(x, state)", "self.step(x, self.start(len(X)))"),
-)
-
-changed(
-    NTM,
-    "BatchAsTime",
-    "the loop runs over the batch axis instead of the time axis",
-    ("self.start(len(X))", "self.start(X.shape[1])"),
-    ("X.unbind(dim=1)", "X.unbind(dim=0)"),
-    ("torch.stack(outputs, dim=1)", "torch.stack(outputs, dim=0)"),
-)
-
-changed(
-    NTM,
-    "StateIgnored",
-    "the given state is ignored",
-    ("self.start(len(X)) if state is None else state", "self.start(len(X))"),
+    """
+BareErase: e is used as it comes, without σ
+    torch.sigmoid(self.erase(h)) → self.erase(h)
+BareAdd: a is used as it comes, without tanh
+    torch.tanh(self.add(h)) → self.add(h)
+OneHead: both heads go where the write head goes
+    self.address(self.read_head(h), memory, w_read) → w_write
+HeadsMixedUp: the two heads' weights are mixed up in the state
+    (memory, r, w_write, w_read) → (memory, r, w_read, w_write)
+ReadFirstInTheOutput: r comes before h in the output layer's input
+    [h, r] → [r, h]
+NothingCarried: every step begins with an empty memory and the heads on row 0
+    self.step(x, state) → self.step(x, self.start(len(X)))
+BatchAsTime: the loop runs over the batch axis instead of the time axis
+    self.start(len(X)) → self.start(X.shape[1])
+    X.unbind(dim=1) → X.unbind(dim=0)
+    torch.stack(outputs, dim=1) → torch.stack(outputs, dim=0)
+StateIgnored: the given state is ignored
+    self.start(len(X)) if state is None else state → self.start(len(X))
+""",
 )
 
 
@@ -671,7 +560,13 @@ class StateKept(NTM):
         return outputs, self.kept
 
 
-changed(NTM, "LastOutput", "only the last output is returned", ("torch.stack(outputs, dim=1)", "y"))
+mistakes(
+    NTM,
+    """
+LastOutput: only the last output is returned
+    torch.stack(outputs, dim=1) → y
+""",
+)
 
 changed(
     NTM,
@@ -757,15 +652,12 @@ def in_place(usage, w_write, w_read, free):
     return usage
 
 
-changed(
+mistakes(
     dnc_allocation,
-    "left_sorted",
-    "the weights stay in the order of usage: row 0 gets that of the row used least",
-    (
-        "torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)",
-        "(1 - ascending) * before",
-    ),
-    classic=True,
+    """
+* left_sorted: the weights stay in the order of usage: row 0 gets that of the row used least
+    torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before) → (1 - ascending) * before
+""",
 )
 
 changed(
@@ -779,11 +671,12 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     dnc_allocation,
-    "most_used_first",
-    "the rows are sorted from the most used down",
-    ("usage.sort(dim=1)", "usage.sort(dim=1, descending=True)"),
+    """
+most_used_first: the rows are sorted from the most used down
+    usage.sort(dim=1) → usage.sort(dim=1, descending=True)
+""",
 )
 
 changed(
@@ -807,11 +700,12 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     dnc_allocation,
-    "no_own_factor",
-    "the factor 1 - u is left out",
-    ("(1 - ascending) * before", "before"),
+    """
+no_own_factor: the factor 1 - u is left out
+    (1 - ascending) * before → before
+""",
 )
 
 
@@ -842,8 +736,12 @@ def ties_alike(usage):
     return (1 - usage) * torch.where(less, usage[:, None], 1).prod(dim=2)
 
 
-changed(
-    dnc_allocation, "summed", "usages are added up instead of multiplied", ("cumprod", "cumsum")
+mistakes(
+    dnc_allocation,
+    """
+summed: usages are added up instead of multiplied
+    cumprod → cumsum
+""",
 )
 
 
@@ -870,77 +768,32 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     dnc_links,
-    "backwards",
-    "the links run backwards: w(j) p(i) is added in place of w(i) p(j)",
-    ("into * precedence[:, None]", "out_of * precedence[:, :, None]"),
-    classic=True,
-)
-
-changed(
-    dnc_links,
-    "links_to_itself",
-    "the diagonal is not set to zero: a row links to itself",
-    ("links * others", "links"),
-)
-
-changed(dnc_links, "never_cut", "old links are never cut", ("(1 - into - out_of) * links", "links"))
-
-changed(
-    dnc_links,
-    "cut_into",
-    "only the links into a row that is written are cut, not those out of it",
-    ("1 - into - out_of", "1 - into"),
-)
-
-changed(
-    dnc_links,
-    "cut_out_of",
-    "only the links out of a row that is written are cut, not those into it",
-    ("1 - into - out_of", "1 - out_of"),
-)
-
-changed(
-    dnc_links,
-    "cut_by_product",
-    "old links are multiplied by (1 - w(i)) (1 - w(j)), not by 1 - w(i) - w(j)",
-    ("(1 - into - out_of)", "(1 - into) * (1 - out_of)"),
-)
-
-changed(
-    dnc_links,
-    "forgets_the_links",
-    "the links are those of the last write alone: L_{t-1} is not used",
-    ("(1 - into - out_of) * links + into", "into"),
-)
-
-changed(
-    dnc_links,
-    "fades_row_by_row",
-    "p fades by 1 - w(i) in each row, not by 1 - Σ w in all of them",
-    ("w_write.sum(dim=1, keepdim=True)", "w_write"),
-)
-
-changed(
-    dnc_links,
-    "last_write_alone",
-    "p is the last write's weights: what was last stays so if little is written",
-    ("(1 - w_write.sum(dim=1, keepdim=True)) * precedence + w_write", "w_write"),
-)
-
-changed(
-    dnc_links,
-    "never_fades",
-    "p never fades: w is added to all of it",
-    ("(1 - w_write.sum(dim=1, keepdim=True)) * precedence", "precedence"),
-)
-
-changed(
-    dnc_links,
-    "summed_over_the_batch",
-    "the sum of w runs over the batch as well",
-    ("w_write.sum(dim=1, keepdim=True)", "w_write.sum()"),
+    """
+* backwards: the links run backwards: w(j) p(i) is added in place of w(i) p(j)
+    into * precedence[:, None] → out_of * precedence[:, :, None]
+links_to_itself: the diagonal is not set to zero: a row links to itself
+    links * others → links
+never_cut: old links are never cut
+    (1 - into - out_of) * links → links
+cut_into: only the links into a row that is written are cut, not those out of it
+    1 - into - out_of → 1 - into
+cut_out_of: only the links out of a row that is written are cut, not those into it
+    1 - into - out_of → 1 - out_of
+cut_by_product: old links are multiplied by (1 - w(i)) (1 - w(j)), not by 1 - w(i) - w(j)
+    (1 - into - out_of) → (1 - into) * (1 - out_of)
+forgets_the_links: the links are those of the last write alone: L_{t-1} is not used
+    (1 - into - out_of) * links + into → into
+fades_row_by_row: p fades by 1 - w(i) in each row, not by 1 - Σ w in all of them
+    w_write.sum(dim=1, keepdim=True) → w_write
+last_write_alone: p is the last write's weights: what was last stays so if little is written
+    (1 - w_write.sum(dim=1, keepdim=True)) * precedence + w_write → w_write
+never_fades: p never fades: w is added to all of it
+    (1 - w_write.sum(dim=1, keepdim=True)) * precedence → precedence
+summed_over_the_batch: the sum of w runs over the batch as well
+    w_write.sum(dim=1, keepdim=True) → w_write.sum()
+""",
 )
 
 
@@ -1024,33 +877,18 @@ def detached(links, w):
     return dnc_follow(links.detach(), w)
 
 
-changed(
+mistakes(
     gaussian_filterbank,
-    "counted_from_zero",
-    "filters counted from 0 go into the paper's formula, which counts from 1",
-    ("(N - 1) / 2)", "N / 2 - 0.5)"),
-    classic=True,
-)
-
-changed(
-    gaussian_filterbank,
-    "half_a_stride",
-    "N/2 is used for (N - 1)/2: all filters lie half a stride too low",
-    ("(N - 1) / 2)", "N / 2)"),
-)
-
-changed(
-    gaussian_filterbank,
-    "whole_half",
-    "N // 2 is used for (N - 1)/2, which is wrong when N is even",
-    ("(N - 1) / 2)", "N // 2)"),
-)
-
-changed(
-    gaussian_filterbank,
-    "starts_at_the_centre",
-    "the first filter lies at the centre, the others after it",
-    ("(torch.arange(N).to(centre) - (N - 1) / 2)", "torch.arange(N).to(centre)"),
+    """
+* counted_from_zero: filters counted from 0 go into the paper's formula, which counts from 1
+    (N - 1) / 2) → N / 2 - 0.5)
+half_a_stride: N/2 is used for (N - 1)/2: all filters lie half a stride too low
+    (N - 1) / 2) → N / 2)
+whole_half: N // 2 is used for (N - 1)/2, which is wrong when N is even
+    (N - 1) / 2) → N // 2)
+starts_at_the_centre: the first filter lies at the centre, the others after it
+    (torch.arange(N).to(centre) - (N - 1) / 2) → torch.arange(N).to(centre)
+""",
 )
 
 
@@ -1084,12 +922,13 @@ def inverse(centre, stride, sigma, N, size):
     return gaussian_filterbank(centre, stride, 1 / sigma, N, size)
 
 
-changed(
+mistakes(
     gaussian_filterbank,
-    "not_normalised",
-    "the filters are not divided by their sums",
-    ("torch.softmax(", "torch.exp("),
-    (", dim=2)", ")"),
+    """
+not_normalised: the filters are not divided by their sums
+    torch.softmax( → torch.exp(
+    , dim=2) → )
+""",
 )
 
 changed(
@@ -1131,8 +970,13 @@ def moved_inside(centre, stride, sigma, N, size):
     return gaussian_filterbank(centre.clamp(0, size - 1), stride, sigma, N, size)
 
 
-changed(
-    draw_read, "no_gamma", "γ is left out", ("gamma[:, None, None] * (F_Y", "F_Y"), ("mT)", "mT")
+mistakes(
+    draw_read,
+    """
+no_gamma: γ is left out
+    gamma[:, None, None] * (F_Y → F_Y
+    mT) → mT
+""",
 )
 
 
@@ -1146,13 +990,13 @@ def transposed(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y, F_X, gamma).mT
 
 
-changed(
+mistakes(
     draw_read,
-    "exchanged",
-    "the filters of the two axes are exchanged",
-    ("F_Y @ image @ F_X", "F_X @ image @ F_Y"),
-    told_by="draw_read raised RuntimeError",
-    classic=True,
+    """
+* exchanged: the filters of the two axes are exchanged
+    F_Y @ image @ F_X → F_X @ image @ F_Y
+    says: draw_read raised RuntimeError
+""",
 )
 
 
@@ -1161,7 +1005,13 @@ def twice(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y, F_X, gamma**2)
 
 
-changed(draw_read, "first_gamma", "the first image's γ is used for all", (":, None, None", "0"))
+mistakes(
+    draw_read,
+    """
+first_gamma: the first image's γ is used for all
+    :, None, None → 0
+""",
+)
 
 
 @bug(draw_read, "only the vertical filters are used", told_by="glimpse should have shape")
@@ -1179,8 +1029,13 @@ def detached(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y.detach(), F_X.detach(), gamma)
 
 
-changed(
-    draw_write, "no_gamma", "γ is left out", ("(F_Y", "F_Y"), ("F_X) / gamma[:, None, None]", "F_X")
+mistakes(
+    draw_write,
+    """
+no_gamma: γ is left out
+    (F_Y → F_Y
+    F_X) / gamma[:, None, None] → F_X
+""",
 )
 
 
@@ -1199,14 +1054,14 @@ def exchanged(patch, F_Y, F_X, gamma):
     return F_X.mT @ patch @ F_Y / gamma[:, None, None]
 
 
-changed(
+mistakes(
     draw_write,
-    "as_in_read",
-    "the filters are not transposed, as in draw_read",
-    ("(F_Y.mT @ patch @ F_X) / gamma", "gamma"),
-    ("None]", "None] * (F_Y @ patch @ F_X.mT)"),
-    told_by="draw_write raised RuntimeError",
-    classic=True,
+    """
+* as_in_read: the filters are not transposed, as in draw_read
+    (F_Y.mT @ patch @ F_X) / gamma → gamma
+    None] → None] * (F_Y @ patch @ F_X.mT)
+    says: draw_write raised RuntimeError
+""",
 )
 
 
@@ -1246,7 +1101,13 @@ def variance(mu, log_sigma, noise):
     return mu + (2 * log_sigma).exp() * noise
 
 
-changed(reparameterise, "no_exp", "log σ multiplies the noise, without exp", (".exp() *", "*"))
+mistakes(
+    reparameterise,
+    """
+no_exp: log σ multiplies the noise, without exp
+    .exp() * → *
+""",
+)
 
 
 @bug(reparameterise, "softplus is used for exp")
@@ -1264,7 +1125,13 @@ def mean(mu, log_sigma, noise):
     return mu + 0 * log_sigma.exp() * noise
 
 
-changed(reparameterise, "around_zero", "μ is left out", ("mu + log_sigma", "log_sigma"))
+mistakes(
+    reparameterise,
+    """
+around_zero: μ is left out
+    mu + log_sigma → log_sigma
+""",
+)
 
 
 @bug(reparameterise, "μ is stretched as well: σ multiplies the sum")
@@ -1288,12 +1155,13 @@ def own_noise(mu, log_sigma, noise):
     return mu + log_sigma.exp() * torch.randn(mu.shape, dtype=mu.dtype, generator=own)
 
 
-changed(
+mistakes(
     reparameterise,
-    "detached",
-    "σ is detached, so that it cannot learn",
-    (") *", ").detach() *"),
-    told_by="No gradient reaches log_sigma:",
+    """
+detached: σ is detached, so that it cannot learn
+    ) * → ).detach() *
+    says: No gradient reaches log_sigma:
+""",
 )
 
 
@@ -1327,7 +1195,13 @@ def no_half(mu, log_sigma):
     return 2 * nats(mu, log_sigma).sum(dim=(1, 2))
 
 
-changed(draw_kl, "width_for_variance", "σ stands where σ² should", ("(2 * log_sigma)", "log_sigma"))
+mistakes(
+    draw_kl,
+    """
+width_for_variance: σ stands where σ² should
+    (2 * log_sigma) → log_sigma
+""",
+)
 
 
 @bug(draw_kl, "log σ is subtracted once, not twice: log σ² = 2 log σ")
@@ -1371,85 +1245,36 @@ def over_the_batch(mu, log_sigma):
     return nats(mu, log_sigma).sum(dim=(1, 2)).mean()
 
 
-changed(
+mistakes(
     DRAW,
-    "ErrorOfLogits",
-    "the error is x - c: the canvas is not brought to probabilities",
-    ("x - torch.sigmoid(canvas)", "x - canvas"),
-    classic=True,
-)
-
-changed(
-    DRAW,
-    "PixelsFromOne",
-    "the paper's centre is used though pixels are counted from 0",
-    ("(g + 1) - 1", "(g + 1)"),
-    classic=True,
-)
-
-changed(
-    DRAW,
-    "MeanOverPixels",
-    "the reconstruction is the mean over the pixels instead of the sum",
-    ("pixels.sum", "pixels.mean"),
-    classic=True,
-)
-
-changed(
-    DRAW,
-    "AxesExchanged",
-    "g̃_Y is read before g̃_X: the axes are exchanged",
-    ("x, y, log_variance", "y, x, log_variance"),
-)
-
-changed(
-    DRAW,
-    "StrideFirst",
-    "the stride is read before σ²",
-    ("log_variance, log_stride,", "log_stride, log_variance,"),
-)
-
-changed(
-    DRAW, "VarianceAsWidth", "σ² is used as σ", ("(log_variance / 2).exp()", "log_variance.exp()")
-)
-
-changed(DRAW, "BareGamma", "γ is used as it comes, without exp", ("log_gamma.exp()", "log_gamma"))
-
-changed(
-    DRAW,
-    "BareStride",
-    "the stride is δ̃ pixels: (A - 1) / (N - 1) is left out",
-    ("(self.A - 1) / (self.N - 1) * log_stride", "log_stride"),
-)
-
-changed(
-    DRAW,
-    "ErrorFirst",
-    "the glimpse of the error comes before that of the picture",
-    ("in (x, error)", "in (error, x)"),
-)
-
-changed(DRAW, "NoError", "both glimpses are of the picture", ("in (x, error)", "in (x, x)"))
-
-changed(
-    DRAW,
-    "ReadsWhereItWrites",
-    "reading is aimed by the numbers for writing",
-    ("self.aim(self.read_aim(h))", "self.aim(self.write_aim(h))"),
-)
-
-changed(
-    DRAW,
-    "WritesWhereItReads",
-    "writing is aimed by the numbers for reading",
-    ("self.aim(self.write_aim(h))", "self.aim(self.read_aim(h))"),
-)
-
-changed(
-    DRAW,
-    "SquashedPatch",
-    "the patch goes through the logistic function before it is painted",
-    ("self.patch(h)", "torch.sigmoid(self.patch(h))"),
+    """
+* ErrorOfLogits: the error is x - c: the canvas is not brought to probabilities
+    x - torch.sigmoid(canvas) → x - canvas
+* PixelsFromOne: the paper's centre is used though pixels are counted from 0
+    (g + 1) - 1 → (g + 1)
+* MeanOverPixels: the reconstruction is the mean over the pixels instead of the sum
+    pixels.sum → pixels.mean
+AxesExchanged: g̃_Y is read before g̃_X: the axes are exchanged
+    x, y, log_variance → y, x, log_variance
+StrideFirst: the stride is read before σ²
+    log_variance, log_stride, → log_stride, log_variance,
+VarianceAsWidth: σ² is used as σ
+    (log_variance / 2).exp() → log_variance.exp()
+BareGamma: γ is used as it comes, without exp
+    log_gamma.exp() → log_gamma
+BareStride: the stride is δ̃ pixels: (A - 1) / (N - 1) is left out
+    (self.A - 1) / (self.N - 1) * log_stride → log_stride
+ErrorFirst: the glimpse of the error comes before that of the picture
+    in (x, error) → in (error, x)
+NoError: both glimpses are of the picture
+    in (x, error) → in (x, x)
+ReadsWhereItWrites: reading is aimed by the numbers for writing
+    self.aim(self.read_aim(h)) → self.aim(self.write_aim(h))
+WritesWhereItReads: writing is aimed by the numbers for reading
+    self.aim(self.write_aim(h)) → self.aim(self.read_aim(h))
+SquashedPatch: the patch goes through the logistic function before it is painted
+    self.patch(h) → torch.sigmoid(self.patch(h))
+""",
 )
 
 changed(
@@ -1466,117 +1291,48 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     DRAW,
-    "ZeroCanvas",
-    "the first canvas is zero: `blank` is not used",
-    ("self.blank.expand(", "0 * self.blank.expand("),
-)
-
-changed(DRAW, "StateFirst", "the encoder's input has h before r", ("[r, h]", "[h, r]"))
-
-changed(
-    DRAW,
-    "StateUnseen",
-    "the encoder does not see the decoder's state: zeros take its place",
-    ("[r, h]", "[r, 0 * h]"),
-)
-
-changed(
-    DRAW,
-    "GaussianExchanged",
-    "μ and log σ are exchanged",
-    ("mu, log_sigma = self", "log_sigma, mu = self"),
-)
-
-changed(
-    DRAW,
-    "FromTheCell",
-    "the code comes from the encoder's cell state instead of its hidden state",
-    ("self.code(encoder[0])", "self.code(encoder[1])"),
-)
-
-changed(
-    DRAW,
-    "WithoutNoise",
-    "the noise is not used: the codes are the means",
-    ("log_sigma, epsilon", "log_sigma, 0 * epsilon"),
-)
-
-changed(
-    DRAW,
-    "SameNoise",
-    "every step uses the noise of the first",
-    ("log_sigma, epsilon", "log_sigma, noise[:, 0]"),
-)
-
-changed(
-    DRAW,
-    "LastCode",
-    "only the last glimpse's code is paid for",
-    ("draw_kl(mu, log_sigma)", "draw_kl(mu[:, -1:], log_sigma[:, -1:])"),
-)
-
-changed(
-    DRAW,
-    "CutOff",
-    "the loss is that of probabilities, which is cut off where a pixel is certain",
-    ("binary_cross_entropy_with_logits(canvas,", "binary_cross_entropy(torch.sigmoid(canvas),"),
-)
-
-changed(
-    DRAW,
-    "BatchMean",
-    "the loss is averaged over the batch",
-    ("pixels.sum(dim=(1, 2))", "pixels.sum(dim=(1, 2)).mean()"),
-    ("draw_kl(mu, log_sigma)", "draw_kl(mu, log_sigma).mean()"),
-    told_by="reconstruction should have shape",
-)
-
-changed(
-    DRAW,
-    "OneSum",
-    "the two parts of the loss come as their sum",
-    ("pixels.sum(dim=(1, 2)), draw_kl", "pixels.sum(dim=(1, 2)) + draw_kl"),
-    told_by="should return (reconstruction, KL)",
-)
-
-changed(
-    DRAW,
-    "Logits",
-    "the pictures are logits, without the logistic function",
-    ("pictures.append(torch.sigmoid(canvas))", "pictures.append(canvas)"),
-)
-
-changed(
-    DRAW,
-    "ForgetfulDecoder",
-    "the decoder forgets its state between the steps of `generate`",
-    ("_, decoder = self.start(len(z))", "_, first = self.start(len(z))"),
-    ("self.decoder(code, decoder)", "self.decoder(code, first)"),
-)
-
-changed(
-    DRAW,
-    "FirstCode",
-    "every step of `generate` uses the first code",
-    ("self.decoder(code,", "self.decoder(z[:, 0],"),
-)
-
-changed(
-    DRAW,
-    "LastPicture",
-    "only the last picture is returned",
-    ("torch.stack(pictures, dim=1)", "pictures[-1]"),
-    told_by="pictures should have shape",
-)
-
-changed(
-    DRAW,
-    "Detached",
-    "the codes are detached from the encoder",
-    ("log_sigma, epsilon)", "log_sigma, epsilon).detach()"),
-    told_by="gradient of code.weight at",
+    """
+ZeroCanvas: the first canvas is zero: `blank` is not used
+    self.blank.expand( → 0 * self.blank.expand(
+StateFirst: the encoder's input has h before r
+    [r, h] → [h, r]
+StateUnseen: the encoder does not see the decoder's state: zeros take its place
+    [r, h] → [r, 0 * h]
+GaussianExchanged: μ and log σ are exchanged
+    mu, log_sigma = self → log_sigma, mu = self
+FromTheCell: the code comes from the encoder's cell state instead of its hidden state
+    self.code(encoder[0]) → self.code(encoder[1])
+WithoutNoise: the noise is not used: the codes are the means
+    log_sigma, epsilon → log_sigma, 0 * epsilon
+SameNoise: every step uses the noise of the first
+    log_sigma, epsilon → log_sigma, noise[:, 0]
+LastCode: only the last glimpse's code is paid for
+    draw_kl(mu, log_sigma) → draw_kl(mu[:, -1:], log_sigma[:, -1:])
+CutOff: the loss is that of probabilities, which is cut off where a pixel is certain
+    binary_cross_entropy_with_logits(canvas, → binary_cross_entropy(torch.sigmoid(canvas),
+BatchMean: the loss is averaged over the batch
+    pixels.sum(dim=(1, 2)) → pixels.sum(dim=(1, 2)).mean()
+    draw_kl(mu, log_sigma) → draw_kl(mu, log_sigma).mean()
+    says: reconstruction should have shape
+OneSum: the two parts of the loss come as their sum
+    pixels.sum(dim=(1, 2)), draw_kl → pixels.sum(dim=(1, 2)) + draw_kl
+    says: should return (reconstruction, KL)
+Logits: the pictures are logits, without the logistic function
+    pictures.append(torch.sigmoid(canvas)) → pictures.append(canvas)
+ForgetfulDecoder: the decoder forgets its state between the steps of `generate`
+    _, decoder = self.start(len(z)) → _, first = self.start(len(z))
+    self.decoder(code, decoder) → self.decoder(code, first)
+FirstCode: every step of `generate` uses the first code
+    self.decoder(code, → self.decoder(z[:, 0],
+LastPicture: only the last picture is returned
+    torch.stack(pictures, dim=1) → pictures[-1]
+    says: pictures should have shape
+Detached: the codes are detached from the encoder
+    log_sigma, epsilon) → log_sigma, epsilon).detach()
+    says: gradient of code.weight at
+""",
 )
 
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import torch
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -233,11 +233,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BlockAllocator,
-    "RefusesLast",
-    "the last free block is refused",
-    ("if not self.unused:", "if len(self.unused) <= 1:"),
+    """
+RefusesLast: the last free block is refused
+    if not self.unused: → if len(self.unused) <= 1:
+""",
 )
 
 changed(
@@ -296,32 +297,18 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BlockAllocator,
-    "AllAvailable",
-    "available stays the number of all blocks, in use or not",
-    ("return len(self.unused)", "return len(self.references)"),
-)
-
-changed(
-    BlockAllocator,
-    "UsedAvailable",
-    "available counts the blocks that are in use",
-    ("return len(self.unused)", "return len(self.references) - len(self.unused)"),
-)
-
-changed(
-    BlockAllocator,
-    "IgnoresFree",
-    "a free of a block that nobody uses is ignored, not refused",
-    ('raise ValueError(f"block {block} is not in use and cannot be freed")', "return"),
-)
-
-changed(
-    BlockAllocator,
-    "IgnoresShare",
-    "a share of a block that nobody uses is ignored, not refused",
-    ('raise ValueError(f"block {block} is not in use and cannot be shared")', "return"),
+    """
+AllAvailable: available stays the number of all blocks, in use or not
+    return len(self.unused) → return len(self.references)
+UsedAvailable: available counts the blocks that are in use
+    return len(self.unused) → return len(self.references) - len(self.unused)
+IgnoresFree: a free of a block that nobody uses is ignored, not refused
+    raise ValueError(f"block {block} is not in use and cannot be freed") → return
+IgnoresShare: a share of a block that nobody uses is ignored, not refused
+    raise ValueError(f"block {block} is not in use and cannot be shared") → return
+""",
 )
 
 
@@ -581,46 +568,22 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BlockTable,
-    "TakesFewer",
-    "a block too few is accepted",
-    ("if len(blocks) != self.missing(count):", "if len(blocks) > self.missing(count):"),
-)
-
-changed(
-    BlockTable,
-    "TakesAny",
-    "append does not look whether it gets as many blocks as are missing",
-    ("if len(blocks) != self.missing(count):", "if False:"),
-)
-
-changed(
-    BlockTable,
-    "NoEmptyRange",
-    "an empty range of positions is refused",
-    ("0 <= start <= stop", "0 <= start < stop"),
-)
-
-changed(
-    BlockTable,
-    "BackwardRange",
-    "a range that ends before it begins is accepted",
-    ("if not 0 <= start <= stop <= self.length", "if not (0 <= start and stop <= self.length)"),
-)
-
-changed(
-    BlockTable,
-    "NegativeStart",
-    "negative positions are accepted",
-    ("if not 0 <= start <= stop <= self.length", "if not start <= stop <= self.length"),
-)
-
-changed(
-    BlockTable,
-    "NoLastPosition",
-    "a range up to the last position is refused",
-    ("stop <= self.length", "stop < self.length"),
+    """
+TakesFewer: a block too few is accepted
+    if len(blocks) != self.missing(count): → if len(blocks) > self.missing(count):
+TakesAny: append does not look whether it gets as many blocks as are missing
+    if len(blocks) != self.missing(count): → if False:
+NoEmptyRange: an empty range of positions is refused
+    0 <= start <= stop → 0 <= start < stop
+BackwardRange: a range that ends before it begins is accepted
+    if not 0 <= start <= stop <= self.length → if not (0 <= start and stop <= self.length)
+NegativeStart: negative positions are accepted
+    if not 0 <= start <= stop <= self.length → if not start <= stop <= self.length
+NoLastPosition: a range up to the last position is refused
+    stop <= self.length → stop < self.length
+""",
 )
 
 changed(
@@ -635,11 +598,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BlockTable,
-    "StopIncluded",
-    "the slot of the position at stop is given as well",
-    ("for t in range(start, stop)]", "for t in range(start, min(stop + 1, self.length))]"),
+    """
+StopIncluded: the slot of the position at stop is given as well
+    for t in range(start, stop)] → for t in range(start, min(stop + 1, self.length))]
+""",
 )
 
 changed(
@@ -668,44 +632,22 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BlockTable,
-    "OneList",
-    "all tables have the same list of blocks",
-    ("def __init__(self, block_size: int):", "def __init__(self, block_size: int, blocks=[]):"),
-    ("self.blocks = []", "self.blocks = blocks"),
-    ("self.blocks = self.blocks + list(blocks)", "self.blocks.extend(blocks)"),
-)
-
-changed(
-    BlockTable,
-    "NewBlocksFirst",
-    "new blocks come before those that the table has",
-    ("self.blocks + list(blocks)", "list(blocks) + self.blocks"),
-)
-
-changed(
-    BlockTable,
-    "OnlyNewBlocks",
-    "append replaces the blocks that the table has",
-    ("self.blocks + list(blocks)", "list(blocks) or self.blocks"),
-)
-
-changed(
-    BlockTable,
-    "FirstListKept",
-    "the table keeps the list that the caller gave first",
-    ("self.blocks + list(blocks)", "self.blocks + list(blocks) if self.blocks else blocks"),
-)
-
-changed(
-    BlockTable,
-    "CountsUsed",
-    "waste counts the slots of the last block that are in use",
-    (
-        "return len(self.blocks) * self.block_size - self.length",
-        "return self.length % self.block_size",
-    ),
+    """
+OneList: all tables have the same list of blocks
+    def __init__(self, block_size: int): → def __init__(self, block_size: int, blocks=[]):
+    self.blocks = [] → self.blocks = blocks
+    self.blocks = self.blocks + list(blocks) → self.blocks.extend(blocks)
+NewBlocksFirst: new blocks come before those that the table has
+    self.blocks + list(blocks) → list(blocks) + self.blocks
+OnlyNewBlocks: append replaces the blocks that the table has
+    self.blocks + list(blocks) → list(blocks) or self.blocks
+FirstListKept: the table keeps the list that the caller gave first
+    self.blocks + list(blocks) → self.blocks + list(blocks) if self.blocks else blocks
+CountsUsed: waste counts the slots of the last block that are in use
+    return len(self.blocks) * self.block_size - self.length → return self.length % self.block_size
+""",
 )
 
 
@@ -815,46 +757,22 @@ class GathersSlices(PagedKVCache):
         return tuple(X.transpose(0, 1) for X in parts)
 
 
-changed(
+mistakes(
     PagedKVCache,
-    "DictOfCopies",
-    "a block that is copied to two others reaches only the last of them",
-    ("in copies:", "in dict(copies).items():"),
-)
-
-changed(
-    PagedKVCache,
-    "FirstCopy",
-    "only the first of several copies is made",
-    ("in copies:", "in copies[:1]:"),
-)
-
-changed(
-    PagedKVCache,
-    "LastCopyFirst",
-    "the copies are made from the last to the first",
-    ("in copies:", "in reversed(copies):"),
-)
-
-changed(
-    PagedKVCache,
-    "ValuesOfOneLayer",
-    "values are copied in the first layer only",
-    ("self.V[:, :, target] = self.V[:, :, source]", "self.V[0, :, target] = self.V[0, :, source]"),
-)
-
-changed(
-    PagedKVCache,
-    "KeysOfOneLayer",
-    "keys are copied in the first layer only",
-    ("self.K[:, :, target] = self.K[:, :, source]", "self.K[0, :, target] = self.K[0, :, source]"),
-)
-
-changed(
-    PagedKVCache,
-    "KeysAsValues",
-    "a copy puts the keys where the values belong",
-    ("self.V[:, :, target] = self.V[:, :, source]", "self.V[:, :, target] = self.K[:, :, source]"),
+    """
+DictOfCopies: a block that is copied to two others reaches only the last of them
+    in copies: → in dict(copies).items():
+FirstCopy: only the first of several copies is made
+    in copies: → in copies[:1]:
+LastCopyFirst: the copies are made from the last to the first
+    in copies: → in reversed(copies):
+ValuesOfOneLayer: values are copied in the first layer only
+    self.V[:, :, target] = self.V[:, :, source] → self.V[0, :, target] = self.V[0, :, source]
+KeysOfOneLayer: keys are copied in the first layer only
+    self.K[:, :, target] = self.K[:, :, source] → self.K[0, :, target] = self.K[0, :, source]
+KeysAsValues: a copy puts the keys where the values belong
+    self.V[:, :, target] = self.V[:, :, source] → self.V[:, :, target] = self.K[:, :, source]
+""",
 )
 
 changed(
@@ -864,26 +782,17 @@ changed(
     ("            self.K[:, :, target] = self.K[:, :, source]\n", ""),
 )
 
-changed(
+mistakes(
     PagedKVCache,
-    "DefaultValues",
-    "keys or values have torch's default dtype, whatever is asked for",
-    ("self.V = torch.zeros_like(self.K)", "self.V = torch.zeros(self.K.shape, device=device)"),
-)
-
-changed(
-    PagedKVCache,
-    "DefaultDtype",
-    "keys or values have torch's default dtype, whatever is asked for",
-    ("dtype=dtype, device=device)", "device=device)"),
-)
-
-changed(
-    PagedKVCache,
-    "Adds",
-    "what is written is added to what the slots hold",
-    ("slots % S] = K", "slots % S] += K"),
-    ("slots % S] = V", "slots % S] += V"),
+    """
+DefaultValues: keys or values have torch's default dtype, whatever is asked for
+    self.V = torch.zeros_like(self.K) → self.V = torch.zeros(self.K.shape, device=device)
+DefaultDtype: keys or values have torch's default dtype, whatever is asked for
+    dtype=dtype, device=device) → device=device)
+Adds: what is written is added to what the slots hold
+    slots % S] = K → slots % S] += K
+    slots % S] = V → slots % S] += V
+""",
 )
 
 changed(
@@ -893,27 +802,18 @@ changed(
     ("        S = self.K.shape[3]\n", "        S, K, V = self.K.shape[3], V, K\n"),
 )
 
-changed(
+mistakes(
     PagedKVCache,
-    "FirstLayer",
-    "all layers are written to the first one",
-    ("self.K[layer, :, slots", "self.K[0, :, slots"),
-    ("self.V[layer, :, slots", "self.V[0, :, slots"),
-)
-
-changed(
-    PagedKVCache,
-    "ReadsFirstLayer",
-    "gather reads the first layer, whichever is asked for",
-    ("self.K[layer][:, blocks]", "self.K[0][:, blocks]"),
-    ("self.V[layer][:, blocks]", "self.V[0][:, blocks]"),
-)
-
-changed(
-    PagedKVCache,
-    "KeysForValues",
-    "gather gives the keys twice",
-    ("self.V[layer][:, blocks]", "self.K[layer][:, blocks]"),
+    """
+FirstLayer: all layers are written to the first one
+    self.K[layer, :, slots → self.K[0, :, slots
+    self.V[layer, :, slots → self.V[0, :, slots
+ReadsFirstLayer: gather reads the first layer, whichever is asked for
+    self.K[layer][:, blocks] → self.K[0][:, blocks]
+    self.V[layer][:, blocks] → self.V[0][:, blocks]
+KeysForValues: gather gives the keys twice
+    self.V[layer][:, blocks] → self.K[layer][:, blocks]
+""",
 )
 
 changed(
@@ -1489,11 +1389,12 @@ class IdleAndUnused(PrefixCache):
         return block
 
 
-changed(
+mistakes(
     PrefixCache,
-    "ZeroIsNone",
-    "block 0 is found but gets no user: it is taken for none",
-    ("if block is not None:", "if block:"),
+    """
+ZeroIsNone: block 0 is found but gets no user: it is taken for none
+    if block is not None: → if block:
+""",
 )
 
 changed(
@@ -1506,11 +1407,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     PrefixCache,
-    "OneUser",
-    "find makes it one user, however many there are",
-    ("self.references[block] += 1", "self.references[block] = 1"),
+    """
+OneUser: find makes it one user, however many there are
+    self.references[block] += 1 → self.references[block] = 1
+""",
 )
 
 changed(
@@ -1520,29 +1422,17 @@ changed(
     ("            self.references[block] += 1\n", ""),
 )
 
-changed(
+mistakes(
     PrefixCache,
-    "FoundOnce",
-    "a name leads to its block only once",
-    ("block = self.places.get(name)", "block = self.places.pop(name, None)"),
-)
-
-changed(
-    PrefixCache,
-    "StillFound",
-    "an evicted block is still found by its old name",
-    ("del self.places[self.names.pop(block)]", "del self.names[block]"),
-)
-
-changed(
-    PrefixCache,
-    "AlwaysIdle",
-    "blocks without a name count as idle as well",
-    ("and block in self.names:", ":"),
-    (
-        "del self.places[self.names.pop(block)]",
-        "self.places.pop(self.names.pop(block, None), None)",
-    ),
+    """
+FoundOnce: a name leads to its block only once
+    block = self.places.get(name) → block = self.places.pop(name, None)
+StillFound: an evicted block is still found by its old name
+    del self.places[self.names.pop(block)] → del self.names[block]
+AlwaysIdle: blocks without a name count as idle as well
+    and block in self.names: → :
+    del self.places[self.names.pop(block)] → self.places.pop(self.names.pop(block, None), None)
+""",
 )
 
 changed(
@@ -1572,11 +1462,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     PrefixCache,
-    "NewestEvicted",
-    "the block that was freed last is handed out first",
-    ("popitem(last=False)", "popitem()"),
+    """
+NewestEvicted: the block that was freed last is handed out first
+    popitem(last=False) → popitem()
+""",
 )
 
 
@@ -1857,11 +1748,12 @@ class GivesNothingBack(BlockManager):
         sequence.block_table, sequence.block_hashes = None, []
 
 
-changed(
+mistakes(
     BlockManager,
-    "LastNameLeftOut",
-    "the last full block is computed anew even if a token behind it is left",
-    ("prefix_hash(tokens[:-1], self.block_size):", "prefix_hash(tokens, self.block_size)[:-1]:"),
+    """
+LastNameLeftOut: the last full block is computed anew even if a token behind it is left
+    prefix_hash(tokens[:-1], self.block_size): → prefix_hash(tokens, self.block_size)[:-1]:
+""",
 )
 
 changed(
@@ -1887,25 +1779,16 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BlockManager,
-    "CallersTokens",
-    "a new sequence keeps the caller's list of tokens",
-    ("Sequence(list(tokens))", "Sequence(tokens)"),
-)
-
-changed(
-    BlockManager,
-    "CountsNoCopies",
-    "the block for a copy is not counted when it looks whether there are enough",
-    ("if len(shared) + table.missing(count) >", "if table.missing(count) >"),
-)
-
-changed(
-    BlockManager,
-    "KeepsOneFree",
-    "the last free blocks are refused, although they are enough",
-    ("> allocator.available:", ">= allocator.available:"),
+    """
+CallersTokens: a new sequence keeps the caller's list of tokens
+    Sequence(list(tokens)) → Sequence(tokens)
+CountsNoCopies: the block for a copy is not counted when it looks whether there are enough
+    if len(shared) + table.missing(count) > → if table.missing(count) >
+KeepsOneFree: the last free blocks are refused, although they are enough
+    > allocator.available: → >= allocator.available:
+""",
 )
 
 changed(
@@ -1973,11 +1856,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     BlockManager,
-    "WholePromptFound",
-    "a prompt that is cached as a whole leaves nothing to compute",
-    ("tokens[:-1]", "tokens"),
+    """
+WholePromptFound: a prompt that is cached as a whole leaves nothing to compute
+    tokens[:-1] → tokens
+""",
 )
 
 changed(
@@ -1987,25 +1871,16 @@ changed(
     ("        for block in self.blocks(child):\n            self.allocator.share(block)\n", ""),
 )
 
-changed(
+mistakes(
     BlockManager,
-    "CloseNeedsTable",
-    "a sequence without a table cannot be closed",
-    ("reversed(self.blocks(number))", "reversed(self.sequences[number].block_table.blocks)"),
-)
-
-changed(
-    BlockManager,
-    "ForkNeedsTable",
-    "a sequence without a table cannot be forked",
-    ("for block in self.blocks(child):", "for block in self.sequences[child].block_table.blocks:"),
-)
-
-changed(
-    BlockManager,
-    "FirstFreedFirst",
-    "the blocks are given back from the first to the last",
-    ("reversed(self.blocks(number))", "self.blocks(number)"),
+    """
+CloseNeedsTable: a sequence without a table cannot be closed
+    reversed(self.blocks(number)) → reversed(self.sequences[number].block_table.blocks)
+ForkNeedsTable: a sequence without a table cannot be forked
+    for block in self.blocks(child): → for block in self.sequences[child].block_table.blocks:
+FirstFreedFirst: the blocks are given back from the first to the last
+    reversed(self.blocks(number)) → self.blocks(number)
+""",
 )
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.positions import (
     LearnedPositions,
     RotaryAttention,
@@ -13,118 +13,54 @@ from course_pkg.positions import (
     sinusoidal_positions,
 )
 
-changed(
+mistakes(
     linear_positions,
-    "from_one",
-    "positions are counted from 1",
-    ("arange(T,", "arange(1, T + 1,"),
-    ("max(T - 1, 1)", "T"),
+    """
+from_one: positions are counted from 1
+    arange(T, → arange(1, T + 1,
+    max(T - 1, 1) → T
+features_numbered: the features are numbered instead of the positions
+    arange(T, → arange(D,
+    max(T - 1, 1) → max(D - 1, 1)
+    t[:, None].repeat(1, D) → t.repeat(T, 1)
+divided_by_T: the numbers are divided by T, so that they end before 1
+    max(T - 1, 1) → T
+always_normalised: the numbers are divided by T - 1 though normalise was not asked for
+    if normalise: → if True:
+never_normalised: normalise is ignored
+    if normalise: → if False:
+inverted: normalise means the opposite
+    if normalise: → if not normalise:
+centred: the numbers are centred, from -1 to 1
+    t / max(T - 1, 1) → (2 * t - (T - 1)) / max(T - 1, 1)
+shares: the numbers are divided by their sum
+    max(T - 1, 1) → t.sum().clamp(min=1)
+entries_numbered: every entry of the table gets a number of its own
+    arange(T, → arange(T * D,
+    max(T - 1, 1) → (T * D - 1)
+    t[:, None].repeat(1, D) → t.view(T, D)
+reversed_order: the last position comes first
+    t[:, None] → t.flip(0)[:, None]
+* zero_by_zero: a single position is divided by zero
+    max(T - 1, 1) → (T - 1)
+    says: P, normalised, at [0, 0] should be 0, yours is nan
+integers: the numbers are integers
+    , dtype=torch.get_default_dtype() →
+    says: should hold real numbers, yours holds whole numbers
+one_feature: one number for each position is returned, not one vector
+    t[:, None].repeat(1, D) → t
+    says: P should have shape
+""",
 )
 
-changed(
-    linear_positions,
-    "features_numbered",
-    "the features are numbered instead of the positions",
-    ("arange(T,", "arange(D,"),
-    ("max(T - 1, 1)", "max(D - 1, 1)"),
-    ("t[:, None].repeat(1, D)", "t.repeat(T, 1)"),
-)
-
-changed(
-    linear_positions,
-    "divided_by_T",
-    "the numbers are divided by T, so that they end before 1",
-    ("max(T - 1, 1)", "T"),
-)
-
-changed(
-    linear_positions,
-    "always_normalised",
-    "the numbers are divided by T - 1 though normalise was not asked for",
-    ("if normalise:", "if True:"),
-)
-
-changed(
-    linear_positions, "never_normalised", "normalise is ignored", ("if normalise:", "if False:")
-)
-
-changed(
-    linear_positions,
-    "inverted",
-    "normalise means the opposite",
-    ("if normalise:", "if not normalise:"),
-)
-
-changed(
-    linear_positions,
-    "centred",
-    "the numbers are centred, from -1 to 1",
-    ("t / max(T - 1, 1)", "(2 * t - (T - 1)) / max(T - 1, 1)"),
-)
-
-changed(
-    linear_positions,
-    "shares",
-    "the numbers are divided by their sum",
-    ("max(T - 1, 1)", "t.sum().clamp(min=1)"),
-)
-
-changed(
-    linear_positions,
-    "entries_numbered",
-    "every entry of the table gets a number of its own",
-    ("arange(T,", "arange(T * D,"),
-    ("max(T - 1, 1)", "(T * D - 1)"),
-    ("t[:, None].repeat(1, D)", "t.view(T, D)"),
-)
-
-changed(
-    linear_positions,
-    "reversed_order",
-    "the last position comes first",
-    ("t[:, None]", "t.flip(0)[:, None]"),
-)
-
-changed(
-    linear_positions,
-    "zero_by_zero",
-    "a single position is divided by zero",
-    ("max(T - 1, 1)", "(T - 1)"),
-    told_by="P, normalised, at [0, 0] should be 0, yours is nan",
-    classic=True,
-)
-
-changed(
-    linear_positions,
-    "integers",
-    "the numbers are integers",
-    (", dtype=torch.get_default_dtype()", ""),
-    told_by="should hold real numbers, yours holds whole numbers",
-)
-
-changed(
-    linear_positions,
-    "one_feature",
-    "one number for each position is returned, not one vector",
-    ("t[:, None].repeat(1, D)", "t"),
-    told_by="P should have shape",
-)
-
-changed(
+mistakes(
     sinusoidal_positions,
-    "halves",
-    "all sines come before all cosines instead of alternating with them",
-    (
-        "stack([angles.sin(), angles.cos()], dim=2).flatten(1)",
-        "cat([angles.sin(), angles.cos()], dim=1)",
-    ),
-)
-
-changed(
-    sinusoidal_positions,
-    "cosine_first",
-    "sine and cosine are exchanged",
-    ("[angles.sin(), angles.cos()]", "[angles.cos(), angles.sin()]"),
+    """
+halves: all sines come before all cosines instead of alternating with them
+    stack([angles.sin(), angles.cos()], dim=2).flatten(1) → cat([angles.sin(), angles.cos()], dim=1)
+cosine_first: sine and cosine are exchanged
+    [angles.sin(), angles.cos()] → [angles.cos(), angles.sin()]
+""",
 )
 
 changed(
@@ -139,61 +75,26 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     sinusoidal_positions,
-    "slow_growth",
-    "the exponent is i/D instead of 2i/D",
-    ("arange(0, D, 2)", "arange(D // 2)"),
-    classic=True,
-)
-
-changed(
-    sinusoidal_positions,
-    "fast_growth",
-    "the exponent is 4i/D: 2i is doubled again",
-    ("arange(0, D, 2)", "arange(0, 2 * D, 4)"),
-)
-
-changed(
-    sinusoidal_positions,
-    "frequencies_grow",
-    "positions are multiplied by base^(2i/D) instead of divided",
-    ("(-torch", "(torch"),
-)
-
-changed(
-    sinusoidal_positions,
-    "from_one",
-    "positions are counted from 1",
-    ("arange(T)", "arange(1, T + 1)"),
-)
-
-changed(
-    sinusoidal_positions,
-    "fixed_base",
-    "the base is always 10000",
-    ("omega = base", "omega = 10000.0"),
-)
-
-changed(
-    sinusoidal_positions,
-    "full_turns",
-    "the angles are multiplied by 2π",
-    ("* omega", "* omega * 2 * math.pi"),
-)
-
-changed(
-    sinusoidal_positions,
-    "one_frequency",
-    "all pairs have the frequency of the first",
-    ("arange(0, D, 2)", "zeros(D // 2)"),
-)
-
-changed(
-    sinusoidal_positions,
-    "inclusive",
-    "the exponents run to 1 inclusive: i / (D/2 - 1)",
-    ("(-torch.arange(0, D, 2) / D)", "-torch.linspace(0, 1, D // 2)"),
+    """
+* slow_growth: the exponent is i/D instead of 2i/D
+    arange(0, D, 2) → arange(D // 2)
+fast_growth: the exponent is 4i/D: 2i is doubled again
+    arange(0, D, 2) → arange(0, 2 * D, 4)
+frequencies_grow: positions are multiplied by base^(2i/D) instead of divided
+    (-torch → (torch
+from_one: positions are counted from 1
+    arange(T) → arange(1, T + 1)
+fixed_base: the base is always 10000
+    omega = base → omega = 10000.0
+full_turns: the angles are multiplied by 2π
+    * omega → * omega * 2 * math.pi
+one_frequency: all pairs have the frequency of the first
+    arange(0, D, 2) → zeros(D // 2)
+inclusive: the exponents run to 1 inclusive: i / (D/2 - 1)
+    (-torch.arange(0, D, 2) / D) → -torch.linspace(0, 1, D // 2)
+""",
 )
 
 changed(
@@ -207,41 +108,22 @@ changed(
     told_by="should raise ValueError when D is odd",
 )
 
-changed(
+mistakes(
     LearnedPositions,
-    "LastRows",
-    "the last rows of the table are added instead of the first",
-    ("self.P[:T]", "self.P[T_max - T :]"),
-)
-
-changed(
-    LearnedPositions,
-    "RowsBySequence",
-    "every sequence of the batch gets a row of the table, instead of every step",
-    ("self.P[:T]", "self.P[torch.arange(len(X)) % T_max][:, None]"),
-)
-
-changed(LearnedPositions, "FirstRow", "all positions get row 0", ("self.P[:T]", "self.P[0]"))
-
-changed(
-    LearnedPositions,
-    "Shifted",
-    "the rows are shifted by one: position t gets row t-1, the first the last",
-    ("self.P[:T]", "self.P.roll(1, dims=0)[:T]"),
-)
-
-changed(
-    LearnedPositions,
-    "TableOnly",
-    "the table is returned without X",
-    ("X + self.P[:T]", "self.P[:T].expand_as(X)"),
-)
-
-changed(
-    LearnedPositions,
-    "Multiplied",
-    "X is multiplied by the table instead of added to it",
-    ("X + self", "X * self"),
+    """
+LastRows: the last rows of the table are added instead of the first
+    self.P[:T] → self.P[T_max - T :]
+RowsBySequence: every sequence of the batch gets a row of the table, instead of every step
+    self.P[:T] → self.P[torch.arange(len(X)) % T_max][:, None]
+FirstRow: all positions get row 0
+    self.P[:T] → self.P[0]
+Shifted: the rows are shifted by one: position t gets row t-1, the first the last
+    self.P[:T] → self.P.roll(1, dims=0)[:T]
+TableOnly: the table is returned without X
+    X + self.P[:T] → self.P[:T].expand_as(X)
+Multiplied: X is multiplied by the table instead of added to it
+    X + self → X * self
+""",
 )
 
 changed(
@@ -251,12 +133,13 @@ changed(
     ("return X + self.P[:T]", "X.data.add_(self.P[:T])\n        return X"),
 )
 
-changed(
+mistakes(
     LearnedPositions,
-    "OneTooShort",
-    "a sequence as long as the table is refused",
-    ("T > T_max", "T >= T_max"),
-    told_by="LearnedPositions raised ValueError: the table has",
+    """
+OneTooShort: a sequence as long as the table is refused
+    T > T_max → T >= T_max
+    says: LearnedPositions raised ValueError: the table has
+""",
 )
 
 changed(
@@ -271,98 +154,44 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     LearnedPositions,
-    "Unchecked",
-    "positions beyond the table give torch's error",
-    ("if T > T_max", "if False"),
-    told_by="should raise ValueError when the sequence is longer than the table",
-    classic=True,
+    """
+* Unchecked: positions beyond the table give torch's error
+    if T > T_max → if False
+    says: should raise ValueError when the sequence is longer than the table
+Detached: the table gets no gradient
+    X + self.P[:T] → (X + self.P[:T]).detach()
+    says: No gradient goes back
+* Buffer: the table is not a parameter
+    self.P = nn.Parameter(torch.randn(T_max, D)) → self.register_buffer("P", torch.randn(T_max, D))
+    says: There should be a parameter called P, yours is missing.
+Zeros: the table starts at zero
+    randn → zeros
+    says: P should have mean 0 and standard deviation 1, yours has 0.000 and 0.000.
+""",
 )
 
-changed(
-    LearnedPositions,
-    "Detached",
-    "the table gets no gradient",
-    ("X + self.P[:T]", "(X + self.P[:T]).detach()"),
-    told_by="No gradient goes back",
-)
-
-changed(
-    LearnedPositions,
-    "Buffer",
-    "the table is not a parameter",
-    (
-        "self.P = nn.Parameter(torch.randn(T_max, D))",
-        'self.register_buffer("P", torch.randn(T_max, D))',
-    ),
-    told_by="There should be a parameter called P, yours is missing.",
-    classic=True,
-)
-
-changed(
-    LearnedPositions,
-    "Zeros",
-    "the table starts at zero",
-    ("randn", "zeros"),
-    told_by="P should have mean 0 and standard deviation 1, yours has 0.000 and 0.000.",
-)
-
-changed(
+mistakes(
     shaw_relative_attention,
-    "mirrored",
-    "the distance is i - j, so that left and right are exchanged",
-    ("t - t[:, None]", "t[:, None] - t"),
-    classic=True,
-)
-
-changed(
-    shaw_relative_attention,
-    "mirrored_keys",
-    "R_K is read at i - j, though R_V is read at j - i",
-    ("R_K[r]", "R_K[r.T]"),
-)
-
-changed(
-    shaw_relative_attention,
-    "mirrored_values",
-    "R_V is read at i - j, though R_K is read at j - i",
-    ("R_V[r]", "R_V[r.T]"),
-)
-
-changed(
-    shaw_relative_attention,
-    "no_sign",
-    "only distances are told apart, not left from right",
-    ("clamp(-k, k)", "abs().clamp(max=k)"),
-)
-
-changed(
-    shaw_relative_attention,
-    "wrapped",
-    "distances are taken modulo 2k+1 instead of clipped",
-    ("(t - t[:, None]).clamp(-k, k) + k", "(t - t[:, None] + k) % (2 * k + 1)"),
-)
-
-changed(
-    shaw_relative_attention,
-    "not_shifted",
-    "k is not added: negative distances count from the table's end",
-    ("clamp(-k, k) + k", "clamp(-k, k)"),
-)
-
-changed(
-    shaw_relative_attention,
-    "clipped_early",
-    "distances are clipped at k - 1, so that the outer rows are unused",
-    ("clamp(-k, k)", "clamp(min(1 - k, 0), max(k - 1, 0))"),
-)
-
-changed(
-    shaw_relative_attention,
-    "by_position",
-    "R_K is added to the keys by their position, not by their distance",
-    ("(t - t[:, None]).clamp(-k, k) + k", "t.clamp(max=2 * k).expand(T, -1)"),
+    """
+* mirrored: the distance is i - j, so that left and right are exchanged
+    t - t[:, None] → t[:, None] - t
+mirrored_keys: R_K is read at i - j, though R_V is read at j - i
+    R_K[r] → R_K[r.T]
+mirrored_values: R_V is read at i - j, though R_K is read at j - i
+    R_V[r] → R_V[r.T]
+no_sign: only distances are told apart, not left from right
+    clamp(-k, k) → abs().clamp(max=k)
+wrapped: distances are taken modulo 2k+1 instead of clipped
+    (t - t[:, None]).clamp(-k, k) + k → (t - t[:, None] + k) % (2 * k + 1)
+not_shifted: k is not added: negative distances count from the table's end
+    clamp(-k, k) + k → clamp(-k, k)
+clipped_early: distances are clipped at k - 1, so that the outer rows are unused
+    clamp(-k, k) → clamp(min(1 - k, 0), max(k - 1, 0))
+by_position: R_K is added to the keys by their position, not by their distance
+    (t - t[:, None]).clamp(-k, k) + k → t.clamp(max=2 * k).expand(T, -1)
+""",
 )
 
 changed(
@@ -379,40 +208,21 @@ changed(
     (' + torch.einsum("...id,ijd->...ij", Q, R_K[r])', ""),
 )
 
-changed(
+mistakes(
     shaw_relative_attention,
-    "unscaled",
-    "the scores are not divided by √D_Q",
-    ("E / math.sqrt(D_Q)", "E"),
-)
-
-changed(
-    shaw_relative_attention,
-    "half_scaled",
-    "only Q Kᵀ is divided by √D_Q, not the part that comes from R_K",
-    ("Q @ K.mT +", "Q @ K.mT / math.sqrt(D_Q) +"),
-    ("E / math.sqrt(D_Q)", "E"),
-)
-
-changed(
-    shaw_relative_attention,
-    "over_scaled",
-    "the scores are divided by D_Q instead of its root",
-    ("math.sqrt(D_Q)", "D_Q"),
-)
-
-changed(
-    shaw_relative_attention,
-    "keys_with_table",
-    "R_K meets the keys instead of the queries",
-    ('"...id,ijd->...ij", Q', '"...jd,ijd->...ij", K'),
-)
-
-changed(
-    shaw_relative_attention,
-    "mask_ignored",
-    "the mask is ignored",
-    ("math.sqrt(D_Q), mask)", "math.sqrt(D_Q), None)"),
+    """
+unscaled: the scores are not divided by √D_Q
+    E / math.sqrt(D_Q) → E
+half_scaled: only Q Kᵀ is divided by √D_Q, not the part that comes from R_K
+    Q @ K.mT + → Q @ K.mT / math.sqrt(D_Q) +
+    E / math.sqrt(D_Q) → E
+over_scaled: the scores are divided by D_Q instead of its root
+    math.sqrt(D_Q) → D_Q
+keys_with_table: R_K meets the keys instead of the queries
+    "...id,ijd->...ij", Q → "...jd,ijd->...ij", K
+mask_ignored: the mask is ignored
+    math.sqrt(D_Q), mask) → math.sqrt(D_Q), None)
+""",
 )
 
 changed(
@@ -440,19 +250,15 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     shaw_relative_attention,
-    "mask_unsqueezed",
-    "the mask gets an axis for the heads, though it comes in a shape that broadcasts",
-    ("math.sqrt(D_Q), mask)", "math.sqrt(D_Q), None if mask is None else mask.unsqueeze(-3))"),
-    told_by="A should have shape",
-)
-
-changed(
-    shaw_relative_attention,
-    "mask_inverted",
-    "the mask is inverted",
-    ("math.sqrt(D_Q), mask)", "math.sqrt(D_Q), None if mask is None else ~mask)"),
+    """
+mask_unsqueezed: the mask gets an axis for the heads, though it comes in a shape that broadcasts
+    math.sqrt(D_Q), mask) → math.sqrt(D_Q), None if mask is None else mask.unsqueeze(-3))
+    says: A should have shape
+mask_inverted: the mask is inverted
+    math.sqrt(D_Q), mask) → math.sqrt(D_Q), None if mask is None else ~mask)
+""",
 )
 
 changed(
@@ -468,23 +274,24 @@ changed(
     told_by="yours is nan",
 )
 
-changed(
+mistakes(
     shaw_relative_attention,
-    "weights_first",
-    "A is returned before Y",
-    ("return A @ V", "return A, A @ V"),
-    ("R_V[r]), A", "R_V[r])"),
-    told_by="A should have shape",
+    """
+weights_first: A is returned before Y
+    return A @ V → return A, A @ V
+    R_V[r]), A → R_V[r])
+    says: A should have shape
+""",
 )
 
-changed(
+mistakes(
     rope_rotate,
-    "interleaved",
-    "neighbours 2i and 2i+1 are paired: that is the layout of the RoPE paper",
-    ("X.chunk(2, dim=-1)", "X[..., ::2], X[..., 1::2]"),
-    ("torch.cat(", "torch.stack("),
-    ("dim=-1).to", "dim=-1).flatten(-2).to"),
-    classic=True,
+    """
+* interleaved: neighbours 2i and 2i+1 are paired: that is the layout of the RoPE paper
+    X.chunk(2, dim=-1) → X[..., ::2], X[..., 1::2]
+    torch.cat( → torch.stack(
+    dim=-1).to → dim=-1).flatten(-2).to
+""",
 )
 
 
@@ -499,61 +306,28 @@ def kept_angles(X, positions=None, base=10000.0, kept={}):  # noqa: B006  a dict
     return rope_rotate(X, None, kept.setdefault(X.shape[-2:], base))
 
 
-changed(
+mistakes(
     rope_rotate,
-    "clockwise",
-    "the pairs turn the other way round",
-    ("= positions[:, None]", "= -positions[:, None]"),
-)
-
-changed(
-    rope_rotate,
-    "no_minus",
-    "both sines have the same sign, which is no rotation",
-    ("x * cos - y * sin", "x * cos + y * sin"),
-    classic=True,
-)
-
-changed(
-    rope_rotate,
-    "own_half",
-    "the halves are not exchanged: x cos - x sin and y sin + y cos",
-    ("[x * cos - y * sin, x * sin + y * cos]", "[x * cos - x * sin, y * sin + y * cos]"),
-)
-
-changed(
-    rope_rotate,
-    "slow_growth",
-    "the exponent is i/D_h instead of 2i/D_h",
-    ("arange(0, D_h, 2,", "arange(D_h // 2,"),
-)
-
-changed(
-    rope_rotate,
-    "one_frequency",
-    "all pairs turn at the same speed",
-    ("arange(0, D_h, 2,", "zeros(D_h // 2,"),
-)
-
-changed(rope_rotate, "from_one", "positions are counted from 1", ("arange(T,", "arange(1, T + 1,"))
-
-changed(
-    rope_rotate,
-    "positions_ignored",
-    "the given positions are ignored",
-    ("if positions is None", "if True"),
-)
-
-changed(rope_rotate, "fixed_base", "the base is always 10000", ("omega = base", "omega = 10000.0"))
-
-changed(
-    rope_rotate,
-    "added",
-    "the sinusoidal encoding is added instead",
-    (
-        "torch.cat([x * cos - y * sin, x * sin + y * cos], dim=-1)",
-        "(X + torch.cat([sin, cos], dim=-1))",
-    ),
+    """
+clockwise: the pairs turn the other way round
+    = positions[:, None] → = -positions[:, None]
+* no_minus: both sines have the same sign, which is no rotation
+    x * cos - y * sin → x * cos + y * sin
+own_half: the halves are not exchanged: x cos - x sin and y sin + y cos
+    [x * cos - y * sin, x * sin + y * cos] → [x * cos - x * sin, y * sin + y * cos]
+slow_growth: the exponent is i/D_h instead of 2i/D_h
+    arange(0, D_h, 2, → arange(D_h // 2,
+one_frequency: all pairs turn at the same speed
+    arange(0, D_h, 2, → zeros(D_h // 2,
+from_one: positions are counted from 1
+    arange(T, → arange(1, T + 1,
+positions_ignored: the given positions are ignored
+    if positions is None → if True
+fixed_base: the base is always 10000
+    omega = base → omega = 10000.0
+added: the sinusoidal encoding is added instead
+    torch.cat([x * cos - y * sin, x * sin + y * cos], dim=-1) → (X + torch.cat([sin, cos], dim=-1))
+""",
 )
 
 
@@ -565,12 +339,13 @@ def wrong_axis(X, positions=None, base=10000.0):
     return rope_rotate(X, positions, base)
 
 
-changed(
+mistakes(
     rope_rotate,
-    "coarse",
-    "the angles are computed in the type of X, too coarse in bfloat16",
-    ("positions[:, None] * omega", "positions.to(X.dtype)[:, None] * omega.to(X.dtype)"),
-    told_by="half_precision: keeps the type of its input",
+    """
+coarse: the angles are computed in the type of X, too coarse in bfloat16
+    positions[:, None] * omega → positions.to(X.dtype)[:, None] * omega.to(X.dtype)
+    says: half_precision: keeps the type of its input
+""",
 )
 
 changed(
@@ -622,22 +397,16 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     RotaryAttention,
-    "Unturned",
-    "nothing is turned, or everything by the same angle, whatever its position",
-    ("rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)", "Q, K"),
-)
-
-changed(
-    RotaryAttention,
-    "QueriesOnly",
-    "only the queries are turned",
-    ("rope_rotate(K, base=self.base)", "K"),
-)
-
-changed(
-    RotaryAttention, "KeysOnly", "only the keys are turned", ("rope_rotate(Q, base=self.base)", "Q")
+    """
+Unturned: nothing is turned, or everything by the same angle, whatever its position
+    rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base) → Q, K
+QueriesOnly: only the queries are turned
+    rope_rotate(K, base=self.base) → K
+KeysOnly: only the keys are turned
+    rope_rotate(Q, base=self.base) → Q
+""",
 )
 
 changed(
@@ -689,91 +458,50 @@ changed(
     (" / math.sqrt(Q.shape[-1])", ""),
 )
 
-changed(
+mistakes(
     RotaryAttention,
-    "ScaledByD",
-    "the scores are divided by √D instead of √D_h",
-    ("Q.shape[-1]", "X.shape[-1]"),
-)
-
-changed(
-    RotaryAttention,
-    "FixedBase",
-    "the base is always 10000",
-    (
-        "rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)",
-        "rope_rotate(Q), rope_rotate(K)",
-    ),
+    """
+ScaledByD: the scores are divided by √D instead of √D_h
+    Q.shape[-1] → X.shape[-1]
+FixedBase: the base is always 10000
+    rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base) → rope_rotate(Q), rope_rotate(K)
+""",
 )
 
 changed(RotaryAttention, "NoOutputProduct", "W_O is left out", (" @ self.W_O", ""))
 
-changed(
+mistakes(
     RotaryAttention,
-    "Viewed",
-    "the heads are joined by a view, without a transpose",
-    ("merge_heads(heads)", "heads.reshape(X.shape)"),
+    """
+Viewed: the heads are joined by a view, without a transpose
+    merge_heads(heads) → heads.reshape(X.shape)
+MaskIgnored: the mask is ignored
+    None if mask is None else mask.unsqueeze(-3) → None
+MaskInverted: the mask is inverted
+    else mask → else ~mask
+AveragedWeights: the weights are averaged over the heads
+    (Y, A) if → (Y, A.mean(dim=1)) if
+    says: A should have shape
+""",
 )
 
-changed(
-    RotaryAttention,
-    "MaskIgnored",
-    "the mask is ignored",
-    ("None if mask is None else mask.unsqueeze(-3)", "None"),
-)
-
-changed(RotaryAttention, "MaskInverted", "the mask is inverted", ("else mask", "else ~mask"))
-
-changed(
-    RotaryAttention,
-    "AveragedWeights",
-    "the weights are averaged over the heads",
-    ("(Y, A) if", "(Y, A.mean(dim=1)) if"),
-    told_by="A should have shape",
-)
-
-changed(
+mistakes(
     interpolate_positions,
-    "corners",
-    "the ends of the old and the new table are aligned, not the cells",
-    ("((t + 0.5) * T / T_new - 0.5).clamp(min=0)", "t * (T - 1) / max(T_new - 1, 1)"),
-)
-
-changed(
-    interpolate_positions,
-    "nearest",
-    "the nearest old position is taken instead of a blend of two",
-    ("((t + 0.5) * T / T_new - 0.5).clamp(min=0)", "(t * T / T_new).floor()"),
-)
-
-changed(
-    interpolate_positions,
-    "no_half_cell",
-    "the half cell is forgotten: u = t T / T'",
-    ("((t + 0.5) * T / T_new - 0.5).clamp(min=0)", "t * T / T_new"),
-    classic=True,
-)
-
-changed(
-    interpolate_positions,
-    "half_added",
-    "half a cell is added, but not subtracted again",
-    ("T_new - 0.5)", "T_new)"),
-)
-
-changed(
-    interpolate_positions,
-    "exchanged",
-    "the weights of the left and the right neighbour are exchanged",
-    ("(1 - w) * P.index_select(axis, left) + w *", "w * P.index_select(axis, left) + (1 - w) *"),
-)
-
-changed(
-    interpolate_positions,
-    "extrapolated",
-    "positions before the first and after the last are extrapolated",
-    (".clamp(min=0)", ""),
-    ("u.long()", "u.floor().long().clamp(0, max(T - 2, 0))"),
+    """
+corners: the ends of the old and the new table are aligned, not the cells
+    ((t + 0.5) * T / T_new - 0.5).clamp(min=0) → t * (T - 1) / max(T_new - 1, 1)
+nearest: the nearest old position is taken instead of a blend of two
+    ((t + 0.5) * T / T_new - 0.5).clamp(min=0) → (t * T / T_new).floor()
+* no_half_cell: the half cell is forgotten: u = t T / T'
+    ((t + 0.5) * T / T_new - 0.5).clamp(min=0) → t * T / T_new
+half_added: half a cell is added, but not subtracted again
+    T_new - 0.5) → T_new)
+exchanged: the weights of the left and the right neighbour are exchanged
+    (1 - w) * P.index_select(axis, left) + w * → w * P.index_select(axis, left) + (1 - w) *
+extrapolated: positions before the first and after the last are extrapolated
+    .clamp(min=0) →
+    u.long() → u.floor().long().clamp(0, max(T - 2, 0))
+""",
 )
 
 
@@ -809,12 +537,13 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     interpolate_positions,
-    "first_axis_only",
-    "only the first axis of a grid is stretched",
-    ("enumerate(size)", "enumerate(size[:1])"),
-    told_by="should have shape",
+    """
+first_axis_only: only the first axis of a grid is stretched
+    enumerate(size) → enumerate(size[:1])
+    says: should have shape
+""",
 )
 
 changed(
@@ -825,12 +554,13 @@ changed(
     told_by="No gradient goes back",
 )
 
-changed(
+mistakes(
     interpolate_positions,
-    "unchecked",
-    "sizes that do not fit are accepted",
-    ("len(size) !=", "len(size) >"),
-    told_by="should raise ValueError when a grid gets one size",
+    """
+unchecked: sizes that do not fit are accepted
+    len(size) != → len(size) >
+    says: should raise ValueError when a grid gets one size
+""",
 )
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import torch
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.data.translation import BOS, EOS
 from course_pkg.seq2seq import (
     AttentionDecoder,
@@ -49,18 +49,14 @@ class ZeroedInputs(Encoder):
         return self.gru(self.embedding(X) * mask[:, :, None])[0] * mask[:, :, None], mask
 
 
-changed(
+mistakes(
     Encoder,
-    "BackwardFirst",
-    "the backward direction comes first in h",
-    ("return h,", "return h.roll(h.shape[2] // 2, dims=2),"),
-)
-
-changed(
-    Encoder,
-    "Added",
-    "the two directions are added instead of concatenated",
-    ("return h,", "return sum(h.chunk(2, dim=2)),"),
+    """
+BackwardFirst: the backward direction comes first in h
+    return h, → return h.roll(h.shape[2] // 2, dims=2),
+Added: the two directions are added instead of concatenated
+    return h, → return sum(h.chunk(2, dim=2)),
+""",
 )
 
 
@@ -82,70 +78,37 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     Encoder,
-    "InvertedMask",
-    "the mask is True where the padding is",
-    ("< lengths[:, None]", ">= lengths[:, None]"),
+    """
+InvertedMask: the mask is True where the padding is
+    < lengths[:, None] → >= lengths[:, None]
+LongMask: the mask goes one word too far
+    < lengths[:, None] → <= lengths[:, None]
+CutOff: the columns that no sentence fills are cut off
+    N = X.shape[1] → N = int(lengths.max())
+    says: h should have shape
+LastOnly: only the last states are returned
+    return h, → return h[:, -1],
+    says: h should have shape
+Detached: no gradient reaches the embedding
+    self.embedding(X) → self.embedding(X).detach()
+    says: No gradient reaches the embedding
+""",
 )
 
-changed(
-    Encoder,
-    "LongMask",
-    "the mask goes one word too far",
-    ("< lengths[:, None]", "<= lengths[:, None]"),
-)
-
-changed(
-    Encoder,
-    "CutOff",
-    "the columns that no sentence fills are cut off",
-    ("N = X.shape[1]", "N = int(lengths.max())"),
-    told_by="h should have shape",
-)
-
-changed(
-    Encoder,
-    "LastOnly",
-    "only the last states are returned",
-    ("return h,", "return h[:, -1],"),
-    told_by="h should have shape",
-)
-
-changed(
-    Encoder,
-    "Detached",
-    "no gradient reaches the embedding",
-    ("self.embedding(X)", "self.embedding(X).detach()"),
-    told_by="No gradient reaches the embedding",
-)
-
-changed(
+mistakes(
     Decoder,
-    "LastColumn",
-    "→h is read in the last column, where short sentences have padding",
-    ("h[torch.arange(B), last, : C // 2]", "h[:, -1, : C // 2]"),
-)
-
-changed(
-    Decoder,
-    "LastWord",
-    "both halves of c are taken from the last word: ←h_N has read one word only",
-    ("h[:, 0, C // 2 :]", "h[torch.arange(B), last, C // 2 :]"),
-)
-
-changed(
-    Decoder,
-    "FirstWord",
-    "both halves of c are taken from the first word: →h_1 has read one word only",
-    ("h[torch.arange(B), last, : C // 2]", "h[:, 0, : C // 2]"),
-)
-
-changed(
-    Decoder,
-    "MeanOfAll",
-    "c is the mean of all h, padding included",
-    ("torch.cat([h[torch.arange(B), last, : C // 2], h[:, 0, C // 2 :]], dim=1)", "h.mean(dim=1)"),
+    """
+LastColumn: →h is read in the last column, where short sentences have padding
+    h[torch.arange(B), last, : C // 2] → h[:, -1, : C // 2]
+LastWord: both halves of c are taken from the last word: ←h_N has read one word only
+    h[:, 0, C // 2 :] → h[torch.arange(B), last, C // 2 :]
+FirstWord: both halves of c are taken from the first word: →h_1 has read one word only
+    h[torch.arange(B), last, : C // 2] → h[:, 0, : C // 2]
+MeanOfAll: c is the mean of all h, padding included
+    torch.cat([h[torch.arange(B), last, : C // 2], h[:, 0, C // 2 :]], dim=1) → h.mean(dim=1)
+""",
 )
 
 changed(
@@ -168,32 +131,18 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     Decoder,
-    "BeforeTheEnd",
-    "→h is read one word before the end",
-    ("mask.sum(dim=1) - 1", "mask.sum(dim=1) - 2"),
-)
-
-changed(
-    Decoder,
-    "LinearStart",
-    "s_0 goes through no tanh",
-    ("torch.tanh(self.first(c))", "self.first(c)"),
-)
-
-changed(
-    Decoder,
-    "WrongOrder",
-    "s_0 is returned after c",
-    ("torch.tanh(self.first(c)), c", "c, torch.tanh(self.first(c))"),
-)
-
-changed(
-    Decoder,
-    "ContextBeforeWord",
-    "c comes before the word in the GRU's input",
-    ("[self.embedding(y), memory]", "[memory, self.embedding(y)]"),
+    """
+BeforeTheEnd: →h is read one word before the end
+    mask.sum(dim=1) - 1 → mask.sum(dim=1) - 2
+LinearStart: s_0 goes through no tanh
+    torch.tanh(self.first(c)) → self.first(c)
+WrongOrder: s_0 is returned after c
+    torch.tanh(self.first(c)), c → c, torch.tanh(self.first(c))
+ContextBeforeWord: c comes before the word in the GRU's input
+    [self.embedding(y), memory] → [memory, self.embedding(y)]
+""",
 )
 
 changed(
@@ -204,25 +153,16 @@ changed(
     ("s, None\n", "new, None\n"),
 )
 
-changed(
+mistakes(
     Decoder,
-    "ContextBeforeState",
-    "c comes before s_t in the output layer's input",
-    ("[s, memory]", "[memory, s]"),
-)
-
-changed(
-    Decoder,
-    "Forgetful",
-    "the GRU starts from zero at every step",
-    ("memory], dim=1), s)", "memory], dim=1), torch.zeros_like(s))"),
-)
-
-changed(
-    Decoder,
-    "Probabilities",
-    "probabilities are returned instead of logits",
-    ("[s, memory], dim=1))", "[s, memory], dim=1)).softmax(dim=1)"),
+    """
+ContextBeforeState: c comes before s_t in the output layer's input
+    [s, memory] → [memory, s]
+Forgetful: the GRU starts from zero at every step
+    memory], dim=1), s) → memory], dim=1), torch.zeros_like(s))
+Probabilities: probabilities are returned instead of logits
+    [s, memory], dim=1)) → [s, memory], dim=1)).softmax(dim=1)
+""",
 )
 
 changed(
@@ -233,38 +173,21 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     teacher_forcing_loss,
-    "padding_counts",
-    "padding counts as a word to predict",
-    (", ignore_index=PAD", ""),
-    classic=True,
-)
-
-changed(
-    teacher_forcing_loss,
-    "not_shifted",
-    "the decoder is asked for the word that it was just given",
-    ("Y.shape[1] - 1", "Y.shape[1]"),
-    ("Y[:, 1:]", "Y"),
-    classic=True,
-)
-
-changed(
-    teacher_forcing_loss,
-    "shifted_twice",
-    "the decoder is asked for the word after the next",
-    ("torch.stack(logits, dim=1)", "torch.stack(logits, dim=1)[:, :-1]"),
-    ("Y[:, 1:]", "Y[:, 2:]"),
-)
-
-changed(
-    teacher_forcing_loss,
-    "sees_the_answer",
-    "the step is given the word that it has to predict",
-    ("Y.shape[1] - 1", "Y.shape[1]"),
-    ("stack(logits,", "stack(logits[1:],"),
-    classic=True,
+    """
+* padding_counts: padding counts as a word to predict
+    , ignore_index=PAD →
+* not_shifted: the decoder is asked for the word that it was just given
+    Y.shape[1] - 1 → Y.shape[1]
+    Y[:, 1:] → Y
+shifted_twice: the decoder is asked for the word after the next
+    torch.stack(logits, dim=1) → torch.stack(logits, dim=1)[:, :-1]
+    Y[:, 1:] → Y[:, 2:]
+* sees_the_answer: the step is given the word that it has to predict
+    Y.shape[1] - 1 → Y.shape[1]
+    stack(logits, → stack(logits[1:],
+""",
 )
 
 changed(
@@ -282,25 +205,16 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     teacher_forcing_loss,
-    "summed",
-    "losses are added up instead of averaged",
-    ("ignore_index=PAD", 'ignore_index=PAD, reduction="sum"'),
-)
-
-changed(
-    teacher_forcing_loss,
-    "divided_by_all",
-    "padding costs nothing, but is counted in the mean",
-    ("ignore_index=PAD)", 'ignore_index=PAD, reduction="sum") / Y[:, 1:].numel()'),
-)
-
-changed(
-    teacher_forcing_loss,
-    "free_running",
-    "the decoder is given its own words: that is not teacher forcing",
-    ("decoder.step(Y[:, t],", "decoder.step(logits[-1].argmax(dim=1) if t else Y[:, 0],"),
+    """
+summed: losses are added up instead of averaged
+    ignore_index=PAD → ignore_index=PAD, reduction="sum"
+divided_by_all: padding costs nothing, but is counted in the mean
+    ignore_index=PAD) → ignore_index=PAD, reduction="sum") / Y[:, 1:].numel()
+free_running: the decoder is given its own words: that is not teacher forcing
+    decoder.step(Y[:, t], → decoder.step(logits[-1].argmax(dim=1) if t else Y[:, 0],
+""",
 )
 
 changed(
@@ -315,94 +229,44 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     teacher_forcing_loss,
-    "state_lost",
-    "every step starts from s_0 again",
-    ("step_logits, s, _ =", "step_logits, _, _ ="),
+    """
+state_lost: every step starts from s_0 again
+    step_logits, s, _ = → step_logits, _, _ =
+no_minus: the loss is log p, without the minus
+    return functional → return -functional
+two_softmaxes: cross_entropy is given probabilities instead of logits
+    cross_entropy(flat, → cross_entropy(flat.softmax(dim=1),
+a_number: a number is returned, without a graph
+    ignore_index=PAD) → ignore_index=PAD).item()
+    says: loss should be a tensor of shape (), yours is the number
+log_of_softmax: the logarithm is taken of a softmax, which may be 0
+    cross_entropy(flat, → nll_loss(flat.softmax(dim=1).log(),
+    says: loss should be
+""",
 )
 
-changed(
-    teacher_forcing_loss,
-    "no_minus",
-    "the loss is log p, without the minus",
-    ("return functional", "return -functional"),
-)
-
-changed(
-    teacher_forcing_loss,
-    "two_softmaxes",
-    "cross_entropy is given probabilities instead of logits",
-    ("cross_entropy(flat,", "cross_entropy(flat.softmax(dim=1),"),
-)
-
-changed(
-    teacher_forcing_loss,
-    "a_number",
-    "a number is returned, without a graph",
-    ("ignore_index=PAD)", "ignore_index=PAD).item()"),
-    told_by="loss should be a tensor of shape (), yours is the number",
-)
-
-changed(
-    teacher_forcing_loss,
-    "log_of_softmax",
-    "the logarithm is taken of a softmax, which may be 0",
-    ("cross_entropy(flat,", "nll_loss(flat.softmax(dim=1).log(),"),
-    told_by="loss should be",
-)
-
-changed(
+mistakes(
     greedy_decode,
-    "starts_with_eos",
-    "the first step is given EOS instead of BOS",
-    ("BOS, dtype", "EOS, dtype"),
-)
-
-changed(
-    greedy_decode,
-    "starts_with_pad",
-    "the first step is given PAD instead of BOS",
-    ("BOS, dtype", "PAD, dtype"),
-)
-
-changed(
-    greedy_decode,
-    "second_best",
-    "the second most probable word is taken",
-    ("logits.argmax(dim=1)", "logits.topk(2).indices[:, 1]"),
-)
-
-changed(greedy_decode, "least_probable", "the least probable word is taken", ("argmax", "argmin"))
-
-changed(
-    greedy_decode,
-    "always_bos",
-    "every step is given BOS, not the last word",
-    ("decoder.step(y,", "decoder.step(torch.full_like(y, BOS),"),
-    classic=True,
-)
-
-changed(
-    greedy_decode,
-    "state_lost",
-    "every step starts from s_0 again",
-    ("logits, s, _ =", "logits, _, _ ="),
-    classic=True,
-)
-
-changed(
-    greedy_decode,
-    "goes_on",
-    "sentences go on after their EOS",
-    ("torch.where(ended, PAD, logits.argmax(dim=1))", "logits.argmax(dim=1)"),
-)
-
-changed(
-    greedy_decode,
-    "stops_at_the_first",
-    "all sentences stop as soon as one has ended",
-    ("ended.all()", "ended.any()"),
+    """
+starts_with_eos: the first step is given EOS instead of BOS
+    BOS, dtype → EOS, dtype
+starts_with_pad: the first step is given PAD instead of BOS
+    BOS, dtype → PAD, dtype
+second_best: the second most probable word is taken
+    logits.argmax(dim=1) → logits.topk(2).indices[:, 1]
+least_probable: the least probable word is taken
+    argmax → argmin
+* always_bos: every step is given BOS, not the last word
+    decoder.step(y, → decoder.step(torch.full_like(y, BOS),
+* state_lost: every step starts from s_0 again
+    logits, s, _ = → logits, _, _ =
+goes_on: sentences go on after their EOS
+    torch.where(ended, PAD, logits.argmax(dim=1)) → logits.argmax(dim=1)
+stops_at_the_first: all sentences stop as soon as one has ended
+    ended.all() → ended.any()
+""",
 )
 
 changed(
@@ -428,34 +292,20 @@ changed(
     told_by="was taken, after all sentences had ended",
 )
 
-changed(
+mistakes(
     greedy_decode,
-    "with_bos",
-    "BOS is part of the result",
-    ("stack(words,", "stack([torch.full_like(y, BOS), *words],"),
-    told_by="words should have shape",
-)
-
-changed(
-    greedy_decode,
-    "without_eos",
-    "EOS is replaced by PAD",
-    ("append(y)", "append(y.masked_fill(y == EOS, PAD))"),
-)
-
-changed(
-    greedy_decode,
-    "padded_with_eos",
-    "EOS is repeated after the end, where PAD belongs",
-    ("torch.where(ended, PAD", "torch.where(ended, EOS"),
-)
-
-changed(
-    greedy_decode,
-    "one_too_many",
-    "one word too many is written",
-    ("len(words) <", "len(words) <="),
-    told_by="words should have shape",
+    """
+with_bos: BOS is part of the result
+    stack(words, → stack([torch.full_like(y, BOS), *words],
+    says: words should have shape
+without_eos: EOS is replaced by PAD
+    append(y) → append(y.masked_fill(y == EOS, PAD))
+padded_with_eos: EOS is repeated after the end, where PAD belongs
+    torch.where(ended, PAD → torch.where(ended, EOS
+one_too_many: one word too many is written
+    len(words) < → len(words) <=
+    says: words should have shape
+""",
 )
 
 
@@ -468,64 +318,30 @@ def grams(words, n):
     return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
-changed(bleu, "no_brevity", "there is no brevity penalty", ("min(0, 1 - r / c) +", "0 +"))
-
-changed(
+mistakes(
     bleu,
-    "no_limit",
-    "long translations are rewarded: exp(1 - r/c) is used even where it is above one",
-    ("min(0, 1 - r / c)", "1 - r / c"),
-)
-
-changed(
-    bleu,
-    "upside_down",
-    "the brevity penalty is exp(c/r - 1) instead of exp(1 - r/c)",
-    ("1 - r / c", "c / r - 1"),
-)
-
-changed(
-    bleu,
-    "plain_ratio",
-    "the brevity penalty is c/r instead of exp(1 - r/c)",
-    ("math.exp(min(0, 1 - r / c) +", "min(1, c / r) * math.exp("),
-)
-
-changed(
-    bleu,
-    "not_clipped",
-    "n-grams are not clipped: each one that is in the reference at all counts",
-    ("(given & wanted).total()", "sum(count for gram, count in given.items() if gram in wanted)"),
-)
-
-changed(
-    bleu,
-    "as_sets",
-    "each different n-gram counts once only",
-    ("(given & wanted).total()", "len(given & wanted)"),
-)
-
-changed(
-    bleu,
-    "recall",
-    "matches are divided by the references' n-grams: that is recall",
-    ("given.total()", "wanted.total()"),
-)
-
-changed(
-    bleu,
-    "five_words",
-    "n-grams of five words are also counted",
-    ("range(1, 5)", "range(1, 6)"),
-    ("/ 4)", "/ 5)"),
-)
-
-changed(
-    bleu,
-    "three_words",
-    "n-grams of four words are left out",
-    ("range(1, 5)", "range(1, 4)"),
-    ("/ 4)", "/ 3)"),
+    """
+no_brevity: there is no brevity penalty
+    min(0, 1 - r / c) + → 0 +
+no_limit: long translations are rewarded: exp(1 - r/c) is used even where it is above one
+    min(0, 1 - r / c) → 1 - r / c
+upside_down: the brevity penalty is exp(c/r - 1) instead of exp(1 - r/c)
+    1 - r / c → c / r - 1
+plain_ratio: the brevity penalty is c/r instead of exp(1 - r/c)
+    math.exp(min(0, 1 - r / c) + → min(1, c / r) * math.exp(
+not_clipped: n-grams are not clipped: each one that is in the reference at all counts
+    (given & wanted).total() → sum(count for gram, count in given.items() if gram in wanted)
+as_sets: each different n-gram counts once only
+    (given & wanted).total() → len(given & wanted)
+recall: matches are divided by the references' n-grams: that is recall
+    given.total() → wanted.total()
+five_words: n-grams of five words are also counted
+    range(1, 5) → range(1, 6)
+    / 4) → / 5)
+three_words: n-grams of four words are left out
+    range(1, 5) → range(1, 4)
+    / 4) → / 3)
+""",
 )
 
 changed(
@@ -537,12 +353,13 @@ changed(
     told_by="BLEU without any four words in a row",
 )
 
-changed(
+mistakes(
     bleu,
-    "one_word",
-    "only single words are counted",
-    ("range(1, 5)", "range(1, 2)"),
-    ("/ 4)", "/ 1)"),
+    """
+one_word: only single words are counted
+    range(1, 5) → range(1, 2)
+    / 4) → / 1)
+""",
 )
 
 changed(
@@ -566,11 +383,12 @@ def mean_of_sentences(hypotheses, references):
     return sum(bleu([a], [b]) for a, b in pairs) / len(hypotheses)
 
 
-changed(
+mistakes(
     bleu,
-    "a_share",
-    "a share between 0 and 1 is returned, not a number from 0 to 100",
-    ("return 100 *", "return"),
+    """
+a_share: a share between 0 and 1 is returned, not a number from 0 to 100
+    return 100 * → return
+""",
 )
 
 changed(
@@ -620,11 +438,12 @@ def pooled(hypotheses, references):
     return 100 * math.exp(min(0, 1 - r / max(1, c))) * math.prod(precisions) ** 0.25
 
 
-changed(
+mistakes(
     bleu,
-    "joined",
-    "n-grams are joined to one string each, so that ab, c counts as a, bc",
-    ("Counter(tuple(", 'Counter("".join('),
+    """
+joined: n-grams are joined to one string each, so that ab, c counts as a, bc
+    Counter(tuple( → Counter("".join(
+""",
 )
 
 
@@ -635,82 +454,38 @@ equivalent(
     "the smaller of two numbers does not depend on their order",
 )
 
-changed(
+mistakes(
     additive_scores,
-    "multiplied",
-    "s and the keys are multiplied instead of added",
-    ("+ keys", "* keys"),
-)
-
-changed(additive_scores, "linear", "there is no tanh", ("torch.tanh(", "("))
-
-changed(additive_scores, "sigmoid", "σ is used instead of tanh", ("torch.tanh(", "torch.sigmoid("))
-
-changed(additive_scores, "relu", "ReLU is used instead of tanh", ("torch.tanh(", "torch.relu("))
-
-changed(
-    additive_scores,
-    "two_tanhs",
-    "tanh is taken of each part before they are added",
-    ("torch.tanh((s @ W.T)[:, None] + keys)", "(torch.tanh(s @ W.T)[:, None] + torch.tanh(keys))"),
-)
-
-changed(
-    additive_scores,
-    "tanh_of_score",
-    "tanh is taken of the score, not of the features",
-    ("torch.tanh((s @ W.T)[:, None] + keys) @ v", "torch.tanh(((s @ W.T)[:, None] + keys) @ v)"),
-)
-
-changed(
-    additive_scores,
-    "no_state",
-    "the state s is left out, so that the scores are the same at every step",
-    ("(s @ W.T)[:, None] + keys", "keys"),
-)
-
-changed(
-    additive_scores,
-    "subtracted",
-    "the state is subtracted from the keys",
-    ("(s @ W.T)[:, None] + keys", "keys - (s @ W.T)[:, None]"),
-)
-
-changed(
-    additive_scores,
-    "no_v",
-    "v is left out: the features are added up as they are",
-    ("keys) @ v", "keys).sum(dim=2)"),
-)
-
-changed(
-    additive_scores,
-    "already_softmax",
-    "the scores already go through a softmax",
-    ("return torch", "return torch.softmax(torch"),
-    ("keys) @ v", "keys) @ v, dim=1)"),
-)
-
-changed(
-    additive_scores,
-    "scaled",
-    "the scores are divided by √A",
-    ("keys) @ v", "keys) @ v / math.sqrt(len(v))"),
-)
-
-changed(
-    additive_scores,
-    "first_state",
-    "every sentence is scored with the first sentence's state",
-    ("(s @ W.T)", "(s[:1] @ W.T)"),
-)
-
-changed(
-    additive_scores,
-    "detached",
-    "no gradient passes through s",
-    ("(s @ W.T)", "(s.detach() @ W.T)"),
-    told_by="No gradient reaches s:",
+    """
+multiplied: s and the keys are multiplied instead of added
+    + keys → * keys
+linear: there is no tanh
+    torch.tanh( → (
+sigmoid: σ is used instead of tanh
+    torch.tanh( → torch.sigmoid(
+relu: ReLU is used instead of tanh
+    torch.tanh( → torch.relu(
+two_tanhs: tanh is taken of each part before they are added
+    torch.tanh((s @ W.T)[:, None] + keys) → (torch.tanh(s @ W.T)[:, None] + torch.tanh(keys))
+tanh_of_score: tanh is taken of the score, not of the features
+    torch.tanh((s @ W.T)[:, None] + keys) @ v → torch.tanh(((s @ W.T)[:, None] + keys) @ v)
+no_state: the state s is left out, so that the scores are the same at every step
+    (s @ W.T)[:, None] + keys → keys
+subtracted: the state is subtracted from the keys
+    (s @ W.T)[:, None] + keys → keys - (s @ W.T)[:, None]
+no_v: v is left out: the features are added up as they are
+    keys) @ v → keys).sum(dim=2)
+already_softmax: the scores already go through a softmax
+    return torch → return torch.softmax(torch
+    keys) @ v → keys) @ v, dim=1)
+scaled: the scores are divided by √A
+    keys) @ v → keys) @ v / math.sqrt(len(v))
+first_state: every sentence is scored with the first sentence's state
+    (s @ W.T) → (s[:1] @ W.T)
+detached: no gradient passes through s
+    (s @ W.T) → (s.detach() @ W.T)
+    says: No gradient reaches s:
+""",
 )
 
 changed(
@@ -722,24 +497,18 @@ changed(
     classic=True,
 )
 
-changed(attend, "not_masked", "padding is not masked", ("e.masked_fill(~mask, -math.inf)", "e"))
-
-changed(attend, "inverted", "the words are masked instead of the padding", ("~mask", "mask"))
-
-changed(
+mistakes(
     attend,
-    "zero_scores",
-    "masked scores are set to 0 before the softmax, and e⁰ is 1",
-    ("-math.inf", "0"),
-    classic=True,
-)
-
-changed(
-    attend,
-    "zeroed_after",
-    "weights are set to 0 after the softmax, so that they no longer sum to one",
-    ("e.masked_fill(~mask, -math.inf), dim=1)", "e, dim=1) * mask"),
-    classic=True,
+    """
+not_masked: padding is not masked
+    e.masked_fill(~mask, -math.inf) → e
+inverted: the words are masked instead of the padding
+    ~mask → mask
+* zero_scores: masked scores are set to 0 before the softmax, and e⁰ is 1
+    -math.inf → 0
+* zeroed_after: weights are set to 0 after the softmax, so that they no longer sum to one
+    e.masked_fill(~mask, -math.inf), dim=1) → e, dim=1) * mask
+""",
 )
 
 changed(
@@ -753,11 +522,12 @@ changed(
     told_by="yours is nan",
 )
 
-changed(
+mistakes(
     attend,
-    "over_the_batch",
-    "the softmax runs over the batch",
-    ("-math.inf), dim=1)", "-1e30), dim=0) * mask"),
+    """
+over_the_batch: the softmax runs over the batch
+    -math.inf), dim=1) → -1e30), dim=0) * mask
+""",
 )
 
 changed(
@@ -770,7 +540,13 @@ changed(
     ),
 )
 
-changed(attend, "uniform", "every word has the same weight", ("softmax(e.", "softmax((0 * e)."))
+mistakes(
+    attend,
+    """
+uniform: every word has the same weight
+    softmax(e. → softmax((0 * e).
+""",
+)
 
 changed(
     attend,
@@ -783,25 +559,16 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     attend,
-    "sigmoid",
-    "each weight goes through σ, so that they do not sum to one",
-    ("torch.softmax(e.masked_fill(~mask, -math.inf), dim=1)", "torch.sigmoid(e) * mask"),
-)
-
-changed(
-    attend,
-    "sum_of_words",
-    "h is added up, and the weights are not used",
-    ('torch.einsum("bn,bnc->bc", a, h)', "(h * mask[:, :, None]).sum(dim=1)"),
-)
-
-changed(
-    attend,
-    "wrong_order",
-    "the weights are returned before the context",
-    ('torch.einsum("bn,bnc->bc", a, h), a', 'a, torch.einsum("bn,bnc->bc", a, h)'),
+    """
+sigmoid: each weight goes through σ, so that they do not sum to one
+    torch.softmax(e.masked_fill(~mask, -math.inf), dim=1) → torch.sigmoid(e) * mask
+sum_of_words: h is added up, and the weights are not used
+    torch.einsum("bn,bnc->bc", a, h) → (h * mask[:, :, None]).sum(dim=1)
+wrong_order: the weights are returned before the context
+    torch.einsum("bn,bnc->bc", a, h), a → a, torch.einsum("bn,bnc->bc", a, h)
+""",
 )
 
 changed(
@@ -814,43 +581,20 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     AttentionDecoder,
-    "ForwardFirst",
-    "s_0 is taken from the forward state of the first word: it has read only that",
-    ("h.shape[2] // 2 :]", ": h.shape[2] // 2]"),
-    classic=True,
-)
-
-changed(
-    AttentionDecoder,
-    "LastColumnStart",
-    "s_0 is taken from the last column, which may be padding",
-    ("h[:, 0,", "h[:, -1,"),
-)
-
-changed(
-    AttentionDecoder,
-    "ForwardLast",
-    "s_0 is taken from the forward state of the last word",
-    (
-        "h[:, 0, h.shape[2] // 2 :]",
-        "h[torch.arange(len(h)), mask.sum(dim=1) - 1, : h.shape[2] // 2]",
-    ),
-)
-
-changed(
-    AttentionDecoder,
-    "LinearStart",
-    "s_0 goes through no tanh",
-    ("torch.tanh(self.first", "(self.first"),
-)
-
-changed(
-    AttentionDecoder,
-    "NoMask",
-    "padding gets weights: the mask is not used",
-    ("self.U.T, mask", "self.U.T, torch.ones_like(mask)"),
+    """
+* ForwardFirst: s_0 is taken from the forward state of the first word: it has read only that
+    h.shape[2] // 2 :] → : h.shape[2] // 2]
+LastColumnStart: s_0 is taken from the last column, which may be padding
+    h[:, 0, → h[:, -1,
+ForwardLast: s_0 is taken from the forward state of the last word
+    h[:, 0, h.shape[2] // 2 :] → h[torch.arange(len(h)), mask.sum(dim=1) - 1, : h.shape[2] // 2]
+LinearStart: s_0 goes through no tanh
+    torch.tanh(self.first → (self.first
+NoMask: padding gets weights: the mask is not used
+    self.U.T, mask → self.U.T, torch.ones_like(mask)
+""",
 )
 
 changed(
@@ -865,13 +609,14 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     AttentionDecoder,
-    "FixedContext",
-    "the context is that of s_0 at every step",
-    ("self.U.T, mask", "self.U.T, mask, s"),
-    ("mask = memory", "mask, first = memory"),
-    ("additive_scores(s", "additive_scores(first"),
+    """
+FixedContext: the context is that of s_0 at every step
+    self.U.T, mask → self.U.T, mask, s
+    mask = memory → mask, first = memory
+    additive_scores(s → additive_scores(first
+""",
 )
 
 changed(
@@ -893,11 +638,12 @@ changed(
     ("s, a\n", "new, a\n"),
 )
 
-changed(
+mistakes(
     AttentionDecoder,
-    "ContextBeforeWord",
-    "the context comes before the word in the GRU's input",
-    ("[self.embedding(y), c]", "[c, self.embedding(y)]"),
+    """
+ContextBeforeWord: the context comes before the word in the GRU's input
+    [self.embedding(y), c] → [c, self.embedding(y)]
+""",
 )
 
 changed(
@@ -910,12 +656,13 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     AttentionDecoder,
-    "DetachedScores",
-    "no gradient passes through the scores",
-    ("self.v), h", "self.v).detach(), h"),
-    told_by="gradient of h",
+    """
+DetachedScores: no gradient passes through the scores
+    self.v), h → self.v).detach(), h
+    says: gradient of h
+""",
 )
 
 changed(
@@ -941,20 +688,14 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     beam_search,
-    "not_reordered",
-    "the states s are not put into the order of the kept hypotheses",
-    ("length[rows], s[rows]", "length[rows], s"),
-    classic=True,
-)
-
-changed(
-    beam_search,
-    "copies",
-    "all rows count in the first step, so that the beam is filled with copies",
-    ("log_p[0] =", "log_p[:] ="),
-    classic=True,
+    """
+* not_reordered: the states s are not put into the order of the kept hypotheses
+    length[rows], s[rows] → length[rows], s
+* copies: all rows count in the first step, so that the beam is filled with copies
+    log_p[0] = → log_p[:] =
+""",
 )
 
 changed(
@@ -967,18 +708,14 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     beam_search,
-    "logits_added",
-    "logits are added up as if they were log-probabilities",
-    ("torch.log_softmax(logits, dim=1)", "logits.clone()"),
-)
-
-changed(
-    beam_search,
-    "probabilities",
-    "probabilities are added up instead of their logarithms",
-    ("torch.log_softmax", "torch.softmax"),
+    """
+logits_added: logits are added up as if they were log-probabilities
+    torch.log_softmax(logits, dim=1) → logits.clone()
+probabilities: probabilities are added up instead of their logarithms
+    torch.log_softmax → torch.softmax
+""",
 )
 
 changed(
@@ -1009,26 +746,17 @@ changed(
     (" / length[:, None] ** alpha", ".clone()"),
 )
 
-changed(
+mistakes(
     beam_search,
-    "eos_not_counted",
-    "EOS is left out of the length T",
-    ("/ length**alpha", "/ (length - ended.to(length)).clamp(1) ** alpha"),
-)
-
-changed(
-    beam_search,
-    "log_of_softmax_searched",
-    "the logarithm is taken of a softmax, which may be 0",
-    ("torch.log_softmax(logits, dim=1)", "torch.softmax(logits, dim=1).log()"),
-    told_by="hypotheses should number at least",
-)
-
-changed(
-    beam_search,
-    "sorted_by_log_p",
-    "the search divides by the length, but what it returns is sorted by log p",
-    ("(log_p / length**alpha)", "log_p"),
+    """
+eos_not_counted: EOS is left out of the length T
+    / length**alpha → / (length - ended.to(length)).clamp(1) ** alpha
+log_of_softmax_searched: the logarithm is taken of a softmax, which may be 0
+    torch.log_softmax(logits, dim=1) → torch.softmax(logits, dim=1).log()
+    says: hypotheses should number at least
+sorted_by_log_p: the search divides by the length, but what it returns is sorted by log p
+    (log_p / length**alpha) → log_p
+""",
 )
 
 changed(
@@ -1038,48 +766,24 @@ changed(
     ("    s, memory =", "    alpha = 1.0\n    s, memory ="),
 )
 
-changed(
+mistakes(
     beam_search,
-    "multiplied",
-    "the length multiplies the score instead of dividing it",
-    ("total / length", "total * length"),
-    ("log_p / length", "log_p * length"),
-)
-
-changed(
-    beam_search,
-    "times_alpha",
-    "scores are divided by α times the length, not by its power",
-    ("length[:, None] ** alpha", "(1 + alpha * (length[:, None] - 1))"),
-    ("length**alpha", "(1 + alpha * (length - 1))"),
-)
-
-changed(
-    beam_search,
-    "normalised_returned",
-    "the score divided by the length is returned as the log-probability",
-    ("log_p[k].item()", "(log_p[k] / length[k] ** max(alpha, 0.5)).item()"),
-)
-
-changed(
-    beam_search,
-    "starts_with_eos",
-    "the first step is given EOS instead of BOS",
-    ("BOS, dtype", "EOS, dtype"),
-)
-
-changed(
-    beam_search,
-    "first_end",
-    "the search stops when the first hypothesis has ended",
-    ("ended.all()", "ended.any()"),
-)
-
-changed(
-    beam_search,
-    "worst_first",
-    "the hypotheses are returned worst first",
-    ("descending=True", "descending=False"),
+    """
+multiplied: the length multiplies the score instead of dividing it
+    total / length → total * length
+    log_p / length → log_p * length
+times_alpha: scores are divided by α times the length, not by its power
+    length[:, None] ** alpha → (1 + alpha * (length[:, None] - 1))
+    length**alpha → (1 + alpha * (length - 1))
+normalised_returned: the score divided by the length is returned as the log-probability
+    log_p[k].item() → (log_p[k] / length[k] ** max(alpha, 0.5)).item()
+starts_with_eos: the first step is given EOS instead of BOS
+    BOS, dtype → EOS, dtype
+first_end: the search stops when the first hypothesis has ended
+    ended.all() → ended.any()
+worst_first: the hypotheses are returned worst first
+    descending=True → descending=False
+""",
 )
 
 
@@ -1100,10 +804,10 @@ def one_word_each(decoder, h, mask, width, max_length, alpha=1.0):
     return sorted(found, key=lambda one: -one[1] / len(one[0]) ** alpha)
 
 
-changed(
+mistakes(
     beam_search,
-    "not_sorted",
-    "the hypotheses are not sorted at the end: the greedy one comes first",
-    ("(log_p / length**alpha).argsort(descending=True).tolist()", "range(width)"),
-    classic=True,
+    """
+* not_sorted: the hypotheses are not sorted at the end: the greedy one comes first
+    (log_p / length**alpha).argsort(descending=True).tolist() → range(width)
+""",
 )

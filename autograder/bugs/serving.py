@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.inference.requests import NeverFits, OutOfBlocks, Plan, Sampling
 from course_pkg.serving import (
     BeamCore,
@@ -1082,11 +1082,12 @@ changed(
     ),
     ("reserved > N:\n                return", "reserved > N:\n                continue"),
 )
-changed(
+mistakes(
     Scheduler,
-    "AgainstFree",
-    "what all of them need is compared with the free blocks, not with all blocks",
-    ("reserved > N", "reserved > self.manager.allocator.available"),
+    """
+AgainstFree: what all of them need is compared with the free blocks, not with all blocks
+    reserved > N → reserved > self.manager.allocator.available
+""",
 )
 changed(
     Scheduler,
@@ -1107,17 +1108,14 @@ changed(
         "for number in members]\n            reserved",
     ),
 )
-changed(
+mistakes(
     Scheduler,
-    "RoundedDown",
-    "the blocks that a sequence needs are rounded down",
-    ("math.ceil(each.longest / S)", "(each.longest // S)"),
-)
-changed(
-    Scheduler,
-    "OneMoreBlock",
-    "a sequence that fills its blocks is given one more",
-    ("math.ceil(each.longest / S)", "(each.longest // S + 1)"),
+    """
+RoundedDown: the blocks that a sequence needs are rounded down
+    math.ceil(each.longest / S) → (each.longest // S)
+OneMoreBlock: a sequence that fills its blocks is given one more
+    math.ceil(each.longest / S) → (each.longest // S + 1)
+""",
 )
 changed(
     Scheduler,
@@ -1128,53 +1126,26 @@ changed(
         "math.ceil(sum(each.longest * (1 + each.forks) for each in together) / S)",
     ),
 )
-changed(
+mistakes(
     Scheduler,
-    "OnePlaceLess",
-    "one sequence less than allowed may run",
-    ("> self.most or", ">= self.most or"),
-)
-changed(
-    Scheduler,
-    "OneBlockLess",
-    "the last block is never set aside",
-    ("reserved > N", "reserved >= N"),
-)
-changed(
-    Scheduler,
-    "TokensForLongest",
-    "blocks are set aside for the tokens that a sequence has, not for its longest form",
-    ("math.ceil(each.longest / S)", "math.ceil(len(each.tokens) / S)"),
-)
-changed(
-    Scheduler,
-    "NotTheSequence",
-    "blocks are set aside for the forks to come, but not for the sequence itself",
-    ("(1 + each.forks) for each", "max(1, each.forks) for each"),
-)
-changed(
-    Scheduler,
-    "SlotsForBlocks",
-    "blocks are compared with the number of slots",
-    ("reserved > N", "reserved > N * S"),
-)
-changed(
-    Scheduler,
-    "PlacesOfNew",
-    "more sequences than allowed are admitted",
-    ("self.places(self.running + members) > self.most", "self.places(members) > self.most"),
-)
-changed(
-    Scheduler,
-    "CountForStop",
-    "work is given as (number, start, count), not (number, start, stop)",
-    ("(number, start, start + count)", "(number, start, count)"),
-)
-changed(
-    Scheduler,
-    "MembersAlone",
-    "the members of a group that waits are admitted one by one",
-    ("self.members(self.waiting[0])", "[self.waiting[0]]"),
+    """
+OnePlaceLess: one sequence less than allowed may run
+    > self.most or → >= self.most or
+OneBlockLess: the last block is never set aside
+    reserved > N → reserved >= N
+TokensForLongest: blocks are set aside for the tokens that a sequence has, not for its longest form
+    math.ceil(each.longest / S) → math.ceil(len(each.tokens) / S)
+NotTheSequence: blocks are set aside for the forks to come, but not for the sequence itself
+    (1 + each.forks) for each → max(1, each.forks) for each
+SlotsForBlocks: blocks are compared with the number of slots
+    reserved > N → reserved > N * S
+PlacesOfNew: more sequences than allowed are admitted
+    self.places(self.running + members) > self.most → self.places(members) > self.most
+CountForStop: work is given as (number, start, count), not (number, start, stop)
+    (number, start, start + count) → (number, start, count)
+MembersAlone: the members of a group that waits are admitted one by one
+    self.members(self.waiting[0]) → [self.waiting[0]]
+""",
 )
 PLANNED = "            self.plan.work.append((number, start, start + count))\n"
 changed(
@@ -1184,17 +1155,14 @@ changed(
     (PLANNED, ""),
     ("        if count:\n", "        if count:\n" + PLANNED),
 )
-changed(
+mistakes(
     Scheduler,
-    "CopiesReplaced",
-    "the copies of each sequence replace those that are planned for others",
-    ("self.plan.copies.extend(self.manager", "self.plan.copies[:] = (self.manager"),
-)
-changed(
-    Scheduler,
-    "CountsAlone",
-    "the forks that are still to come have blocks, but no places",
-    ("self.places(self.running + members)", "len(self.running + members)"),
+    """
+CopiesReplaced: the copies of each sequence replace those that are planned for others
+    self.plan.copies.extend(self.manager → self.plan.copies[:] = (self.manager
+CountsAlone: the forks that are still to come have blocks, but no places
+    self.places(self.running + members) → len(self.running + members)
+""",
 )
 changed(
     Scheduler,
@@ -1217,27 +1185,17 @@ changed(
     ),
     ("for number in self.running + members]\n", "for number in held + members]\n"),
 )
-changed(
+mistakes(
     Scheduler,
-    "FromZero",
-    "all tokens of a sequence are computed in every step, not only the new ones",
-    ("(number, start, start + count)", "(number, 0, start + count)"),
-)
-changed(
-    Scheduler,
-    "ForksNotDoubled",
-    "nothing is set aside for the forks that are still to come",
-    ("math.ceil(each.longest / S) * (1 + each.forks)", "math.ceil(each.longest / S)"),
-    (
-        "self.places(self.running + members) > self.most",
-        "len(self.running + members) > self.most",
-    ),
-)
-changed(
-    Scheduler,
-    "OneBlockForForks",
-    "one block is set aside for each fork to come, however long it may become",
-    ("math.ceil(each.longest / S) * (1 + each.forks)", "math.ceil(each.longest / S) + each.forks"),
+    """
+FromZero: all tokens of a sequence are computed in every step, not only the new ones
+    (number, start, start + count) → (number, 0, start + count)
+ForksNotDoubled: nothing is set aside for the forks that are still to come
+    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S)
+    self.places(self.running + members) > self.most → len(self.running + members) > self.most
+OneBlockForForks: one block is set aside for each fork to come, however long it may become
+    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S) + each.forks
+""",
 )
 ROWS = "self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]\n"
 changed(
@@ -1271,17 +1229,14 @@ changed(
         "        held = list(self.running)\n        self.admit()\n        for number in held:",
     ),
 )
-changed(
+mistakes(
     PreemptingScheduler,
-    "NeverAgain",
-    "nobody is admitted any more once a sequence has ever lost its blocks",
-    ("if self.preemptions == before:", "if self.preemptions == 0:"),
-)
-changed(
-    PreemptingScheduler,
-    "CountsGroups",
-    "a group that loses its blocks counts as one preemption",
-    ("self.preemptions += len(members)", "self.preemptions += 1"),
+    """
+NeverAgain: nobody is admitted any more once a sequence has ever lost its blocks
+    if self.preemptions == before: → if self.preemptions == 0:
+CountsGroups: a group that loses its blocks counts as one preemption
+    self.preemptions += len(members) → self.preemptions += 1
+""",
 )
 changed(
     PreemptingScheduler,
@@ -1292,17 +1247,14 @@ changed(
         "for each in members:\n            self.running",
     ),
 )
-changed(
+mistakes(
     PreemptingScheduler,
-    "AppendsEach",
-    "who has lost its blocks waits behind all others",
-    ("self.waiting.insert(0, each)", "self.waiting.append(each)"),
-)
-changed(
-    PreemptingScheduler,
-    "BehindTheFirst",
-    "who has lost its blocks waits behind the first of those that wait",
-    ("self.waiting.insert(0, each)", "self.waiting.insert(1, each)"),
+    """
+AppendsEach: who has lost its blocks waits behind all others
+    self.waiting.insert(0, each) → self.waiting.append(each)
+BehindTheFirst: who has lost its blocks waits behind the first of those that wait
+    self.waiting.insert(0, each) → self.waiting.insert(1, each)
+""",
 )
 changed(
     PreemptingScheduler,
@@ -1340,11 +1292,12 @@ changed(
     "the work of those that keep their blocks is dropped too",
     (ROWS, "self.plan.work.clear()\n"),
 )
-changed(
+mistakes(
     PreemptingScheduler,
-    "AskerLoses",
-    "the one that asks for blocks loses its own, not the last to come",
-    ("self.preempt(self.running[-1])", "self.preempt(number)"),
+    """
+AskerLoses: the one that asks for blocks loses its own, not the last to come
+    self.preempt(self.running[-1]) → self.preempt(number)
+""",
 )
 changed(
     PreemptingScheduler,
@@ -1404,18 +1357,15 @@ changed(
     ),
     told_by="ran for more than",
 )
-changed(
+mistakes(
     PreemptingScheduler,
-    "ExtendsTheLost",
-    "a sequence is still extended when it has lost its blocks itself",
-    ("while number in self.running:", "while True:"),
-    told_by="has no attribute",
-)
-changed(
-    PreemptingScheduler,
-    "OnePlaceLess",
-    "one sequence less than allowed may run",
-    ("> self.most or", ">= self.most or"),
+    """
+ExtendsTheLost: a sequence is still extended when it has lost its blocks itself
+    while number in self.running: → while True:
+    says: has no attribute
+OnePlaceLess: one sequence less than allowed may run
+    > self.most or → >= self.most or
+""",
 )
 changed(
     PreemptingScheduler,
@@ -1423,11 +1373,12 @@ changed(
     "one enters of which nothing can be computed in this step",
     (" or not any(map(self.count, members)):", ":"),
 )
-changed(
+mistakes(
     PreemptingScheduler,
-    "AllWithWork",
-    "a group waits until something of each member can be computed",
-    ("not any(map(self.count, members))", "not all(map(self.count, members))"),
+    """
+AllWithWork: a group waits until something of each member can be computed
+    not any(map(self.count, members)) → not all(map(self.count, members))
+""",
 )
 changed(
     PreemptingScheduler,
@@ -1595,17 +1546,14 @@ changed(
         f"            for number in members:\n                self.demand({MISSING})\n",
     ),
 )
-changed(
+mistakes(
     PreemptingScheduler,
-    "PlacesOfNew",
-    "more sequences than allowed are admitted",
-    ("self.places(self.running + members) > self.most", "self.places(members) > self.most"),
-)
-changed(
-    PreemptingScheduler,
-    "CountsAlone",
-    "the forks that are still to come have no places",
-    ("self.places(self.running + members)", "len(self.running + members)"),
+    """
+PlacesOfNew: more sequences than allowed are admitted
+    self.places(self.running + members) > self.most → self.places(members) > self.most
+CountsAlone: the forks that are still to come have no places
+    self.places(self.running + members) → len(self.running + members)
+""",
 )
 changed(
     PreemptingScheduler,
@@ -1850,11 +1798,12 @@ changed(
         "        places = self.space.blocks(members)\n        self.swaps += len(members)\n",
     ),
 )
-changed(
+mistakes(
     SwappingScheduler,
-    "CountsBlocks",
-    "the blocks that go out are counted as swaps, not the sequences",
-    ("self.swaps += len(members)", "self.swaps += len(copies)"),
+    """
+CountsBlocks: the blocks that go out are counted as swaps, not the sequences
+    self.swaps += len(members) → self.swaps += len(copies)
+""",
 )
 changed(
     SwappingScheduler,
@@ -1896,11 +1845,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     SwapSpace,
-    "KeptPlaces",
-    "where a block has gone is remembered from call to call, when it holds something else",
-    ("here: dict[int, int] = {}", "here = self.__dict__.setdefault('here', {})"),
+    """
+KeptPlaces: where a block has gone is remembered from call to call, when it holds something else
+    here: dict[int, int] = {} → here = self.__dict__.setdefault('here', {})
+""",
 )
 changed(
     SwapSpace,
@@ -1917,11 +1867,12 @@ changed(
         "        here: dict[int, int] = {}\n        self.tables = {}\n",
     ),
 )
-changed(
+mistakes(
     SwapSpace,
-    "OneBlockLess",
-    "the last block on the host is never used",
-    ("len(blocks) > self.available", "len(blocks) >= self.available"),
+    """
+OneBlockLess: the last block on the host is never used
+    len(blocks) > self.available → len(blocks) >= self.available
+""",
 )
 changed(
     SwapSpace,
@@ -1950,17 +1901,14 @@ changed(
         "        self.drop(numbers[0])\n        return",
     ),
 )
-changed(
+mistakes(
     SwapSpace,
-    "BackTurned",
-    "the copies back are given as (to, from)",
-    ("[(self.first + place, block) for", "[(block, self.first + place) for"),
-)
-changed(
-    SwapSpace,
-    "BackNotAdded",
-    "the number of the first host block is not added to what comes back",
-    ("[(self.first + place, block) for", "[(place, block) for"),
+    """
+BackTurned: the copies back are given as (to, from)
+    [(self.first + place, block) for → [(block, self.first + place) for
+BackNotAdded: the number of the first host block is not added to what comes back
+    [(self.first + place, block) for → [(place, block) for
+""",
 )
 changed(
     SwapSpace,
@@ -1983,14 +1931,12 @@ changed(
         "in numbers}\n        return",
     ),
 )
-changed(
+mistakes(
     SwapSpace,
-    "NotAtOnce",
-    "some blocks are taken before it is known that they are too few",
-    (
-        "if len(blocks) > self.available:",
-        "if False:",
-    ),
+    """
+NotAtOnce: some blocks are taken before it is known that they are too few
+    if len(blocks) > self.available: → if False:
+""",
 )
 
 changed(
@@ -2061,18 +2007,15 @@ changed(
         "            samples.append(self.fork(samples[-1]))\n",
     ),
 )
-changed(
+mistakes(
     EngineCore,
-    "GeneratorsOfTheFirst",
-    "the generators of all samples are given to the first one",
-    ("self.sequences[each].generator = generator", "self.sequences[number].generator = generator"),
-)
-changed(
-    EngineCore,
-    "TokensOfTheFirst",
-    "the tokens of all samples are added to the first one",
-    ("self.scheduler.append(each, token)", "self.scheduler.append(number, token)"),
-    told_by="Requests should end within 300 steps",
+    """
+GeneratorsOfTheFirst: the generators of all samples are given to the first one
+    self.sequences[each].generator = generator → self.sequences[number].generator = generator
+TokensOfTheFirst: the tokens of all samples are added to the first one
+    self.scheduler.append(each, token) → self.scheduler.append(number, token)
+    says: Requests should end within 300 steps
+""",
 )
 changed(
     EngineCore,
@@ -2083,14 +2026,12 @@ changed(
         "return [(number, draws[0][0])]",
     ),
 )
-changed(
+mistakes(
     EngineCore,
-    "TellsOneNumber",
-    "a step returns the tokens of all samples under the number of the first",
-    (
-        "return [(each, token) for each, (token, _) in",
-        "return [(number, token) for each, (token, _) in",
-    ),
+    """
+TellsOneNumber: a step returns the tokens of all samples under the number of the first
+    return [(each, token) for each, (token, _) in → return [(number, token) for each, (token, _) in
+""",
 )
 changed(
     EngineCore,
@@ -2108,30 +2049,19 @@ changed(
         "            self.finish(each)\n            self.scheduler.append(each, token)\n",
     ),
 )
-changed(
+mistakes(
     EngineCore,
-    "AbortForgets",
-    "`abort` takes the request out of `requests`, where `collect` looks for it",
-    ("self.requests.get(number, [])", "self.requests.pop(number, [])"),
-)
-changed(
-    EngineCore,
-    "AbortsTheFirst",
-    "`abort` ends only the first sample of a request",
-    ("self.requests.get(number, []):", "self.requests.get(number, [])[:1]:"),
-)
-changed(
-    EngineCore,
-    "OtherReason",
-    "`abort` gives the reason 'length'",
-    ('self.end(sample, "abort")', 'self.end(sample, "length")'),
-)
-changed(
-    EngineCore,
-    "MustBeKnown",
-    "`abort` raises for a request that it does not know",
-    ("self.requests.get(number, [])", "self.requests[number]"),
-    told_by="EngineCore.abort raised KeyError",
+    """
+AbortForgets: `abort` takes the request out of `requests`, where `collect` looks for it
+    self.requests.get(number, []) → self.requests.pop(number, [])
+AbortsTheFirst: `abort` ends only the first sample of a request
+    self.requests.get(number, []): → self.requests.get(number, [])[:1]:
+OtherReason: `abort` gives the reason 'length'
+    self.end(sample, "abort") → self.end(sample, "length")
+MustBeKnown: `abort` raises for a request that it does not know
+    self.requests.get(number, []) → self.requests[number]
+    says: EngineCore.abort raised KeyError
+""",
 )
 changed(
     EngineCore,
@@ -2181,19 +2111,16 @@ changed(
     "blocks are not copied before they are written: the plan's copies are ignored",
     ("            self.runner.copy(plan.copies)\n", ""),
 )
-changed(
+mistakes(
     EngineCore,
-    "OneBeamMustFit",
-    "blocks are demanded for one beam only",
-    ("if beams * math.ceil((length - 1) / S) > N:", "if math.ceil((length - 1) / S) > N:"),
-    told_by="two beams need four blocks",
-)
-changed(
-    EngineCore,
-    "RoundedTogether",
-    "the slots of all beams are added up before they are rounded up to blocks",
-    ("beams * math.ceil((length - 1) / S)", "math.ceil(beams * (length - 1) / S)"),
-    told_by="two beams need four blocks",
+    """
+OneBeamMustFit: blocks are demanded for one beam only
+    if beams * math.ceil((length - 1) / S) > N: → if math.ceil((length - 1) / S) > N:
+    says: two beams need four blocks
+RoundedTogether: the slots of all beams are added up before they are rounded up to blocks
+    beams * math.ceil((length - 1) / S) → math.ceil(beams * (length - 1) / S)
+    says: two beams need four blocks
+""",
 )
 changed(
     EngineCore,
@@ -2208,12 +2135,13 @@ changed(
     ),
     told_by="top_p is 2 and the temperature 0",
 )
-changed(
+mistakes(
     EngineCore,
-    "ContextTooShort",
-    "a request that just fills the context is refused",
-    ("if length > self.runner", "if length >= self.runner"),
-    told_by="exceed the context",
+    """
+ContextTooShort: a request that just fills the context is refused
+    if length > self.runner → if length >= self.runner
+    says: exceed the context
+""",
 )
 changed(
     EngineCore,
@@ -2245,12 +2173,13 @@ changed(
     ("own))\n        except BaseException:", "own))\n        except Exception:"),
     told_by="free blocks, running, -1, waiting, requests: generate",
 )
-changed(
+mistakes(
     Engine,
-    "ServesEverybody",
-    "`generate` goes on until all requests have ended, those of others too",
-    ("while self.unfinished(numbers):", "while self.scheduler.running or self.scheduler.waiting:"),
-    told_by="unfinished ones, which another has added",
+    """
+ServesEverybody: `generate` goes on until all requests have ended, those of others too
+    while self.unfinished(numbers): → while self.scheduler.running or self.scheduler.waiting:
+    says: unfinished ones, which another has added
+""",
 )
 changed(
     Engine,

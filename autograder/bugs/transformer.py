@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -15,29 +15,18 @@ from course_pkg.transformer import (
     noam_lr,
 )
 
-changed(
+mistakes(
     layer_norm,
-    "unbiased",
-    "the variance is divided by D - 1 instead of D",
-    ("(X - mean).square().mean(", "X.var("),
-    classic=True,
-)
-
-changed(
-    layer_norm,
-    "outside",
-    "ε is added to the standard deviation, outside the root",
-    ("torch.sqrt(variance + eps)", "(torch.sqrt(variance) + eps)"),
-    classic=True,
-)
-
-changed(layer_norm, "no_eps", "ε is not added to the variance", ("variance + eps", "variance"))
-
-changed(
-    layer_norm,
-    "root_mean_square",
-    "the mean is not subtracted: that is RMS norm",
-    ("mean = X.mean(dim=-1, keepdim=True)", "mean = 0"),
+    """
+* unbiased: the variance is divided by D - 1 instead of D
+    (X - mean).square().mean( → X.var(
+* outside: ε is added to the standard deviation, outside the root
+    torch.sqrt(variance + eps) → (torch.sqrt(variance) + eps)
+no_eps: ε is not added to the variance
+    variance + eps → variance
+root_mean_square: the mean is not subtracted: that is RMS norm
+    mean = X.mean(dim=-1, keepdim=True) → mean = 0
+""",
 )
 
 changed(
@@ -70,16 +59,17 @@ changed(
     ("square().mean(dim=-1", "square().mean(dim=axes"),
 )
 
-changed(
+mistakes(
     layer_norm,
-    "no_root",
-    "X is divided by its variance instead of its standard deviation",
-    ("torch.sqrt(variance + eps)", "(variance + eps)"),
+    """
+no_root: X is divided by its variance instead of its standard deviation
+    torch.sqrt(variance + eps) → (variance + eps)
+no_gain: the gain is left out
+    gain * (X → (X
+no_bias: the bias is left out
+    eps) + bias → eps)
+""",
 )
-
-changed(layer_norm, "no_gain", "the gain is left out", ("gain * (X", "(X"))
-
-changed(layer_norm, "no_bias", "the bias is left out", ("eps) + bias", "eps)"))
 
 changed(
     layer_norm,
@@ -91,20 +81,16 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     layer_norm,
-    "root_squared",
-    "the deviation is a root, squared again: its gradient is NaN for equal numbers",
-    ("variance + eps", "torch.sqrt(variance) ** 2 + eps"),
-    told_by="yours is nan (",
-)
-
-changed(
-    layer_norm,
-    "detached",
-    "no gradient passes through mean and variance",
-    ("mean = X.mean(dim=-1, keepdim=True)", "mean = X.mean(dim=-1, keepdim=True).detach()"),
-    ("square().mean(dim=-1, keepdim=True)", "square().mean(dim=-1, keepdim=True).detach()"),
+    """
+root_squared: the deviation is a root, squared again: its gradient is NaN for equal numbers
+    variance + eps → torch.sqrt(variance) ** 2 + eps
+    says: yours is nan (
+detached: no gradient passes through mean and variance
+    mean = X.mean(dim=-1, keepdim=True) → mean = X.mean(dim=-1, keepdim=True).detach()
+    square().mean(dim=-1, keepdim=True) → square().mean(dim=-1, keepdim=True).detach()
+""",
 )
 
 changed(
@@ -114,12 +100,12 @@ changed(
     ("return gain * (X - mean)", "X.data.sub_(mean)\n    return gain * X"),
 )
 
-changed(
+mistakes(
     FeedForward,
-    "Linear",
-    "there is no ReLU: two products then equal one",
-    ("torch.relu(", "("),
-    classic=True,
+    """
+* Linear: there is no ReLU: two products then equal one
+    torch.relu( → (
+""",
 )
 
 changed(
@@ -133,41 +119,25 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     FeedForward,
-    "ReluTwice",
-    "there is a second ReLU at the end",
-    ("return torch", "return torch.relu(torch"),
-    ("@ self.W_2 + self.b_2", "@ self.W_2 + self.b_2)"),
-)
-
-changed(FeedForward, "NoFirstBias", "b_1 is left out", ("@ self.W_1 + self.b_1", "@ self.W_1"))
-
-changed(
-    FeedForward,
-    "NoSecondBias",
-    "b_2 is left out",
-    ("@ self.W_2 + self.b_2", "@ self.W_2 + 0 * self.b_2"),
-)
-
-changed(
-    FeedForward,
-    "BiasAfterRelu",
-    "b_1 is added after the ReLU",
-    ("torch.relu(X @ self.W_1 + self.b_1)", "(torch.relu(X @ self.W_1) + self.b_1)"),
-)
-
-changed(
-    FeedForward, "Gelu", "a GELU is used instead of a ReLU", ("torch.relu", "nn.functional.gelu")
-)
-
-changed(FeedForward, "Tanh", "a tanh is used instead of a ReLU", ("torch.relu", "torch.tanh"))
-
-changed(
-    FeedForward,
-    "Residual",
-    "the input is added to the output, which is the layer's job",
-    ("return torch", "return X + torch"),
+    """
+ReluTwice: there is a second ReLU at the end
+    return torch → return torch.relu(torch
+    @ self.W_2 + self.b_2 → @ self.W_2 + self.b_2)
+NoFirstBias: b_1 is left out
+    @ self.W_1 + self.b_1 → @ self.W_1
+NoSecondBias: b_2 is left out
+    @ self.W_2 + self.b_2 → @ self.W_2 + 0 * self.b_2
+BiasAfterRelu: b_1 is added after the ReLU
+    torch.relu(X @ self.W_1 + self.b_1) → (torch.relu(X @ self.W_1) + self.b_1)
+Gelu: a GELU is used instead of a ReLU
+    torch.relu → nn.functional.gelu
+Tanh: a tanh is used instead of a ReLU
+    torch.relu → torch.tanh
+Residual: the input is added to the output, which is the layer's job
+    return torch → return X + torch
+""",
 )
 
 changed(
@@ -177,35 +147,21 @@ changed(
     ("return torch", "X = X.mean(dim=-2, keepdim=True).expand_as(X)\n        return torch"),
 )
 
-changed(
+mistakes(
     EncoderLayer,
-    "NoResidual",
-    "the residual connections are left out",
-    ("X = X + self.attention", "X = self.attention"),
-    ("return X + self", "return self"),
-    ("X + self.attention(X,", "self.attention(X,"),
-    ("X + self.feed_forward(X)", "self.feed_forward(X)"),
-)
-
-changed(
-    EncoderLayer,
-    "AlwaysPost",
-    "the layer is post-LN, whatever pre_norm says",
-    ("if self.pre_norm", "if False"),
-)
-
-changed(
-    EncoderLayer,
-    "AlwaysPre",
-    "the layer is pre-LN, whatever pre_norm says",
-    ("if self.pre_norm", "if True"),
-)
-
-changed(
-    EncoderLayer,
-    "Swapped",
-    "post-LN and pre-LN are mixed up",
-    ("if self.pre_norm", "if not self.pre_norm"),
+    """
+NoResidual: the residual connections are left out
+    X = X + self.attention → X = self.attention
+    return X + self → return self
+    X + self.attention(X, → self.attention(X,
+    X + self.feed_forward(X) → self.feed_forward(X)
+AlwaysPost: the layer is post-LN, whatever pre_norm says
+    if self.pre_norm → if False
+AlwaysPre: the layer is pre-LN, whatever pre_norm says
+    if self.pre_norm → if True
+Swapped: post-LN and pre-LN are mixed up
+    if self.pre_norm → if not self.pre_norm
+""",
 )
 
 changed(
@@ -225,13 +181,13 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     EncoderLayer,
-    "NormedPart",
-    "in post-LN the part is normalised instead of the sum",
-    ("layer_norm(X + self.attention(X,", "X + layer_norm(self.attention(X,"),
-    ("layer_norm(X + self.feed_forward(X),", "X + layer_norm(self.feed_forward(X),"),
-    classic=True,
+    """
+* NormedPart: in post-LN the part is normalised instead of the sum
+    layer_norm(X + self.attention(X, → X + layer_norm(self.attention(X,
+    layer_norm(X + self.feed_forward(X), → X + layer_norm(self.feed_forward(X),
+""",
 )
 
 changed(
@@ -263,33 +219,19 @@ changed(
     ("if self.pre_norm", "layer_norm = lambda X, *_: X\n        if self.pre_norm"),
 )
 
-changed(
+mistakes(
     DecoderLayer,
-    "NoResidual",
-    "the residual connections are left out",
-    ("Y = Y + part", "Y = part"),
-    ("(Y + part", "(part"),
-)
-
-changed(
-    DecoderLayer,
-    "AlwaysPost",
-    "the layer is post-LN, whatever pre_norm says",
-    ("if self.pre_norm", "if False"),
-)
-
-changed(
-    DecoderLayer,
-    "AlwaysPre",
-    "the layer is pre-LN, whatever pre_norm says",
-    ("if self.pre_norm", "if True"),
-)
-
-changed(
-    DecoderLayer,
-    "Swapped",
-    "post-LN and pre-LN are mixed up",
-    ("if self.pre_norm", "if not self.pre_norm"),
+    """
+NoResidual: the residual connections are left out
+    Y = Y + part → Y = part
+    (Y + part → (part
+AlwaysPost: the layer is post-LN, whatever pre_norm says
+    if self.pre_norm → if False
+AlwaysPre: the layer is pre-LN, whatever pre_norm says
+    if self.pre_norm → if True
+Swapped: post-LN and pre-LN are mixed up
+    if self.pre_norm → if not self.pre_norm
+""",
 )
 
 changed(
@@ -302,18 +244,14 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     DecoderLayer,
-    "NormedPart",
-    "in post-LN the part is normalised instead of the sum",
-    ("layer_norm(Y + part(Y),", "Y + layer_norm(part(Y),"),
-)
-
-changed(
-    DecoderLayer,
-    "OneNorm",
-    "all norms use row 0 of gains and biases",
-    ("enumerate(parts)", "zip([0, 0, 0], parts)"),
+    """
+NormedPart: in post-LN the part is normalised instead of the sum
+    layer_norm(Y + part(Y), → Y + layer_norm(part(Y),
+OneNorm: all norms use row 0 of gains and biases
+    enumerate(parts) → zip([0, 0, 0], parts)
+""",
 )
 
 changed(
@@ -367,22 +305,18 @@ class ThinksFirst(EncoderLayer):
         return X
 
 
-changed(
+mistakes(
     EncoderLayer,
-    "NoFeedForward",
-    "the feed-forward network is left out",
-    ("return X + self.feed_forward(layer_norm(X, self.gains[1], self.biases[1]))", "return X"),
-    ("return layer_norm(X + self.feed_forward(X), self.gains[1], self.biases[1])", "return X"),
-)
-
-changed(
-    EncoderLayer,
-    "Parallel",
-    "both parts read the layer's input, side by side",
-    ("X = X + self.attention", "attended = self.attention"),
-    ("return X + self", "return X + attended + self"),
-    ("X + self.attention(X, mask=mask)", "X + self.attention(X, mask=mask) + self.feed_forward(X)"),
-    ("return layer_norm(X + self.feed_forward(X),", "return layer_norm(X,"),
+    """
+NoFeedForward: the feed-forward network is left out
+    return X + self.feed_forward(layer_norm(X, self.gains[1], self.biases[1])) → return X
+    return layer_norm(X + self.feed_forward(X), self.gains[1], self.biases[1]) → return X
+Parallel: both parts read the layer's input, side by side
+    X = X + self.attention → attended = self.attention
+    return X + self → return X + attended + self
+    X + self.attention(X, mask=mask) → X + self.attention(X, mask=mask) + self.feed_forward(X)
+    return layer_norm(X + self.feed_forward(X), → return layer_norm(X,
+""",
 )
 
 
@@ -395,42 +329,23 @@ class InPlace(EncoderLayer):
         return Y
 
 
-changed(DecoderLayer, "TargetUnmasked", "the target's mask is not used", ("(Y, mask=mask)", "(Y)"))
-
-changed(
+mistakes(
     DecoderLayer,
-    "SourceUnmasked",
-    "the source's mask is not used",
-    ("(Y, memory, memory_mask)", "(Y, memory)"),
-)
-
-changed(
-    DecoderLayer,
-    "CrossFirst",
-    "cross-attention comes before self-attention",
-    ("enumerate(parts)", "enumerate([parts[1], parts[0], parts[2]])"),
-)
-
-changed(
-    DecoderLayer,
-    "NeverLooks",
-    "cross-attention looks at the target again instead of the source",
-    ("(Y, memory, memory_mask)", "(Y)"),
-)
-
-changed(
-    DecoderLayer,
-    "NoCross",
-    "cross-attention is left out",
-    ("enumerate(parts)", "[(0, parts[0]), (2, parts[2])]"),
-)
-
-changed(
-    DecoderLayer,
-    "PartsSwapped",
-    "self_attention and cross_attention are mixed up",
-    ("self.self_attention(Y, mask", "self.cross_attention(Y, mask"),
-    ("self.cross_attention(Y, memory", "self.self_attention(Y, memory"),
+    """
+TargetUnmasked: the target's mask is not used
+    (Y, mask=mask) → (Y)
+SourceUnmasked: the source's mask is not used
+    (Y, memory, memory_mask) → (Y, memory)
+CrossFirst: cross-attention comes before self-attention
+    enumerate(parts) → enumerate([parts[1], parts[0], parts[2]])
+NeverLooks: cross-attention looks at the target again instead of the source
+    (Y, memory, memory_mask) → (Y)
+NoCross: cross-attention is left out
+    enumerate(parts) → [(0, parts[0]), (2, parts[2])]
+PartsSwapped: self_attention and cross_attention are mixed up
+    self.self_attention(Y, mask → self.cross_attention(Y, mask
+    self.cross_attention(Y, memory → self.self_attention(Y, memory
+""",
 )
 
 changed(
@@ -441,12 +356,13 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     DecoderLayer,
-    "MemoryDetached",
-    "no gradient passes to the encoder",
-    ("(Y, memory, memory_mask)", "(Y, memory.detach(), memory_mask)"),
-    told_by="No gradient reaches memory",
+    """
+MemoryDetached: no gradient passes to the encoder
+    (Y, memory, memory_mask) → (Y, memory.detach(), memory_mask)
+    says: No gradient reaches memory
+""",
 )
 
 changed(
@@ -469,91 +385,34 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     Transformer,
-    "NotScaled",
-    "the embeddings are not multiplied by √D",
-    ("math.sqrt(self.D) * table", "table"),
-)
-
-changed(
-    Transformer,
-    "ScaledByD",
-    "the embeddings are multiplied by D instead of √D",
-    ("math.sqrt(self.D) * table", "self.D * table"),
-)
-
-changed(
-    Transformer,
-    "Divided",
-    "the embeddings are divided by √D instead of multiplied",
-    ("math.sqrt(self.D) * table", "1 / math.sqrt(self.D) * table"),
-)
-
-changed(
-    Transformer,
-    "NoPositions",
-    "no positions are added",
-    ("table[words] + positions", "table[words]"),
-)
-
-changed(
-    Transformer,
-    "PositionsScaled",
-    "the positions are multiplied by √D together with the embeddings",
-    ("table[words] + positions", "(table[words] + positions)"),
-    classic=True,
-)
-
-changed(
-    Transformer,
-    "FromOne",
-    "positions count from 1",
-    ("words.shape[1], self.D).to(table)", "words.shape[1] + 1, self.D).to(table)[1:]"),
-)
-
-changed(
-    Transformer,
-    "OnePosition",
-    "all positions of a sentence get the encoding of one position",
-    ("words.shape[1], self.D", "1, self.D"),
-)
-
-changed(
-    Transformer,
-    "NoCausalMask",
-    "the decoder has no causal mask",
-    ("layer(Y, memory, mask,", "layer(Y, memory, None,"),
-    classic=True,
-)
-
-changed(
-    Transformer,
-    "CausalInverted",
-    "the causal mask is inverted: here True = may attend",
-    ("mask = causal", "mask = ~causal"),
-)
-
-changed(
-    Transformer,
-    "DecoderSeesPadding",
-    "the decoder does not mask the source's padding",
-    ("layer(Y, memory, mask, memory_mask)", "layer(Y, memory, mask)"),
-    classic=True,
-)
-
-changed(
-    Transformer,
-    "EncoderSeesPadding",
-    "the encoder does not mask the padding",
-    ("layer(X, mask)", "layer(X)"),
-)
-
-changed(
-    Transformer,
-    "EncoderCausal",
-    "the encoder also has a causal mask",
-    ("layer(X, mask)", "layer(X, mask & causal_mask(X.shape[1]))"),
+    """
+NotScaled: the embeddings are not multiplied by √D
+    math.sqrt(self.D) * table → table
+ScaledByD: the embeddings are multiplied by D instead of √D
+    math.sqrt(self.D) * table → self.D * table
+Divided: the embeddings are divided by √D instead of multiplied
+    math.sqrt(self.D) * table → 1 / math.sqrt(self.D) * table
+NoPositions: no positions are added
+    table[words] + positions → table[words]
+* PositionsScaled: the positions are multiplied by √D together with the embeddings
+    table[words] + positions → (table[words] + positions)
+FromOne: positions count from 1
+    words.shape[1], self.D).to(table) → words.shape[1] + 1, self.D).to(table)[1:]
+OnePosition: all positions of a sentence get the encoding of one position
+    words.shape[1], self.D → 1, self.D
+* NoCausalMask: the decoder has no causal mask
+    layer(Y, memory, mask, → layer(Y, memory, None,
+CausalInverted: the causal mask is inverted: here True = may attend
+    mask = causal → mask = ~causal
+* DecoderSeesPadding: the decoder does not mask the source's padding
+    layer(Y, memory, mask, memory_mask) → layer(Y, memory, mask)
+EncoderSeesPadding: the encoder does not mask the padding
+    layer(X, mask) → layer(X)
+EncoderCausal: the encoder also has a causal mask
+    layer(X, mask) → layer(X, mask & causal_mask(X.shape[1]))
+""",
 )
 
 changed(
@@ -576,76 +435,36 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     Transformer,
-    "LayersNotStacked",
-    "only the last layer's output counts: every layer reads the embeddings",
-    ("in self.decoder:", "in self.decoder[-1:]:"),
+    """
+LayersNotStacked: only the last layer's output counts: every layer reads the embeddings
+    in self.decoder: → in self.decoder[-1:]:
+WrongTable: the target's words are looked up in output_table
+    self.embed(Y, self.target_table) → self.embed(Y, self.output_table)
+TiedAnyway: the logits are products with target_table instead of output_table
+    Y @ self.output_table → Y @ self.target_table
+Probabilities: probabilities are returned instead of logits
+    Y @ self.output_table.T → (Y @ self.output_table.T).softmax(dim=-1)
+""",
 )
 
-changed(
-    Transformer,
-    "WrongTable",
-    "the target's words are looked up in output_table",
-    ("self.embed(Y, self.target_table)", "self.embed(Y, self.output_table)"),
-)
-
-changed(
-    Transformer,
-    "TiedAnyway",
-    "the logits are products with target_table instead of output_table",
-    ("Y @ self.output_table", "Y @ self.target_table"),
-)
-
-changed(
-    Transformer,
-    "Probabilities",
-    "probabilities are returned instead of logits",
-    ("Y @ self.output_table.T", "(Y @ self.output_table.T).softmax(dim=-1)"),
-)
-
-changed(
+mistakes(
     count_parameters,
-    "attention_without_biases",
-    "the biases of the attentions are left out",
-    ("4 * (D + 1) * D", "4 * D * D"),
-    classic=True,
-)
-
-changed(
-    count_parameters,
-    "networks_without_biases",
-    "the biases of the feed-forward networks are left out",
-    ("(D + 1) * D_ff + (D_ff + 1) * D", "D * D_ff + D_ff * D"),
-    classic=True,
-)
-
-changed(
-    count_parameters,
-    "one_attention_each",
-    "both attentions of a decoder layer are counted as one",
-    ("3 * layers", "2 * layers"),
-)
-
-changed(
-    count_parameters,
-    "no_output_projection",
-    "W_O is left out: three projections are counted instead of four",
-    ("layers * 4", "layers * 3"),
-)
-
-changed(
-    count_parameters,
-    "two_norms",
-    "a decoder layer is given two norms instead of three",
-    ("5 * layers", "4 * layers"),
-)
-
-changed(
-    count_parameters,
-    "gains_only",
-    "a norm is given a gain, but no bias",
-    ("pre_norm) * 2 * D", "pre_norm) * D"),
+    """
+* attention_without_biases: the biases of the attentions are left out
+    4 * (D + 1) * D → 4 * D * D
+* networks_without_biases: the biases of the feed-forward networks are left out
+    (D + 1) * D_ff + (D_ff + 1) * D → D * D_ff + D_ff * D
+one_attention_each: both attentions of a decoder layer are counted as one
+    3 * layers → 2 * layers
+no_output_projection: W_O is left out: three projections are counted instead of four
+    layers * 4 → layers * 3
+two_norms: a decoder layer is given two norms instead of three
+    5 * layers → 4 * layers
+gains_only: a norm is given a gain, but no bias
+    pre_norm) * 2 * D → pre_norm) * D
+""",
 )
 
 changed(
@@ -655,21 +474,23 @@ changed(
     (" + 2 * pre_norm", ""),
 )
 
-changed(count_parameters, "two_tables", "output_table is left out", ("2 * V_target", "V_target"))
-
-changed(
+mistakes(
     count_parameters,
-    "not_shared",
-    "a shared table is counted three times",
-    ("V_source * D if shared else", ""),
+    """
+two_tables: output_table is left out
+    2 * V_target → V_target
+not_shared: a shared table is counted three times
+    V_source * D if shared else →
+""",
 )
 
-changed(
+mistakes(
     Transformer,
-    "PositionsFloat",
-    "the positions stay float32",
-    (".to(table)", ""),
-    told_by="as the table is, yours torch.float32",
+    """
+PositionsFloat: the positions stay float32
+    .to(table) →
+    says: as the table is, yours torch.float32
+""",
 )
 
 changed(
@@ -680,27 +501,24 @@ changed(
     told_by="mask of a batch wider than its sentences should have shape",
 )
 
-changed(
+mistakes(
     count_parameters,
-    "encoder_only",
-    "only the encoder's feed-forward networks are counted",
-    ("2 * layers * (", "layers * ("),
+    """
+encoder_only: only the encoder's feed-forward networks are counted
+    2 * layers * ( → layers * (
+""",
 )
 
-changed(
+mistakes(
     noam_lr,
-    "largest",
-    "the maximum of the two is taken, not the minimum",
-    ("min(step**", "max(step**"),
-)
-
-changed(noam_lr, "no_size", "the factor D^(-1/2) is left out", ("D**-0.5 *", ""))
-
-changed(
-    noam_lr,
-    "falls_faster",
-    "it falls as 1/step instead of 1/√step",
-    ("step**-0.5", "warmup**0.5 / step"),
+    """
+largest: the maximum of the two is taken, not the minimum
+    min(step** → max(step**
+no_size: the factor D^(-1/2) is left out
+    D**-0.5 * →
+falls_faster: it falls as 1/step instead of 1/√step
+    step**-0.5 → warmup**0.5 / step
+""",
 )
 
 changed(
@@ -710,11 +528,12 @@ changed(
     ("return D", "step = min(step, warmup)\n    return D"),
 )
 
-changed(
+mistakes(
     noam_lr,
-    "no_warmup",
-    "there is no warm-up",
-    ("min(step**-0.5, step * warmup**-1.5)", "step**-0.5"),
+    """
+no_warmup: there is no warm-up
+    min(step**-0.5, step * warmup**-1.5) → step**-0.5
+""",
 )
 
 changed(
@@ -725,14 +544,15 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     noam_lr,
-    "wrong_power",
-    "warmup is raised to -1/2 instead of -3/2",
-    ("warmup**-1.5", "warmup**-0.5"),
+    """
+wrong_power: warmup is raised to -1/2 instead of -3/2
+    warmup**-1.5 → warmup**-0.5
+by_size: it is divided by D instead of √D
+    D**-0.5 → D**-1
+""",
 )
-
-changed(noam_lr, "by_size", "it is divided by D instead of √D", ("D**-0.5", "D**-1"))
 
 changed(
     noam_lr,
@@ -749,87 +569,38 @@ changed(
     ("if not 0", "smoothing = 0\n    if not 0"),
 )
 
-changed(
+mistakes(
     label_smoothing_loss,
-    "padding_counts",
-    "padding counts as a word to predict",
-    ("losses[targets != ignore]", "losses"),
+    """
+padding_counts: padding counts as a word to predict
+    losses[targets != ignore] → losses
+* divided_by_all: padding adds nothing, but the sum is divided by the number of all places
+    losses[targets != ignore] → (losses * (targets != ignore))
+* among_others: ε is shared among the V - 1 other words instead of all V
+    smoothing * log_p.mean(dim=-1) → smoothing / (log_p.shape[-1] - 1) * (log_p.sum(dim=-1) - right)
+not_shared_out: every word gets ε instead of ε / V
+    log_p.mean → log_p.sum
+too_much: the right word gets the whole 1, and ε / V is added to that
+    -(1 - smoothing) * right → -right
+mixed_up: 1 - ε and ε are mixed up
+    -(1 - smoothing) * right - smoothing * → -smoothing * right - (1 - smoothing) *
+summed: the losses are added up instead of averaged
+    ignore].mean() → ignore].sum()
+wrong_sign: the sign is wrong: it rises as the model gets better
+    return losses → return -losses
+no_logarithm: probabilities are used instead of their logarithms
+    log_softmax(logits → log_softmax(logits.softmax(dim=-1)
+""",
 )
 
-changed(
-    label_smoothing_loss,
-    "divided_by_all",
-    "padding adds nothing, but the sum is divided by the number of all places",
-    ("losses[targets != ignore]", "(losses * (targets != ignore))"),
-    classic=True,
-)
-
-changed(
-    label_smoothing_loss,
-    "among_others",
-    "ε is shared among the V - 1 other words instead of all V",
-    (
-        "smoothing * log_p.mean(dim=-1)",
-        "smoothing / (log_p.shape[-1] - 1) * (log_p.sum(dim=-1) - right)",
-    ),
-    classic=True,
-)
-
-changed(
-    label_smoothing_loss,
-    "not_shared_out",
-    "every word gets ε instead of ε / V",
-    ("log_p.mean", "log_p.sum"),
-)
-
-changed(
-    label_smoothing_loss,
-    "too_much",
-    "the right word gets the whole 1, and ε / V is added to that",
-    ("-(1 - smoothing) * right", "-right"),
-)
-
-changed(
-    label_smoothing_loss,
-    "mixed_up",
-    "1 - ε and ε are mixed up",
-    ("-(1 - smoothing) * right - smoothing *", "-smoothing * right - (1 - smoothing) *"),
-)
-
-changed(
-    label_smoothing_loss,
-    "summed",
-    "the losses are added up instead of averaged",
-    ("ignore].mean()", "ignore].sum()"),
-)
-
-changed(
-    label_smoothing_loss,
-    "wrong_sign",
-    "the sign is wrong: it rises as the model gets better",
-    ("return losses", "return -losses"),
-)
-
-changed(
-    label_smoothing_loss,
-    "no_logarithm",
-    "probabilities are used instead of their logarithms",
-    ("log_softmax(logits", "log_softmax(logits.softmax(dim=-1)"),
-)
-
-changed(
+mistakes(
     greedy_translate,
-    "last_word",
-    "the decoder reads the last word alone, not all words so far",
-    ("decode(Y,", "decode(Y[:, -1:],"),
-    classic=True,
-)
-
-changed(
-    greedy_translate,
-    "first_position",
-    "the first position's logits are read instead of the last one's",
-    ("[:, -1]", "[:, 0]"),
+    """
+* last_word: the decoder reads the last word alone, not all words so far
+    decode(Y, → decode(Y[:, -1:],
+first_position: the first position's logits are read instead of the last one's
+    [:, -1] → [:, 0]
+""",
 )
 
 changed(
@@ -840,62 +611,28 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     greedy_translate,
-    "never_stops",
-    "max_length words are always written",
-    ("if ended.all()", "if False"),
-)
-
-changed(
-    greedy_translate,
-    "starts_with_end",
-    "the decoder begins with EOS instead of BOS",
-    ("1), BOS)", "1), EOS)"),
-)
-
-changed(
-    greedy_translate,
-    "starts_with_padding",
-    "the decoder begins with PAD instead of BOS",
-    ("1), BOS)", "1), PAD)"),
-)
-
-changed(greedy_translate, "with_start", "BOS is also returned", ("return Y[:, 1:]", "return Y"))
-
-changed(
-    greedy_translate,
-    "stops_with_first",
-    "it stops as soon as one sentence has ended",
-    ("ended.all()", "ended.any()"),
-)
-
-changed(
-    greedy_translate,
-    "one_too_few",
-    "BOS counts as one of the max_length words",
-    ("range(max_length)", "range(max(max_length - 1, 1))"),
-)
-
-changed(
-    greedy_translate,
-    "one_too_many",
-    "one more word than max_length is written where no EOS comes",
-    ("range(max_length)", "range(max_length + 1)"),
-)
-
-changed(
-    greedy_translate,
-    "padding_read",
-    "the source's padding is not masked",
-    ("(X, lengths)", "(X, torch.full_like(lengths, X.shape[1]))"),
-)
-
-changed(
-    greedy_translate,
-    "sampled",
-    "words are drawn at random instead of taking the most probable one",
-    ("argmax(dim=1)", "softmax(dim=1).multinomial(1)[:, 0]"),
+    """
+never_stops: max_length words are always written
+    if ended.all() → if False
+starts_with_end: the decoder begins with EOS instead of BOS
+    1), BOS) → 1), EOS)
+starts_with_padding: the decoder begins with PAD instead of BOS
+    1), BOS) → 1), PAD)
+with_start: BOS is also returned
+    return Y[:, 1:] → return Y
+stops_with_first: it stops as soon as one sentence has ended
+    ended.all() → ended.any()
+one_too_few: BOS counts as one of the max_length words
+    range(max_length) → range(max(max_length - 1, 1))
+one_too_many: one more word than max_length is written where no EOS comes
+    range(max_length) → range(max_length + 1)
+padding_read: the source's padding is not masked
+    (X, lengths) → (X, torch.full_like(lengths, X.shape[1]))
+sampled: words are drawn at random instead of taking the most probable one
+    argmax(dim=1) → softmax(dim=1).multinomial(1)[:, 0]
+""",
 )
 
 
