@@ -89,8 +89,8 @@ def changed(
 def mistakes(reference: Callable, table: str) -> None:
     """Register wrong solutions that are edits of a reference, two lines or so for each.
 
-    A line "name: sentence" begins one, with a star before it if it is a classic one. Each line that is
-    indented is an edit, "right → wrong", or "says: " and the words of a check that give it away.
+    A line "name: sentence" begins one, with a star before it if it is a classic one. Each indented
+    line is an edit, "right → wrong", or "says: " and the words of a check that give it away.
 
     Raises:
         ValueError: as `changed`, or a line is none of these.
