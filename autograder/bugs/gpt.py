@@ -824,7 +824,7 @@ def plain_mean_of_perplexities(losses, counts):
     return losses.exp().mean().item()
 
 
-changed(bits_per_byte, "nats", "nats are not turned into bits", ("/ math.log(2) *", "*"))
+changed(bits_per_byte, "nats", "nats are not turned into bits", (" / math.log(2)", ""))
 
 
 @bug(bits_per_byte, "the loss is multiplied by log 2 instead of divided")
@@ -837,9 +837,7 @@ def upside_down(loss, tokens, size):
     return loss / math.log(2) * size / tokens
 
 
-changed(
-    bits_per_byte, "for_each_token", "bits are given for each token", (") * tokens / size", ")")
-)
+changed(bits_per_byte, "for_each_token", "bits are given for each token", (" * tokens / size", ""))
 
 
 @bug(bits_per_byte, "the result is for the whole text, not for each byte")
@@ -847,7 +845,7 @@ def whole_text(loss, tokens, size):
     return loss / math.log(2) * tokens
 
 
-changed(bits_per_byte, "digits", "the loss is divided by log 10", ("2", "10"))
+changed(bits_per_byte, "digits", "the loss is divided by log 10", ("log(2)", "log(10)"))
 
 
 @bug(bits_per_byte, "the logarithm is taken of the loss, which is one already")

@@ -57,7 +57,12 @@ def first_memory(memory, w):
     return w @ memory[0]
 
 
-changed(ntm_read, "from_the_end", "the rows are counted from the end", ("w,", "w.flip(1),"))
+changed(
+    ntm_read,
+    "from_the_end",
+    "the rows are counted from the end",
+    ("w, memory", "w.flip(1), memory"),
+)
 
 
 @bug(ntm_read, "an axis of size 1 is left")
@@ -1131,9 +1136,7 @@ def moved_inside(centre, stride, sigma, N, size):
     return gaussian_filterbank(centre.clamp(0, size - 1), stride, sigma, N, size)
 
 
-changed(
-    draw_read, "no_gamma", "γ is left out", ("gamma[:, None, None] * (F_Y", "F_Y"), ("mT)", "mT")
-)
+changed(draw_read, "no_gamma", "γ is left out", ("gamma[:, None, None] * ", ""))
 
 
 @bug(draw_read, "γ divides instead of multiplying")
@@ -1161,7 +1164,12 @@ def twice(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y, F_X, gamma**2)
 
 
-changed(draw_read, "first_gamma", "the first image's γ is used for all", (":, None, None", "0"))
+changed(
+    draw_read,
+    "first_gamma",
+    "the first image's γ is used for all",
+    ("gamma[:, None, None]", "gamma[0]"),
+)
 
 
 @bug(draw_read, "only the vertical filters are used", told_by="glimpse should have shape")
@@ -1179,9 +1187,7 @@ def detached(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y.detach(), F_X.detach(), gamma)
 
 
-changed(
-    draw_write, "no_gamma", "γ is left out", ("(F_Y", "F_Y"), ("F_X) / gamma[:, None, None]", "F_X")
-)
+changed(draw_write, "no_gamma", "γ is left out", (" / gamma[:, None, None]", ""))
 
 
 @bug(draw_write, "γ multiplies instead of dividing")
@@ -1203,8 +1209,10 @@ changed(
     draw_write,
     "as_in_read",
     "the filters are not transposed, as in draw_read",
-    ("(F_Y.mT @ patch @ F_X) / gamma", "gamma"),
-    ("None]", "None] * (F_Y @ patch @ F_X.mT)"),
+    (
+        "(F_Y.mT @ patch @ F_X) / gamma[:, None, None]",
+        "gamma[:, None, None] * (F_Y @ patch @ F_X.mT)",
+    ),
     told_by="draw_write raised RuntimeError",
     classic=True,
 )
@@ -1246,7 +1254,12 @@ def variance(mu, log_sigma, noise):
     return mu + (2 * log_sigma).exp() * noise
 
 
-changed(reparameterise, "no_exp", "log σ multiplies the noise, without exp", (".exp() *", "*"))
+changed(
+    reparameterise,
+    "no_exp",
+    "log σ multiplies the noise, without exp",
+    ("log_sigma.exp()", "log_sigma"),
+)
 
 
 @bug(reparameterise, "softplus is used for exp")
@@ -1264,7 +1277,7 @@ def mean(mu, log_sigma, noise):
     return mu + 0 * log_sigma.exp() * noise
 
 
-changed(reparameterise, "around_zero", "μ is left out", ("mu + log_sigma", "log_sigma"))
+changed(reparameterise, "around_zero", "μ is left out", ("mu + ", ""))
 
 
 @bug(reparameterise, "μ is stretched as well: σ multiplies the sum")
@@ -1292,7 +1305,7 @@ changed(
     reparameterise,
     "detached",
     "σ is detached, so that it cannot learn",
-    (") *", ").detach() *"),
+    ("log_sigma.exp()", "log_sigma.exp().detach()"),
     told_by="No gradient reaches log_sigma:",
 )
 
@@ -1327,7 +1340,12 @@ def no_half(mu, log_sigma):
     return 2 * nats(mu, log_sigma).sum(dim=(1, 2))
 
 
-changed(draw_kl, "width_for_variance", "σ stands where σ² should", ("(2 * log_sigma)", "log_sigma"))
+changed(
+    draw_kl,
+    "width_for_variance",
+    "σ stands where σ² should",
+    ("(2 * log_sigma).exp()", "log_sigma.exp()"),
+)
 
 
 @bug(draw_kl, "log σ is subtracted once, not twice: log σ² = 2 log σ")
