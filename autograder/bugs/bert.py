@@ -432,13 +432,6 @@ WeightsBehind: the weights are stacked after the batch's axis
 # The heads
 
 
-def scores(X, W, b, gain, shift, token, bias, act=F.gelu, eps=1e-12, norm=True):
-    hidden = act(X @ W.T + b)
-    if norm:
-        hidden = F.layer_norm(hidden, gain.shape, gain, shift, eps)
-    return hidden @ token.T + bias
-
-
 @bug(mlm_head, "the words are scored without the layer and the norm that come before")
 def straight(X, W, b, gain, shift, token, bias):
     return X @ token.T + bias
@@ -974,12 +967,6 @@ def ties_taken(start, end, longest, margin=0.0):
 
 
 # The published weights
-
-
-def parts(state, change):
-    """Convert, and let a function change the name and the value of each weight."""
-    changed = [change(name, value) for name, value in load_bert(state).items()]
-    return {name: value for name, value in changed if name}
 
 
 mistakes(

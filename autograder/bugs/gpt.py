@@ -707,13 +707,7 @@ def plain_mean_of_perplexities(losses, counts):
     return losses.exp().mean().item()
 
 
-mistakes(
-    bits_per_byte,
-    """
-nats: nats are not turned into bits
-    / math.log(2) * → *
-""",
-)
+changed(bits_per_byte, "nats", "nats are not turned into bits", (" / math.log(2)", ""))
 
 
 @bug(bits_per_byte, "the loss is multiplied by log 2 instead of divided")
@@ -726,13 +720,7 @@ def upside_down(loss, tokens, size):
     return loss / math.log(2) * size / tokens
 
 
-mistakes(
-    bits_per_byte,
-    """
-for_each_token: bits are given for each token
-    ) * tokens / size → )
-""",
-)
+changed(bits_per_byte, "for_each_token", "bits are given for each token", (" * tokens / size", ""))
 
 
 @bug(bits_per_byte, "the result is for the whole text, not for each byte")
@@ -744,7 +732,7 @@ mistakes(
     bits_per_byte,
     """
 digits: the loss is divided by log 10
-    2 → 10
+    log(2) → log(10)
 """,
 )
 

@@ -61,7 +61,7 @@ mistakes(
     ntm_read,
     """
 from_the_end: the rows are counted from the end
-    w, → w.flip(1),
+    w, memory → w.flip(1), memory
 """,
 )
 
@@ -970,14 +970,7 @@ def moved_inside(centre, stride, sigma, N, size):
     return gaussian_filterbank(centre.clamp(0, size - 1), stride, sigma, N, size)
 
 
-mistakes(
-    draw_read,
-    """
-no_gamma: γ is left out
-    gamma[:, None, None] * (F_Y → F_Y
-    mT) → mT
-""",
-)
+changed(draw_read, "no_gamma", "γ is left out", ("gamma[:, None, None] * ", ""))
 
 
 @bug(draw_read, "γ divides instead of multiplying")
@@ -1009,7 +1002,7 @@ mistakes(
     draw_read,
     """
 first_gamma: the first image's γ is used for all
-    :, None, None → 0
+    gamma[:, None, None] → gamma[0]
 """,
 )
 
@@ -1029,14 +1022,7 @@ def detached(image, F_Y, F_X, gamma):
     return draw_read(image, F_Y.detach(), F_X.detach(), gamma)
 
 
-mistakes(
-    draw_write,
-    """
-no_gamma: γ is left out
-    (F_Y → F_Y
-    F_X) / gamma[:, None, None] → F_X
-""",
-)
+changed(draw_write, "no_gamma", "γ is left out", (" / gamma[:, None, None]", ""))
 
 
 @bug(draw_write, "γ multiplies instead of dividing")
@@ -1058,8 +1044,7 @@ mistakes(
     draw_write,
     """
 * as_in_read: the filters are not transposed, as in draw_read
-    (F_Y.mT @ patch @ F_X) / gamma → gamma
-    None] → None] * (F_Y @ patch @ F_X.mT)
+    (F_Y.mT @ patch @ F_X) / gamma[:, None, None] → gamma[:, None, None] * (F_Y @ patch @ F_X.mT)
     says: draw_write raised RuntimeError
 """,
 )
@@ -1105,7 +1090,7 @@ mistakes(
     reparameterise,
     """
 no_exp: log σ multiplies the noise, without exp
-    .exp() * → *
+    log_sigma.exp() → log_sigma
 """,
 )
 
@@ -1125,13 +1110,7 @@ def mean(mu, log_sigma, noise):
     return mu + 0 * log_sigma.exp() * noise
 
 
-mistakes(
-    reparameterise,
-    """
-around_zero: μ is left out
-    mu + log_sigma → log_sigma
-""",
-)
+changed(reparameterise, "around_zero", "μ is left out", ("mu + ", ""))
 
 
 @bug(reparameterise, "μ is stretched as well: σ multiplies the sum")
@@ -1159,7 +1138,7 @@ mistakes(
     reparameterise,
     """
 detached: σ is detached, so that it cannot learn
-    ) * → ).detach() *
+    log_sigma.exp() → log_sigma.exp().detach()
     says: No gradient reaches log_sigma:
 """,
 )
@@ -1199,7 +1178,7 @@ mistakes(
     draw_kl,
     """
 width_for_variance: σ stands where σ² should
-    (2 * log_sigma) → log_sigma
+    (2 * log_sigma).exp() → log_sigma.exp()
 """,
 )
 

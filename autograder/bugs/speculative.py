@@ -3,15 +3,11 @@
 import math
 
 import torch
-from torch import nn
-from torch.nn import functional
 
-from autograder.bugs import bug, changed, equivalent
-from course_pkg.attention import causal_mask, masked_softmax, merge_heads, split_heads
-from course_pkg.gpt import token_probabilities
+from autograder.bugs import bug, changed, equivalent, mistakes
+from course_pkg.attention import split_heads
 from course_pkg.llama import rope_rotate_pairs
 from course_pkg.paged_attention import PagedKVCache
-from course_pkg.positions import rope_rotate
 from course_pkg.speculative import (
     LatentAttention,
     QuantisedKVCache,
@@ -59,12 +55,14 @@ def not_scaled_or_first(p, u):
     return int((p.double().cumsum(dim=0) > u).int().argmax())
 
 
-@bug(
-    draw_token, "the sums begin with 0, so that each token gets the number of the next one's share"
+mistakes(
+    draw_token,
+    """
+shifted: the sums begin with 0, so that each token gets the number of the next one's share
+    reached <= u → reached - p <= u
+    .sum()) → .sum()) % len(p)
+""",
 )
-def shifted(p, u):
-    reached = p.double().cumsum(dim=0)
-    return int((reached - p <= u * reached[-1]).sum()) % len(p)
 
 
 @bug(draw_token, "the token before the right one is taken")
@@ -98,68 +96,42 @@ def demand_rows(p, q, drafted, u):
         raise ValueError("too few or too many rows")
 
 
-def accepting(accepts, last, go_on=False):
-    """Make a wrong `accept_or_resample`.
-
-    Args:
-        accepts: from p, q, u of a token and its number, says whether it is accepted.
-        last: from p, q and the number n of the rejected token, gives the weights of the last one.
-    """
-
-    def wrong(p, q, drafted, u):
-        demand_rows(p, q, drafted, u)
-        k, kept = len(drafted), []
-        for n, token in enumerate(drafted.tolist()):
-            if accepts(p[n, token], q[n, token], u[n]):
-                kept.append(token)
-            elif not go_on:
-                return drafted.new_tensor([*kept, draw_token(last(p, q, n), u[k])])
-        return drafted.new_tensor([*kept, draw_token(p[k], u[k])])
-
-    return wrong
-
-
-def passes(p, q, u):
-    return u * q < p
-
-
 def residual(p, q, n):
     rest = (p[n] - q[n]).clamp(min=0)
     return rest if rest.any() else p[n]
 
 
-@bug(
+mistakes(
     accept_or_resample,
-    "after a rejection the token is drawn from p, not from what q leaves of it",
+    """
+* from_p: after a rejection the token is drawn from p, not from what q leaves of it
+    residual if residual.any() else p[n] → p[n]
+always: every drafted token is accepted
+    u[n] * q[n, token] >= p[n, token] → False
+* by_p: a token is accepted with probability p, not p / q
+    u[n] * q[n, token] >= p[n, token] → u[n] >= p[n, token]
+exchanged: a token is accepted with probability q / p: the two are exchanged
+    u[n] * q[n, token] >= p[n, token] → u[n] * p[n, token] >= q[n, token]
+without_chance: a token is accepted if the target finds it more probable than the draft
+    u[n] * q[n, token] >= p[n, token] → p[n, token] < q[n, token]
+""",
+)
+
+changed(
+    accept_or_resample,
+    "goes_on",
+    "tokens after a rejected one are judged, and kept, too",
+    ("accepted, last = k, p[k]", "kept, last = [], p[k]"),
+    (
+        "u[n] * q[n, token] >= p[n, token]:\n"
+        "            residual = (p[n] - q[n]).clamp(min=0)\n"
+        "            accepted, last = n, residual if residual.any() else p[n]\n"
+        "            break\n",
+        "u[n] * q[n, token] < p[n, token]:\n            kept.append(token)\n",
+    ),
+    ("drafted[:accepted]", "drafted.new_tensor(kept)"),
     classic=True,
 )
-def from_p(p, q, drafted, u):
-    return accepting(passes, lambda p, q, n: p[n])(p, q, drafted, u)
-
-
-@bug(accept_or_resample, "every drafted token is accepted")
-def always(p, q, drafted, u):
-    return accepting(lambda p, q, u: True, residual)(p, q, drafted, u)
-
-
-@bug(accept_or_resample, "a token is accepted with probability p, not p / q", classic=True)
-def by_p(p, q, drafted, u):
-    return accepting(lambda p, q, u: u < p, residual)(p, q, drafted, u)
-
-
-@bug(accept_or_resample, "a token is accepted with probability q / p: the two are exchanged")
-def exchanged(p, q, drafted, u):
-    return accepting(lambda p, q, u: u * p < q, residual)(p, q, drafted, u)
-
-
-@bug(accept_or_resample, "a token is accepted if the target finds it more probable than the draft")
-def without_chance(p, q, drafted, u):
-    return accepting(lambda p, q, u: p >= q, residual)(p, q, drafted, u)
-
-
-@bug(accept_or_resample, "tokens after a rejected one are judged, and kept, too", classic=True)
-def goes_on(p, q, drafted, u):
-    return accepting(passes, residual, go_on=True)(p, q, drafted, u)
 
 
 def each_passes(p, q, drafted, u):
@@ -213,41 +185,20 @@ def replaces_all_and_adds(p, q, drafted, u):
     return torch.cat([found, found.new_tensor([draw_token(p[-1], u[-1])])])
 
 
-@bug(accept_or_resample, "the last token is drawn from |p - q|: nothing is cut off at 0")
-def absolute(p, q, drafted, u):
-    return accepting(passes, lambda p, q, n: (p[n] - q[n]).abs())(p, q, drafted, u)
-
-
-@bug(accept_or_resample, "the last token is drawn from max(q - p, 0)")
-def turned(p, q, drafted, u):
-    def last(p, q, n):
-        rest = (q[n] - p[n]).clamp(min=0)
-        return rest if rest.any() else p[n]
-
-    return accepting(passes, last)(p, q, drafted, u)
-
-
-@bug(
-    accept_or_resample, "after a rejection the token is drawn from the row of p after the right one"
-)
-def next_row(p, q, drafted, u):
-    return accepting(passes, lambda p, q, n: (p[n + 1] - q[n]).clamp(min=0))(p, q, drafted, u)
-
-
-@bug(
+mistakes(
     accept_or_resample,
-    "the number that rejected a token also draws the one in its place",
-    classic=True,
+    """
+absolute: the last token is drawn from |p - q|: nothing is cut off at 0
+    (p[n] - q[n]).clamp(min=0) → (p[n] - q[n]).abs()
+turned: the last token is drawn from max(q - p, 0)
+    p[n] - q[n] → q[n] - p[n]
+next_row: after a rejection the token is drawn from the row of p after the right one
+    p[n] - q[n] → p[n + 1] - q[n]
+    residual if residual.any() else p[n] → residual
+* same_number: the number that rejected a token also draws the one in its place
+    draw_token(last, u[k]) → draw_token(last, u[accepted])
+""",
 )
-def same_number(p, q, drafted, u):
-    demand_rows(p, q, drafted, u)
-    k = len(drafted)
-    for n, token in enumerate(drafted.tolist()):
-        if u[n] * q[n, token] >= p[n, token]:
-            return torch.cat(
-                [drafted[:n], drafted.new_tensor([draw_token(residual(p, q, n), u[n])])]
-            )
-    return torch.cat([drafted, drafted.new_tensor([draw_token(p[k], u[k])])])
 
 
 @bug(accept_or_resample, "the rejected token is kept, too")
@@ -277,27 +228,6 @@ def row_before(p, q, drafted, u):
 @bug(accept_or_resample, "the first row of p is skipped: each token is judged by the row after it")
 def rows_shifted(p, q, drafted, u):
     return accept_or_resample(torch.cat([p[1:], p[-1:]]), q, drafted, u)
-
-
-class Drafting(Speculator):
-    """A `Speculator` of which parts can be made wrong."""
-
-    def judge(self, p, q, drafted, u):
-        return accept_or_resample(p, q, drafted, u)
-
-    def rows(self, p, m):
-        return p[-m - 1 :]
-
-    def speculative_step(self, text, k, u):
-        drafted, q = self.propose(text, k, u[:k])
-        m = len(drafted)
-        p = self.rows(self.read(self.target, self.target_caches, torch.cat([text, drafted])), m)
-        if q is None:
-            q = functional.one_hot(drafted, p.shape[1]).to(p)
-        tokens = self.judge(p, q, drafted, u[k : k + m + 1])
-        self.rollback(len(text) + len(tokens) - 1)
-        self.history.append((m, len(tokens) - 1))
-        return tokens
 
 
 @bug(Speculator, "rejected drafts stay in the caches", classic=True)
@@ -358,75 +288,71 @@ class Empties(Speculator):
         super().rollback(0)
 
 
-@bug(Speculator, "the last k rows of the probabilities are read, and the first of them is missing")
-class LastRows(Drafting):
-    def rows(self, p, m):
-        return torch.cat([p[-m:], p[-1:]]) if m else p[-1:]
-
-
-@bug(Speculator, "the first rows of what the target read are taken, not the last", classic=True)
-class FirstRows(Drafting):
-    def rows(self, p, m):
-        return p[: m + 1]
-
-
-@bug(Speculator, "the draft takes its best tokens, but says that it has drawn them", classic=True)
-class BestDrafts(Speculator):
-    def propose(self, text, k, u):
-        drafted, q = [], []
-        for _ in range(k):
-            q.append(self.read(self.draft, self.draft_caches, text)[-1])
-            drafted.append(int(q[-1].argmax()))
-            text = torch.cat([text, text.new_tensor(drafted[-1:])])
-        return text.new_tensor(drafted), torch.stack(q) if q else None
-
-
-@bug(Speculator, "the drafts count as certain, although they are drawn from q")
-class Certain(Drafting):
-    def judge(self, p, q, drafted, u):
-        return accept_or_resample(p, functional.one_hot(drafted, p.shape[1]).to(p), drafted, u)
-
-
-@bug(Speculator, "the drafted tokens are drawn all with the first number")
-class OneNumber(Speculator):
-    def propose(self, text, k, u):
-        return super().propose(text, k, u[:1].expand(k) if k else u)
-
-
-@bug(Speculator, "what the draft has drawn is kept, without asking the target")
-class Trusts(Drafting):
-    def judge(self, p, q, drafted, u):
-        return torch.cat([drafted, drafted.new_tensor([draw_token(p[-1], u[-1])])])
-
-
-@bug(Speculator, "the drafts are judged with the numbers that drew them", classic=True)
-class NumbersTwice(Speculator):
-    def speculative_step(self, text, k, u):
-        return super().speculative_step(text, k, torch.cat([u[:k], u[:k], u[-1:]]))
-
-
-@bug(Speculator, "the drafts are judged with the numbers that drew them", classic=True)
-class NumbersFromTheFirst(Speculator):
-    def speculative_step(self, text, k, u):
-        return super().speculative_step(text, k, torch.cat([u[:k], u[: k + 1]]))
-
-
-@bug(
+changed(
     Speculator,
+    "LastRows",
+    "the last k rows of the probabilities are read, and the first of them is missing",
+    ("        if q is None:", "        p = torch.cat([p[1:], p[-1:]])\n        if q is None:"),
+)
+
+mistakes(
+    Speculator,
+    """
+* FirstRows: the first rows of what the target read are taken, not the last
+    [-m - 1 :] → [: m + 1]
+* BestDrafts: the draft takes its best tokens, but says that it has drawn them
+    draw_token(q[n], u[n]) → int(q[n].argmax())
+""",
+)
+
+changed(
+    Speculator,
+    "Certain",
+    "the drafts count as certain, although they are drawn from q",
+    ("        if q is None:\n            q =", "        q ="),
+)
+
+mistakes(
+    Speculator,
+    """
+OneNumber: the drafted tokens are drawn all with the first number
+    draw_token(q[n], u[n]) → draw_token(q[n], u[0])
+""",
+)
+
+changed(
+    Speculator,
+    "Trusts",
+    "what the draft has drawn is kept, without asking the target",
+    (
+        "accept_or_resample(p, q, drafted, u[k : k + m + 1])",
+        "torch.cat([drafted, drafted.new_tensor([draw_token(p[-1], u[k + m])])])",
+    ),
+)
+
+mistakes(
+    Speculator,
+    """
+* NumbersTwice: the drafts are judged with the numbers that drew them
+    u[k : k + m + 1] → torch.cat([u[:k], u[-1:]])[: m + 1]
+* NumbersFromTheFirst: the drafts are judged with the numbers that drew them
+    u[k : k + m + 1] → u[: m + 1]
+""",
+)
+
+changed(
+    Speculator,
+    "OneByOne",
     "the target reads the drafts one by one",
+    (
+        "        return token_probabilities(model(unread[None], caches)[0], self.temperature)",
+        "        parts = unread.split(1) if model is self.target else [unread]\n"
+        "        logits = torch.cat([model(part[None], caches)[0] for part in parts])\n"
+        "        return token_probabilities(logits, self.temperature)",
+    ),
     told_by="Does it read all drafts of a step at once?",
     classic=True,
 )
-class OneByOne(Drafting):
-    def read(self, model, caches, text):
-        if model is not self.target or not isinstance(self.draft_caches, list):
-            return super().read(model, caches, text)
-        start = caches[0].length
-        rows = [
-            super(OneByOne, self).read(model, caches, text[: n + 1])
-            for n in range(start, len(text))
-        ]
-        return torch.cat(rows)
 
 
 @bug(Speculator, "all drafts come after the text as it was: none reads the one before")
@@ -451,12 +377,13 @@ changed(
     "the caches forget the accepted drafts, too",
     (back, "self.rollback(len(text) - 1)"),
 )
-changed(
+mistakes(
     Speculator,
-    "CutsToMore",
-    "a cache is cut to more tokens than it holds",
-    ("cache.truncate(min(length, cache.length))", "cache.truncate(length)"),
-    told_by="raised ValueError: cannot keep",
+    """
+CutsToMore: a cache is cut to more tokens than it holds
+    cache.truncate(min(length, cache.length)) → cache.truncate(length)
+    says: raised ValueError: cannot keep
+""",
 )
 changed(
     Speculator,
@@ -498,11 +425,12 @@ changed(
     "the history notes k, not how many tokens were drafted",
     (noted, "self.history.append((k, len(tokens) - 1))"),
 )
-changed(
+mistakes(
     Speculator,
-    "NumbersFromM",
-    "the numbers for judging begin where the drafts end, not at u_k",
-    ("u[k : k + m + 1]", "u[m : 2 * m + 1]"),
+    """
+NumbersFromM: the numbers for judging begin where the drafts end, not at u_k
+    u[k : k + m + 1] → u[m : 2 * m + 1]
+""",
 )
 
 
@@ -551,187 +479,129 @@ equivalent(
     "no start is tried for runs as long as the text",
 )
 
+mistakes(
+    prompt_lookup,
+    """
+first_place: the first place counts, not the latest
+    reversed(range(len(tokens) - n)) → range(len(tokens) - n)
+* with_the_match: the guess begins with the tokens that were looked for
+    range(start + n, start + n + k) → range(start, start + k)
+* shortest: a single token is looked for first, not the longest run
+    range(min(longest, len(tokens) - 1), 0, -1) → range(1, min(longest, len(tokens) - 1) + 1)
+only_longest: only the longest run is looked for
+    range(min(longest, len(tokens) - 1), 0, -1) → [longest] if longest < len(tokens) else []
+ends_early: the guess ends where the text ends
+    range(start + n, start + n + k) → range(start + n, min(start + n + k, len(tokens)))
+not_longest: runs of one token less than `longest` are the longest
+    min(longest, len(tokens) - 1) → min(max(longest - 1, 1), len(tokens) - 1)
+no_overlap: places that overlap with the last tokens are left out
+    range(len(tokens) - n) → range(len(tokens) - 2 * n + 1)
+one_less: one token less than k is guessed
+    start + n + k) → start + n + k - 1)
+two_at_least: a single token is never looked for
+    , 0, -1) → , 1, -1)
+""",
+)
 
-@bug(prompt_lookup, "the first place counts, not the latest")
-def first_place(tokens, k, longest=3):
-    return looking(tokens, k, longest, places=lambda starts: starts)
-
-
-def looking(tokens, k, longest=3, places=reversed, lengths=None, ends=None, skip=None):
-    """Look up as the reference does, with parts that can be made wrong."""
-    demand_limits(k, longest)
-    most = min(longest, len(tokens) - 1)
-    for n in range(most, 0, -1) if lengths is None else lengths(most):
-        for start in places(range(len(tokens) - n if ends is None else ends(len(tokens), n))):
-            if tokens[start : start + n] == tokens[-n:]:
-                text, begin = list(tokens), start + (n if skip is None else skip(n))
-                for place in range(begin, begin + k):
-                    text.append(text[place])
-                return text[len(tokens) :]
-    return []
-
-
-@bug(prompt_lookup, "the guess begins with the tokens that were looked for", classic=True)
-def with_the_match(tokens, k, longest=3):
-    return looking(tokens, k, longest, skip=lambda n: 0)
-
-
-@bug(prompt_lookup, "a single token is looked for first, not the longest run", classic=True)
-def shortest(tokens, k, longest=3):
-    return looking(tokens, k, longest, lengths=lambda most: range(1, most + 1))
-
-
-@bug(prompt_lookup, "only the longest run is looked for")
-def only_longest(tokens, k, longest=3):
-    return looking(tokens, k, longest, lengths=lambda most: [longest] if longest <= most else [])
-
-
-@bug(prompt_lookup, "the guess ends where the text ends")
-def ends_early(tokens, k, longest=3):
-    demand_limits(k, longest)
-    for n in range(min(longest, len(tokens) - 1), 0, -1):
-        for start in reversed(range(len(tokens) - n)):
-            if tokens[start : start + n] == tokens[-n:]:
-                return tokens[start + n : start + n + k]
-    return []
-
-
-@bug(prompt_lookup, "runs of one token less than `longest` are the longest")
-def not_longest(tokens, k, longest=3):
-    demand_limits(k, longest)
-    return looking(tokens, k, max(longest - 1, 1))
-
-
-@bug(prompt_lookup, "places that overlap with the last tokens are left out")
-def no_overlap(tokens, k, longest=3):
-    return looking(tokens, k, longest, ends=lambda T, n: max(T - 2 * n + 1, 0))
-
-
-@bug(prompt_lookup, "one token less than k is guessed")
-def one_less(tokens, k, longest=3):
-    demand_limits(k, longest)
-    return looking(tokens, max(k - 1, 0), longest)
-
-
-@bug(prompt_lookup, "a single token is never looked for")
-def two_at_least(tokens, k, longest=3):
-    return looking(tokens, k, longest, lengths=lambda most: range(most, 1, -1))
-
-
-class Writing(SpeculativeWriter):
-    """A `SpeculativeWriter` of which parts can be made wrong."""
-
-    def limit(self, k, left):
-        return min(k, left - 1)
-
-    def numbers(self, count, generator):
-        return torch.rand(count, generator=generator, dtype=torch.float64)
-
-    def begin(self):
-        self.rollback(0)
-
-    def speculative_generate(self, text, count, k, generator=None):
-        end = len(text) + count
-        if not len(text) or end - 1 > self.capacity:
-            raise ValueError
-        self.begin()
-        while len(text) < end:
-            m = self.limit(k, end - len(text))
-            text = torch.cat(
-                [text, self.speculative_step(text, m, self.numbers(2 * m + 1, generator))]
-            )
-        return text
-
-
-@bug(SpeculativeWriter, "the last step may add more tokens than were asked for", classic=True)
-class TooMany(Writing):
-    def limit(self, k, left):
-        return k
-
-
-@bug(SpeculativeWriter, "the last step may add more tokens than were asked for", classic=True)
-class OneTooManyAtLast(Writing):
-    def limit(self, k, left):
-        return min(k, left)
-
-
-@bug(
+mistakes(
     SpeculativeWriter,
+    """
+* TooMany: the last step may add more tokens than were asked for
+    min(k, end - len(text) - 1) → k
+* OneTooManyAtLast: the last step may add more tokens than were asked for
+    min(k, end - len(text) - 1) → min(k, end - len(text))
+""",
+)
+
+changed(
+    SpeculativeWriter,
+    "CutsOff",
     "the last step drafts more than can be kept, and the text is cut",
+    ("min(k, end - len(text) - 1)", "k"),
+    ("return text\n", "return text[:end]\n"),
     classic=True,
 )
-class CutsOff(TooMany):
-    def speculative_generate(self, text, count, k, generator=None):
-        return super().speculative_generate(text, count, k, generator)[: len(text) + count]
 
-
-@bug(
+changed(
     SpeculativeWriter,
+    "CutsOffOne",
     "the last step drafts more than can be kept, and the text is cut",
+    ("min(k, end - len(text) - 1)", "min(k, end - len(text))"),
+    ("return text\n", "return text[:end]\n"),
     classic=True,
 )
-class CutsOffOne(OneTooManyAtLast):
-    def speculative_generate(self, text, count, k, generator=None):
-        return super().speculative_generate(text, count, k, generator)[: len(text) + count]
 
+changed(
+    SpeculativeWriter,
+    "StaysFull",
+    "the caches of the last text are not emptied",
+    ("        self.rollback(0)\n", ""),
+)
 
-@bug(SpeculativeWriter, "the caches of the last text are not emptied")
-class StaysFull(Writing):
-    def begin(self):
-        pass
+mistakes(
+    SpeculativeWriter,
+    """
+OneDraftLess: no step drafts as many tokens as it may
+    min(k, end - len(text) - 1) → max(min(k, end - len(text) - 1) - 1, 0)
+""",
+)
 
+changed(
+    SpeculativeWriter,
+    "SameNumbers",
+    "the same numbers are drawn in every step",
+    (
+        "            u = torch.rand",
+        "            seed = generator.initial_seed() if generator else 0\n"
+        "            generator = torch.Generator().manual_seed(seed)\n"
+        "            u = torch.rand",
+    ),
+)
 
-@bug(SpeculativeWriter, "no step drafts as many tokens as it may")
-class OneDraftLess(Writing):
-    def limit(self, k, left):
-        return max(min(k, left - 1) - 1, 0)
-
-
-@bug(SpeculativeWriter, "the same numbers are drawn in every step")
-class SameNumbers(Writing):
-    def numbers(self, count, generator):
-        generator = torch.Generator().manual_seed(generator.initial_seed() if generator else 0)
-        return super().numbers(count, generator)
-
-
-@bug(SpeculativeWriter, "the generator is ignored")
-class OtherGenerator(Writing):
-    def numbers(self, count, generator):
-        return super().numbers(count, None)
+mistakes(
+    SpeculativeWriter,
+    """
+OtherGenerator: the generator is ignored
+    2 * m + 1, generator=generator → 2 * m + 1
+""",
+)
 
 
 @bug(SpeculativeWriter, "a step counts as one token")
-class CountsSteps(Writing):
+class CountsSteps(SpeculativeWriter):
     def __init__(self, target, draft, capacity, temperature=1.0):
         super().__init__(target, draft, capacity + 99, temperature)
 
     def speculative_generate(self, text, count, k, generator=None):
         self.rollback(0)
         for _ in range(count):
-            text = torch.cat(
-                [text, self.speculative_step(text, k, self.numbers(2 * k + 1, generator))]
-            )
+            u = torch.rand(2 * k + 1, generator=generator, dtype=torch.float64)
+            text = torch.cat([text, self.speculative_step(text, k, u)])
         return text
 
 
 @bug(SpeculativeWriter, "the history counts the drafts that were asked for, not those found")
-class CountsWhatWasAskedFor(Writing):
+class CountsWhatWasAskedFor(SpeculativeWriter):
     def speculative_step(self, text, k, u):
         tokens = super().speculative_step(text, k, u)
         self.history[-1] = k, self.history[-1][1]
         return tokens
 
 
-@bug(SpeculativeWriter, "only the new tokens are returned")
-class OnlyNew(Writing):
-    def speculative_generate(self, text, count, k, generator=None):
-        return super().speculative_generate(text, count, k, generator)[len(text) :]
+changed(
+    SpeculativeWriter,
+    "OnlyNew",
+    "only the new tokens are returned",
+    ("return text\n", "return text[end - count :]\n"),
+)
 
-
-@bug(SpeculativeWriter, "without a draft model nothing is drafted")
-class NoLookup(SpeculativeWriter):
-    def propose(self, text, k, u):
-        return (text[:0], None) if self.draft is None else super().propose(text, k, u)
+mistakes(
+    SpeculativeWriter,
+    """
+NoLookup: without a draft model nothing is drafted
+    text.new_tensor(prompt_lookup(text.tolist(), k)) → text[:0]
+""",
+)
 
 
 @bug(SpeculativeWriter, "drafts from the text count as drawn from all tokens alike", classic=True)
@@ -744,12 +614,15 @@ class UniformLookup(SpeculativeWriter):
         return drafted, q
 
 
-@bug(SpeculativeWriter, "the text is searched for a run of as many tokens as are drafted")
-class LooksUpAsManyAsItDrafts(SpeculativeWriter):
-    def propose(self, text, k, u):
-        if self.draft is not None or k == 0:
-            return super().propose(text, k, u)
-        return torch.tensor(prompt_lookup(text.tolist(), k, longest=k), dtype=torch.long), None
+changed(
+    SpeculativeWriter,
+    "LooksUpAsManyAsItDrafts",
+    "the text is searched for a run of as many tokens as are drafted",
+    (
+        "text.new_tensor(prompt_lookup(text.tolist(), k))",
+        "torch.tensor(prompt_lookup(text.tolist(), k, max(k, 1)), dtype=torch.long)",
+    ),
+)
 
 
 @bug(SpeculativeWriter, "only the target's cache is emptied before a new text")
@@ -793,26 +666,30 @@ changed(
     ),
     told_by="After a text of 10 tokens comes one that is refused",
 )
-changed(
+mistakes(
     SpeculativeWriter,
-    "EmptyFloats",
-    "a guess of no tokens is a tensor of float32",
-    ("text.new_tensor(prompt", "torch.tensor(prompt"),
-    told_by="should be torch.int64 as the text is",
-)
-changed(
-    SpeculativeWriter,
-    "RoomForTheLast",
-    "the last token is to have room, though nobody reads it",
-    ("end - 1 > self.capacity", "end > self.capacity"),
-    told_by="as its last token is never read",
+    """
+EmptyFloats: a guess of no tokens is a tensor of float32
+    text.new_tensor(prompt → torch.tensor(prompt
+    says: should be torch.int64 as the text is
+RoomForTheLast: the last token is to have room, though nobody reads it
+    end - 1 > self.capacity → end > self.capacity
+    says: as its last token is never read
+""",
 )
 
 
 @bug(SpeculativeWriter, "q is 1 for every token, not for the drafted one alone")
-class CertainOfAll(Drafting, SpeculativeWriter):
-    def judge(self, p, q, drafted, u):
-        return accept_or_resample(p, torch.ones_like(q) if self.draft is None else q, drafted, u)
+class CertainOfAll(SpeculativeWriter):
+    def speculative_step(self, text, k, u):
+        drafted, q = self.propose(text, k, u[:k])
+        m = len(drafted)
+        p = self.read(self.target, self.target_caches, torch.cat([text, drafted]))[-m - 1 :]
+        q = torch.ones_like(p[:m]) if q is None else q
+        tokens = accept_or_resample(p, q, drafted, u[k : k + m + 1])
+        self.rollback(len(text) + len(tokens) - 1)
+        self.history.append((m, len(tokens) - 1))
+        return tokens
 
 
 def demand_chance(alpha, k):
@@ -952,79 +829,45 @@ def one_more_pass(alpha, cost, most=32):
     return longest_of(lambda a, c, k: expected_tokens(a, k) / ((k + 1) * c + 1))(alpha, cost, most)
 
 
-class Parts(SpeculativeCore):
-    """A `SpeculativeCore` of which parts can be made wrong."""
-
-    def chances(self, number, logits):
-        sampling = self.sequences[number].sampling
-        settings = sampling.temperature, sampling.top_k, sampling.top_p
-        return token_probabilities(logits, *settings)
-
-    def choose(self, p, drafted, u):
-        q = functional.one_hot(drafted, p.shape[1]).to(p)
-        return accept_or_resample(p, q, drafted, u).tolist()
-
-    def until_stop(self, tokens, stop):
-        return tokens[: tokens.index(stop) + 1] if stop in tokens else tokens
-
-    def judge(self, number, drafted, logits):
-        sequence = self.sequences[number]
-        generator = sequence.generator.clone_state()
-        u = torch.rand(len(drafted) + 1, generator=generator, dtype=torch.float64)
-        new = self.choose(self.chances(number, logits), torch.tensor(drafted), u)
-        return self.until_stop(new, sequence.sampling.stop), generator
-
-    def settle(self, number, length):
-        self.sequences[number].computed = length
-        self.scheduler.cut(number)
-        self.scheduler.advance(number, length)
-
-    def keep(self, number, tokens, generator):
-        sequence = self.sequences[number]
-        sequence.generator = generator
-        for token in tokens:
-            self.scheduler.append(number, token)
-        self.settle(number, len(sequence.tokens) - 1)
-        self.finish(number)
-        return [(number, token) for token in tokens]
-
-
-@bug(SpeculativeCore, "blocks of rejected drafts are not given back", classic=True)
-class NoCut(Parts):
-    def settle(self, number, length):
-        self.scheduler.advance(number, length)
-
-
-@bug(SpeculativeCore, "blocks are named before the table is cut", classic=True)
-class NamesFirst(Parts):
-    def settle(self, number, length):
-        self.scheduler.advance(number, length)
-        self.scheduler.cut(number)
-
-
-@bug(SpeculativeCore, "the table is cut only if fewer tokens are added than were drafted")
-class CutsTooSeldom(Parts):
-    def keep(self, number, tokens, generator):
-        self.rejected = len(tokens) < self.k
-        return super().keep(number, tokens, generator)
-
-    def settle(self, number, length):
-        if self.rejected:
-            return super().settle(number, length)
-        self.sequences[number].computed = length
-        return self.scheduler.advance(number, length)
-
-
-@bug(
+changed(
     SpeculativeCore,
-    "the tokens before a draft are computed once more with each of them",
-    told_by="The pieces of positions 9 to 11 should be",
+    "NoCut",
+    "blocks of rejected drafts are not given back",
+    ("        self.scheduler.cut(number)\n", ""),
+    classic=True,
 )
-class WholePrefixes(SpeculativeCore):
-    def pieces(self, number, start, stop, drafted):
-        first, *others = super().pieces(number, start, stop, drafted)
-        tokens, _, blocks = first
-        return [first, *((tokens + drafted[: n + 1], start, blocks) for n in range(len(others)))]
+
+changed(
+    SpeculativeCore,
+    "NamesFirst",
+    "blocks are named before the table is cut",
+    (
+        "        self.scheduler.cut(number)\n"
+        "        self.scheduler.advance(number, sequence.computed)\n",
+        "        self.scheduler.advance(number, sequence.computed)\n"
+        "        self.scheduler.cut(number)\n",
+    ),
+    classic=True,
+)
+
+changed(
+    SpeculativeCore,
+    "CutsTooSeldom",
+    "the table is cut only if fewer tokens are added than were drafted",
+    (
+        "        self.scheduler.cut(number)\n",
+        "        if len(tokens) < self.k:\n            self.scheduler.cut(number)\n",
+    ),
+)
+
+mistakes(
+    SpeculativeCore,
+    """
+WholePrefixes: the tokens before a draft are computed once more with each of them
+    ([token], middle + n, blocks) → (tokens + drafted[: n + 1], start, blocks)
+    says: The pieces of positions 9 to 11 should be
+""",
+)
 
 
 @bug(SpeculativeCore, "the blocks that the plan says are not copied")
@@ -1034,106 +877,116 @@ class NoCopies(SpeculativeCore):
         return super().step()
 
 
-@bug(SpeculativeCore, "every draft is accepted")
-class AcceptsAll(Parts):
-    def choose(self, p, drafted, u):
-        return [*drafted.tolist(), draw_token(p[-1], u[-1])]
-
-
-@bug(SpeculativeCore, "of each sequence's drafts, all or none are accepted")
-class AllOrNone(Parts):
-    def choose(self, p, drafted, u):
-        found = super().choose(p, drafted, u)
-        if len(found) == len(p):
-            return found
-        return [draw_token(p[0], u[-1])] if p[0].max() < 1 else [int(p[0].argmax())]
-
-
-@bug(SpeculativeCore, "as many tokens are accepted of every sequence as of the first", classic=True)
-class AsTheFirst(Parts):
-    def step(self):
-        self.shortest = None
-        return super().step()
-
-    def choose(self, p, drafted, u):
-        found = super().choose(p, drafted, u)
-        if self.shortest is None:
-            self.shortest = len(found)
-        return found[: self.shortest]
-
-
-@bug(SpeculativeCore, "drafts stand one position too early, over the last token")
-class TooEarly(SpeculativeCore):
-    def pieces(self, number, start, stop, drafted):
-        first, *others = super().pieces(number, start, stop, drafted)
-        return [first, *((tokens, place - 1, blocks) for tokens, place, blocks in others)]
-
-
-@bug(SpeculativeCore, "all drafts stand at the same position")
-class SamePlace(SpeculativeCore):
-    def pieces(self, number, start, stop, drafted):
-        first, *others = super().pieces(number, start, stop, drafted)
-        return [first, *((tokens, stop - len(drafted), blocks) for tokens, _, blocks in others)]
-
-
-@bug(
+mistakes(
     SpeculativeCore,
+    """
+AcceptsAll: every draft is accepted
+    accept_or_resample(p, q, tokens, u).tolist() → [*drafted, draw_token(p[-1], u[-1])]
+""",
+)
+
+changed(
+    SpeculativeCore,
+    "AllOrNone",
+    "of each sequence's drafts, all or none are accepted",
+    (
+        ".tolist()\n        if",
+        ".tolist()\n"
+        "        if len(new) < len(p):\n"
+        "            new = [draw_token(p[0], u[-1])] if p[0].max() < 1 else [int(p[0].argmax())]\n"
+        "        if",
+    ),
+)
+
+changed(
+    SpeculativeCore,
+    "AsTheFirst",
+    "as many tokens are accepted of every sequence as of the first",
+    ("drafts = self.drafts()", "drafts, self.first = self.drafts(), None"),
+    (
+        ".tolist()\n        if",
+        ".tolist()\n"
+        "        self.first = self.first or len(new)\n"
+        "        new = new[: self.first]\n"
+        "        if",
+    ),
+    classic=True,
+)
+
+mistakes(
+    SpeculativeCore,
+    """
+TooEarly: drafts stand one position too early, over the last token
+    middle + n, blocks → middle + n - 1, blocks
+SamePlace: all drafts stand at the same position
+    middle + n, blocks → middle, blocks
+""",
+)
+
+changed(
+    SpeculativeCore,
+    "OnePiece",
     "the drafts are one piece with the tokens before them, and only the last has logits",
+    (
+        "        return [\n            (tokens, start, blocks),",
+        "        return [(tokens + drafted, start, blocks)]\n"
+        "        return [\n"
+        "            (tokens, start, blocks),",
+    ),
     told_by="is each draft a piece by itself",
     classic=True,
 )
-class OnePiece(SpeculativeCore):
-    def pieces(self, number, start, stop, drafted):
-        tokens, _, blocks = self.piece(number, start, stop - len(drafted))
-        return [(tokens + drafted, start, blocks)]
 
+mistakes(
+    SpeculativeCore,
+    """
+* PastTheStop: a stop token is looked for only in the last place
+    if sampling.stop in new: → if False:
+NeverAtZero: a stop token of 0 counts as none
+    if sampling.stop in new: → if sampling.stop and sampling.stop in new:
+""",
+)
 
-@bug(SpeculativeCore, "a stop token is looked for only in the last place", classic=True)
-class PastTheStop(Parts):
-    def until_stop(self, tokens, stop):
-        return tokens
+changed(
+    SpeculativeCore,
+    "OtherRandomness",
+    "the numbers do not come from the sequence's generator",
+    (
+        "        new = accept",
+        "        other = torch.Generator().manual_seed(len(u))\n"
+        "        u = torch.rand(u.shape, generator=other).double()\n"
+        "        new = accept",
+    ),
+)
 
+changed(
+    SpeculativeCore,
+    "ForgetsGenerator",
+    "the generator that has drawn is not kept: each step draws the same numbers",
+    ("        sequence.generator = generator\n", ""),
+)
 
-@bug(SpeculativeCore, "a stop token of 0 counts as none")
-class NeverAtZero(Parts):
-    def until_stop(self, tokens, stop):
-        return super().until_stop(tokens, stop) if stop else tokens
+mistakes(
+    SpeculativeCore,
+    """
+Temperature1: drafts are judged at temperature 1
+    settings = sampling.temperature, → settings = float(sampling.temperature > 0),
+AllTokens: drafts are judged without top_k and top_p
+    token_probabilities(logits, *settings) → token_probabilities(logits, settings[0])
+""",
+)
 
-
-@bug(SpeculativeCore, "the numbers do not come from the sequence's generator")
-class OtherRandomness(Parts):
-    def choose(self, p, drafted, u):
-        other = torch.Generator().manual_seed(len(u))
-        return super().choose(p, drafted, torch.rand(u.shape, generator=other).double())
-
-
-@bug(SpeculativeCore, "the generator that has drawn is not kept: each step draws the same numbers")
-class ForgetsGenerator(Parts):
-    def keep(self, number, tokens, generator):
-        return super().keep(number, tokens, self.sequences[number].generator)
-
-
-@bug(SpeculativeCore, "drafts are judged at temperature 1")
-class Temperature1(Parts):
-    def chances(self, number, logits):
-        sampling = self.sequences[number].sampling
-        if sampling.temperature == 0:
-            return super().chances(number, logits)
-        return token_probabilities(logits, 1.0, sampling.top_k, sampling.top_p)
-
-
-@bug(SpeculativeCore, "drafts are judged without top_k and top_p")
-class AllTokens(Parts):
-    def chances(self, number, logits):
-        return token_probabilities(logits, self.sequences[number].sampling.temperature)
-
-
-@bug(SpeculativeCore, "a draft is accepted if it is the target's best token, also when sampling")
-class BestOnly(Parts):
-    def choose(self, p, drafted, u):
-        k, best = len(drafted), p.argmax(dim=1).tolist()
-        n = next((n for n, x in enumerate(drafted.tolist()) if x != best[n]), k)
-        return [*drafted[:n].tolist(), draw_token(p[n], u[k])]
+changed(
+    SpeculativeCore,
+    "BestOnly",
+    "a draft is accepted if it is the target's best token, also when sampling",
+    (
+        "new = accept_or_resample(p, q, tokens, u).tolist()",
+        "best = p.argmax(dim=1).tolist()\n"
+        "        n = next((n for n, x in enumerate(drafted) if x != best[n]), len(drafted))\n"
+        "        new = [*drafted[:n], draw_token(p[n], u[-1])]",
+    ),
+)
 
 
 copied = "            self.runner.copy(plan.copies)\n"
@@ -1155,11 +1008,12 @@ changed(
     ),
     told_by="one call of the model should compute",
 )
-changed(
+mistakes(
     SpeculativeCore,
-    "BehindThePlan",
-    "drafts stand behind the positions that are planned for them",
-    ("middle + n, blocks)", "stop + n, blocks)"),
+    """
+BehindThePlan: drafts stand behind the positions that are planned for them
+    middle + n, blocks) → stop + n, blocks)
+""",
 )
 numbers = "generator=generator, dtype=torch.float64)"
 changed(
@@ -1174,11 +1028,12 @@ changed(
     "the numbers are drawn in float32",
     (numbers, "generator=generator)"),
 )
-changed(
+mistakes(
     SpeculativeCore,
-    "DropsTheStop",
-    "the stop token is dropped as well",
-    ("new.index(sampling.stop) + 1", "new.index(sampling.stop)"),
+    """
+DropsTheStop: the stop token is dropped as well
+    new.index(sampling.stop) + 1 → new.index(sampling.stop)
+""",
 )
 settled = (
     "        sequence.computed = len(sequence.tokens) - 1\n        self.scheduler.cut(number)\n"
@@ -1222,11 +1077,12 @@ changed(
         "for token in tokens[:1]:\n            self.scheduler",
     ),
 )
-changed(
+mistakes(
     SpeculativeCore,
-    "TellsTheLast",
-    "only the last of the new tokens is returned",
-    ("return [(number, token) for token in tokens]", "return [(number, tokens[-1])]"),
+    """
+TellsTheLast: only the last of the new tokens is returned
+    return [(number, token) for token in tokens] → return [(number, tokens[-1])]
+""",
 )
 cut_at_stop = "new[: new.index(sampling.stop) + 1]"
 changed(
@@ -1248,11 +1104,12 @@ changed(
     "the drafts count as drawn from all tokens alike, not as certain",
     (one_hot, "q = torch.full((len(drafted), p.shape[1]), 1 / p.shape[1]).to(p)\n"),
 )
-changed(
+mistakes(
     SpeculativeCore,
-    "BehindOne",
-    "drafts stand behind the first of the sequence's own tokens, as if there were only one",
-    ("middle + n, blocks)", "start + 1 + n, blocks)"),
+    """
+BehindOne: drafts stand behind the first of the sequence's own tokens, as if there were only one
+    middle + n, blocks) → start + 1 + n, blocks)
+""",
 )
 changed(
     SpeculativeCore,
@@ -1306,216 +1163,166 @@ changed(
 # quantise
 
 
-def largest(bits, symmetric):
-    return 2 ** (bits - 1) - 1 if symmetric else 2**bits - 1
-
-
-def quantised(
-    X,
-    bits,
-    dims,
-    group=None,
-    symmetric=False,
-    *,
-    steps=largest,
-    most=None,
-    low=lambda X, dims: X.amin(dims, keepdim=True),
-    size=lambda X, dims: X.abs().amax(dims, keepdim=True),
-    nearest=torch.round,
-    guard=lambda scale: torch.where(scale == 0, 1, scale),
-    cut=lambda X, axis, group: X.unflatten(axis, (X.shape[axis] // group, group)),
-    shared=lambda X, dims: dims,
-    zero_of=lambda zero, scale: zero,
-    dtype=lambda symmetric: torch.int8 if symmetric else torch.uint8,
-    rounded=lambda part, X: part.to(X.dtype),
-):
-    """Quantise as the reference does, with parts that the bugs below vary."""
-    if not 2 <= bits <= 8:
-        raise ValueError("so many bits there are not")
-    shape, dims = X.shape, (dims,) if isinstance(dims, int) else tuple(dims)
-    dims = tuple(dim % X.dim() for dim in dims)
-    if group is not None:
-        (axis,) = dims
-        if shape[axis] % group:
-            raise ValueError("these groups cannot be cut")
-        X, dims = cut(X, axis, group), (axis + 1,)
-    else:
-        dims = shared(X, dims)
-    wide, top = X.to(torch.promote_types(X.dtype, torch.float32)), steps(bits, symmetric)
-    if symmetric:
-        scale = size(wide, dims) / top
-        zero = torch.zeros_like(scale)
-    else:
-        zero = low(wide, dims)
-        scale = (wide.amax(dims, keepdim=True) - zero) / top
-    scale, zero = guard(rounded(scale, X)), rounded(zero, X)
-    zero = zero_of(zero, scale)
-    highest = top if most is None else most(bits, symmetric)
-    lowest = -highest if symmetric else 0
-    Q = nearest((wide - zero) / scale).clamp(lowest, max(highest, lowest)).to(dtype(symmetric))
-    if group is not None:
-        scale, zero = scale.squeeze(axis + 1), zero.squeeze(axis + 1)
-    return Q.reshape(shape), scale.to(X.dtype), zero.to(X.dtype)
-
-
-@bug(
+mistakes(
     quantise,
-    "the range is divided by 2^bits, not by the steps between 2^bits integers",
+    """
+* levels: the range is divided by 2^bits, not by the steps between 2^bits integers
+    low, high = 0, 2**bits - 1 → low, high = 0, 2**bits
+""",
+)
+
+changed(
+    quantise,
+    "one_more",
+    "max |X| is divided by 2^(bits-1), so that the largest number has no integer",
+    (
+        "low, high = 1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1",
+        "low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)",
+    ),
+)
+
+mistakes(
+    quantise,
+    """
+levels_cut: the range is divided by 2^bits, not by the steps between 2^bits integers
+    - zero) / high → - zero) / 2**bits
+levels_of_both: the range is divided by 2^bits, not by the steps between 2^bits integers
+    keepdim=True) / high → keepdim=True) / (high + 1)
+    - zero) / high → - zero) / (high + 1)
+* downwards: numbers are rounded down, not to the nearest integer
+    torch.round( → torch.floor(
+towards_zero: numbers are rounded towards zero, not to the nearest integer
+    torch.round( → torch.trunc(
+""",
+)
+
+changed(
+    quantise,
+    "divides_by_zero",
+    "a scale of 0 is divided by, and not replaced by 1",
+    ("    scale = torch.where(scale == 0, 1, scale)\n", ""),
     classic=True,
 )
-def levels(X, bits, dims, group=None, symmetric=False):
-    return quantised(
-        X, bits, dims, group, symmetric, steps=lambda b, sym: 2 ** (b - 1) - 1 if sym else 2**b
-    )
 
+mistakes(
+    quantise,
+    """
+epsilon: a small number is added to every scale, so that none is 0
+    torch.where(scale == 0, 1, scale) → scale + 1e-5
+""",
+)
 
-@bug(quantise, "max |X| is divided by 2^(bits-1), so that the largest number has no integer")
-def one_more(X, bits, dims, group=None, symmetric=False):
-    return quantised(
-        X, bits, dims, group, symmetric, steps=lambda b, sym: 2 ** (b - 1) if sym else 2**b - 1
-    )
+changed(
+    quantise,
+    "complement",
+    "dims are taken for the axes that have scales of their own",
+    (
+        "    precise = X",
+        "    else:\n"
+        "        others = set(range(X.dim())) - {dim % X.dim() for dim in dims}\n"
+        "        dims = tuple(others) or dims\n"
+        "    precise = X",
+    ),
+    classic=True,
+)
 
+changed(
+    quantise,
+    "always_all",
+    "there is one scale for the whole tensor, whatever dims says",
+    ("    precise = X", "    else:\n        dims = tuple(range(X.dim()))\n    precise = X"),
+)
 
-@bug(quantise, "the range is divided by 2^bits, not by the steps between 2^bits integers")
-def levels_cut(X, bits, dims, group=None, symmetric=False):
-    Q, scale, zero = levels(X, bits, dims, group, symmetric)
-    if not symmetric:
-        step = dequantise(torch.ones_like(Q), scale, torch.zeros_like(zero))
-        least = dequantise(torch.zeros_like(Q), scale, zero)
-        Q = torch.round((X - least) / step).clamp(0, 2**bits - 1).to(torch.uint8)
-    return Q, scale, zero
+mistakes(
+    quantise,
+    """
+holds_zero: the range is made to hold 0, as torch's own types do
+    precise.amin(dims, keepdim=True) → precise.amin(dims, keepdim=True).clamp(max=0)
+""",
+)
 
+changed(
+    quantise,
+    "whole_zero",
+    "the zero point is rounded to a whole number of steps",
+    (
+        "scale = torch.where(scale == 0, 1, scale)\n",
+        "scale = torch.where(scale == 0, 1, scale)\n    zero = (zero / scale).round() * scale\n",
+    ),
+)
 
-@bug(quantise, "the range is divided by 2^bits, not by the steps between 2^bits integers")
-def levels_of_both(X, bits, dims, group=None, symmetric=False):
-    def steps(bits, symmetric):
-        return largest(bits, symmetric) + 1
+mistakes(
+    quantise,
+    """
+without_size: a symmetric scale is made of the largest number, not of the largest in size
+    precise.abs().amax(dims, keepdim=True) → precise.amax(dims, keepdim=True)
+no_sign: integers with a sign are kept in a dtype without one
+    Q.to(torch.int8 if symmetric else torch.uint8) → Q.remainder(256).to(torch.uint8)
+""",
+)
 
-    return quantised(X, bits, dims, group, symmetric, steps=steps, most=largest)
+changed(
+    quantise,
+    "with_sign",
+    "integers from 0 to 255 are kept in int8, where those from 128 on become negative",
+    (
+        "Q.to(torch.int8 if symmetric else torch.uint8)",
+        "Q.to(torch.int8 if symmetric else torch.uint8).view(torch.int8)",
+    ),
+)
 
+mistakes(
+    quantise,
+    """
+floats: the integers stay floating-point numbers
+    Q.to(torch.int8 if symmetric else torch.uint8) → Q.to(X.dtype)
+    says: should hold whole numbers
+""",
+)
 
-@bug(quantise, "numbers are rounded down, not to the nearest integer", classic=True)
-def downwards(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, bits, dims, group, symmetric, nearest=torch.floor)
+changed(
+    quantise,
+    "far_apart",
+    "a group is made of numbers that are far apart, not of neighbours",
+    (
+        "X.unflatten(axis, (shape[axis] // group, group)), (axis + 1,)",
+        "X.unflatten(axis, (group, shape[axis] // group)), (axis,)",
+    ),
+    ("scale.squeeze(axis + 1), zero.squeeze(axis + 1)", "scale.squeeze(axis), zero.squeeze(axis)"),
+    classic=True,
+)
 
+mistakes(
+    quantise,
+    """
+how_many: group is taken for how many groups there are
+    (shape[axis] // group, group) → (group, shape[axis] // group)
+no_groups: group is not used
+    X, dims = X.unflatten(axis, (shape[axis] // group, group)), (axis + 1,) → group = None
+""",
+)
 
-@bug(quantise, "numbers are rounded towards zero, not to the nearest integer")
-def towards_zero(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, bits, dims, group, symmetric, nearest=torch.trunc)
+changed(
+    quantise,
+    "never_symmetric",
+    "symmetric is not used: there always is a zero point",
+    ("    if not 2 <= bits", "    symmetric = False\n    if not 2 <= bits"),
+)
 
+changed(
+    quantise,
+    "eight_bits",
+    "there always are 8 bits",
+    ("    shape, dims =", "    bits = 8\n    shape, dims ="),
+)
 
-@bug(quantise, "a scale of 0 is divided by, and not replaced by 1", classic=True)
-def divides_by_zero(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, bits, dims, group, symmetric, guard=lambda scale: scale)
-
-
-@bug(quantise, "a small number is added to every scale, so that none is 0")
-def epsilon(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, bits, dims, group, symmetric, guard=lambda scale: scale + 1e-5)
-
-
-def others(X, dims):
-    return tuple(axis for axis in range(X.dim()) if axis not in dims) or dims
-
-
-@bug(quantise, "dims are taken for the axes that have scales of their own", classic=True)
-def complement(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, bits, dims, group, symmetric, shared=others)
-
-
-@bug(quantise, "there is one scale for the whole tensor, whatever dims says")
-def always_all(X, bits, dims, group=None, symmetric=False):
-    def every(X, dims):
-        return tuple(range(X.dim()))
-
-    return quantised(X, bits, dims, group, symmetric, shared=every)
-
-
-@bug(quantise, "the range is made to hold 0, as torch's own types do")
-def holds_zero(X, bits, dims, group=None, symmetric=False):
-    def low(X, dims):
-        return X.amin(dims, keepdim=True).clamp(max=0)
-
-    return quantised(X, bits, dims, group, symmetric, low=low)
-
-
-@bug(quantise, "the zero point is rounded to a whole number of steps")
-def whole_zero(X, bits, dims, group=None, symmetric=False):
-    def whole(zero, scale):
-        return (zero / scale).round() * scale
-
-    return quantised(X, bits, dims, group, symmetric, zero_of=whole)
-
-
-@bug(quantise, "a symmetric scale is made of the largest number, not of the largest in size")
-def without_size(X, bits, dims, group=None, symmetric=False):
-    def size(X, dims):
-        return X.amax(dims, keepdim=True)
-
-    return quantised(X, bits, dims, group, symmetric, size=size)
-
-
-@bug(quantise, "integers with a sign are kept in a dtype without one")
-def no_sign(X, bits, dims, group=None, symmetric=False):
-    Q, scale, zero = quantised(X, bits, dims, group, symmetric)
-    return Q.to(torch.int64).remainder(256).to(torch.uint8), scale, zero
-
-
-@bug(quantise, "integers from 0 to 255 are kept in int8, where those from 128 on become negative")
-def with_sign(X, bits, dims, group=None, symmetric=False):
-    Q, scale, zero = quantised(X, bits, dims, group, symmetric)
-    return Q.view(torch.int8), scale, zero
-
-
-@bug(quantise, "the integers stay floating-point numbers", told_by="should hold whole numbers")
-def floats(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, bits, dims, group, symmetric, dtype=lambda symmetric: X.dtype)
-
-
-def strided(X, axis, group):
-    return X.unflatten(axis, (group, X.shape[axis] // group)).transpose(axis, axis + 1)
-
-
-@bug(quantise, "a group is made of numbers that are far apart, not of neighbours", classic=True)
-def far_apart(X, bits, dims, group=None, symmetric=False):
-    Q, scale, zero = quantised(X, bits, dims, group, symmetric, cut=strided)
-    if group is not None:
-        axis = (dims if isinstance(dims, int) else dims[0]) % X.dim()
-        parts = X.shape[axis] // group
-        Q = Q.unflatten(axis, (parts, group)).transpose(axis, axis + 1).flatten(axis, axis + 1)
-    return Q, scale, zero
-
-
-@bug(quantise, "group is taken for how many groups there are")
-def how_many(X, bits, dims, group=None, symmetric=False):
-    def cut(X, axis, group):
-        return X.unflatten(axis, (group, X.shape[axis] // group))
-
-    if group is not None and not isinstance(dims, int) and len(dims) > 1:
-        raise ValueError("groups come with several axes")
-    return quantised(X, bits, dims, group, symmetric, cut=cut)
-
-
-@bug(quantise, "group is not used")
-def no_groups(X, bits, dims, group=None, symmetric=False):
-    quantise(X, bits, dims, group, symmetric)
-    return quantised(X, bits, dims, None, symmetric)
-
-
-@bug(quantise, "symmetric is not used: there always is a zero point")
-def never_symmetric(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, bits, dims, group, False)
-
-
-@bug(quantise, "there always are 8 bits")
-def eight_bits(X, bits, dims, group=None, symmetric=False):
-    quantise(X, bits, dims, group, symmetric)
-    return quantised(X, 8, dims, group, symmetric)
-
-
-@bug(quantise, "q is computed with a scale that half precision does not hold")
-def unrounded(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, bits, dims, group, symmetric, rounded=lambda part, X: part)
+changed(
+    quantise,
+    "unrounded",
+    "q is computed with a scale that half precision does not hold",
+    ("    scale, zero = scale.to(X.dtype), zero.to(X.dtype)\n", ""),
+    (".reshape(shape), scale, zero", ".reshape(shape), scale.to(X.dtype), zero.to(X.dtype)"),
+)
 
 
 # The same mistakes in the forms that differ in what keeps q within its range.
@@ -1578,14 +1385,17 @@ for name, kept in (("", (clamped, clamped)), ("_unclamped", not_kept)):
         kept,
     )
 
-
-@bug(
+changed(
     quantise,
+    "any_bits",
     "any number of bits is accepted",
+    (
+        "    if not 2 <= bits <= 8:\n"
+        '        raise ValueError(f"an integer must have 2 to 8 bits, got {bits}")\n',
+        "    bits = min(max(bits, 2), 8)\n",
+    ),
     told_by="should raise ValueError when bits is",
 )
-def any_bits(X, bits, dims, group=None, symmetric=False):
-    return quantised(X, min(max(bits, 2), 8), dims, group, symmetric)
 
 
 equivalent(
@@ -1599,79 +1409,61 @@ equivalent(
 # dequantise
 
 
-def shared_by(scale, shape, spread=torch.Tensor.repeat_interleave):
-    """Give each integer its scale."""
-    for axis, (size, parts) in enumerate(zip(shape, scale.shape, strict=True)):
-        if parts not in (1, size):
-            if parts == 0 or size % parts:
-                raise ValueError("so many cannot be shared")
-            scale = spread(scale, size // parts, dim=axis)
-    return scale
+mistakes(
+    dequantise,
+    """
+* zero_first: the zero point is added to the integer, before the scale
+    Q.to(scale.dtype) * scale + zero → (Q.to(scale.dtype) + zero) * scale
+torchs: the zero point is subtracted from the integer, as in torch's own types
+    Q.to(scale.dtype) * scale + zero → (Q.to(scale.dtype) - zero) * scale
+minus_zero: the zero point is subtracted
+    * scale + zero → * scale - zero
+no_zero: the zero point is left out
+    * scale + zero → * scale
+divided: integers are divided by the scale
+    * scale + zero → / scale + zero
+""",
+)
 
+changed(
+    dequantise,
+    "take_turns",
+    "the scales of the groups take turns, one integer after the other",
+    (
+        "scale.repeat_interleave(size // parts, dim=axis)",
+        "torch.cat([scale] * (size // parts), dim=axis)",
+    ),
+    (
+        "zero.repeat_interleave(size // parts, dim=axis)",
+        "torch.cat([zero] * (size // parts), dim=axis)",
+    ),
+    classic=True,
+)
 
-@bug(dequantise, "the zero point is added to the integer, before the scale", classic=True)
-def zero_first(Q, scale, zero):
-    scale, zero = shared_by(scale, Q.shape), shared_by(zero, Q.shape)
-    return (Q.to(scale.dtype) + zero) * scale
+mistakes(
+    dequantise,
+    """
+zeros_take_turns: the scales of groups reach their neighbours, but the zero points take turns
+    zero.repeat_interleave(size // parts, dim=axis) → torch.cat([zero] * (size // parts), dim=axis)
+first_only: all groups get the scale and zero point of the first
+    scale.repeat_interleave(size // parts, dim=axis) → scale.narrow(axis, 0, 1)
+    zero.repeat_interleave(size // parts, dim=axis) → zero.narrow(axis, 0, 1)
+""",
+)
 
+changed(
+    dequantise,
+    "without_sign",
+    "the sign of the integers is lost",
+    ("return Q.to", "Q = Q.view(torch.uint8) if Q.dtype == torch.int8 else Q\n    return Q.to"),
+)
 
-@bug(dequantise, "the zero point is subtracted from the integer, as in torch's own types")
-def torchs(Q, scale, zero):
-    scale, zero = shared_by(scale, Q.shape), shared_by(zero, Q.shape)
-    return (Q.to(scale.dtype) - zero) * scale
-
-
-@bug(dequantise, "the zero point is subtracted")
-def minus_zero(Q, scale, zero):
-    scale, zero = shared_by(scale, Q.shape), shared_by(zero, Q.shape)
-    return Q.to(scale.dtype) * scale - zero
-
-
-@bug(dequantise, "the zero point is left out")
-def no_zero(Q, scale, zero):
-    return Q.to(scale.dtype) * shared_by(scale, Q.shape)
-
-
-@bug(dequantise, "integers are divided by the scale")
-def divided(Q, scale, zero):
-    return Q.to(scale.dtype) / shared_by(scale, Q.shape) + shared_by(zero, Q.shape)
-
-
-def tiled(scale, times, dim):
-    return torch.cat([scale] * times, dim=dim)
-
-
-@bug(dequantise, "the scales of the groups take turns, one integer after the other", classic=True)
-def take_turns(Q, scale, zero):
-    scale, zero = (shared_by(part, Q.shape, tiled) for part in (scale, zero))
-    return Q.to(scale.dtype) * scale + zero
-
-
-@bug(dequantise, "the scales of groups reach their neighbours, but the zero points take turns")
-def zeros_take_turns(Q, scale, zero):
-    scale, zero = shared_by(scale, Q.shape), shared_by(zero, Q.shape, tiled)
-    return Q.to(scale.dtype) * scale + zero
-
-
-@bug(dequantise, "all groups get the scale and zero point of the first")
-def first_only(Q, scale, zero):
-    for axis, (size, parts) in enumerate(zip(Q.shape, scale.shape, strict=True)):
-        if parts not in (1, size):
-            shared_by(scale, Q.shape)
-            scale, zero = scale.narrow(axis, 0, 1), zero.narrow(axis, 0, 1)
-    return Q.to(scale.dtype) * scale + zero
-
-
-@bug(dequantise, "the sign of the integers is lost")
-def without_sign(Q, scale, zero):
-    Q = Q.view(torch.uint8) if Q.dtype == torch.int8 else Q
-    return Q.to(scale.dtype) * shared_by(scale, Q.shape) + shared_by(zero, Q.shape)
-
-
-@bug(dequantise, "integers from 128 on are read as negative")
-def as_int8(Q, scale, zero):
-    Q = Q.view(torch.int8) if Q.dtype == torch.uint8 else Q
-    return Q.to(scale.dtype) * shared_by(scale, Q.shape) + shared_by(zero, Q.shape)
+changed(
+    dequantise,
+    "as_int8",
+    "integers from 128 on are read as negative",
+    ("return Q.to", "Q = Q.view(torch.int8) if Q.dtype == torch.uint8 else Q\n    return Q.to"),
+)
 
 
 @bug(dequantise, "the result always is float32", told_by="X̂ should be torch.float64, yours is")
@@ -1705,48 +1497,43 @@ equivalent(
 # pack_int4 and unpack_int4
 
 
-def demand_pairs(Q):
-    if Q.shape[-1] % 2 or ((Q < 0) | (Q > 15)).any():
-        raise ValueError("these are no pairs of four bits")
-    return Q.to(torch.uint8)
-
-
-@bug(pack_int4, "the first of two neighbours is put into the high four bits", classic=True)
-def high_first(Q):
-    Q = demand_pairs(Q)
-    return Q[..., 0::2] << 4 | Q[..., 1::2]
-
-
-@bug(
+mistakes(
     pack_int4,
+    """
+* high_first: the first of two neighbours is put into the high four bits
+    Q[..., 0::2] | Q[..., 1::2] << 4 → Q[..., 0::2] << 4 | Q[..., 1::2]
+""",
+)
+
+changed(
+    pack_int4,
+    "by_halves",
     "an integer is packed with one half an axis away, not with its neighbour",
+    (
+        "return Q[..., 0::2] | Q[..., 1::2] << 4",
+        "low, high = Q.chunk(2, dim=-1) if Q.shape[-1] else (Q, Q)\n    return low | high << 4",
+    ),
     classic=True,
 )
-def by_halves(Q):
-    low, high = demand_pairs(Q).chunk(2, dim=-1) if Q.shape[-1] else (demand_pairs(Q),) * 2
-    return low | high << 4
 
+changed(
+    pack_int4,
+    "not_shifted",
+    "the second of two neighbours is not shifted, and both lie in the low four bits",
+    (" << 4", ""),
+)
 
-@bug(pack_int4, "the second of two neighbours is not shifted, and both lie in the low four bits")
-def not_shifted(Q):
-    Q = demand_pairs(Q)
-    return Q[..., 0::2] | Q[..., 1::2]
-
-
-@bug(pack_int4, "the second of two neighbours is multiplied by 15, not by 16")
-def fifteen(Q):
-    Q = demand_pairs(Q)
-    return Q[..., 0::2] + 15 * Q[..., 1::2]
-
-
-@bug(pack_int4, "only the first of two neighbours is kept")
-def drops_second(Q):
-    return demand_pairs(Q)[..., 0::2].clone()
-
-
-@bug(pack_int4, "all bytes come in a single row")
-def one_row(Q):
-    return pack_int4(demand_pairs(Q)).flatten()
+mistakes(
+    pack_int4,
+    """
+fifteen: the second of two neighbours is multiplied by 15, not by 16
+    | Q[..., 1::2] << 4 → + 15 * Q[..., 1::2]
+drops_second: only the first of two neighbours is kept
+    Q[..., 0::2] | Q[..., 1::2] << 4 → Q[..., 0::2].clone()
+one_row: all bytes come in a single row
+    Q[..., 0::2] | Q[..., 1::2] << 4 → (Q[..., 0::2] | Q[..., 1::2] << 4).flatten()
+""",
+)
 
 
 @bug(pack_int4, "the bytes are kept in int64", told_by="should be torch.uint8, not torch.int64")
@@ -2163,7 +1950,6 @@ equivalent(
     "the residual takes back what it holds",
 )
 
-
 changed(
     QuantisedKVCache,
     "KeysByTokenInTheirOwnRoom",
@@ -2256,89 +2042,77 @@ changed(
 # QuantisedPagedCache
 
 
-class VariedPaged(QuantisedPagedCache):
-    """A paged cache whose records the bugs below vary."""
+changed(
+    QuantisedPagedCache,
+    "ScaleOfAllHeads",
+    "all heads of a token share a scale",
+    (
+        "Q, scale, zero = quantise(X.half(), self.bits, dims=-1)",
+        "Q, scale, zero = quantise(X.half(), self.bits, dims=(-2, -1))\n"
+        "        scale, zero = (part.expand(*X.shape[:-1], 1) for part in (scale, zero))",
+    ),
+    classic=True,
+)
 
-    def scales(self, X):
-        return quantise(X.half(), self.bits, dims=-1)
+changed(
+    QuantisedPagedCache,
+    "ScaleOfAWrite",
+    "all tokens that are written at once share a scale",
+    (
+        "Q, scale, zero = quantise(X.half(), self.bits, dims=-1)",
+        "Q, scale, zero = quantise(X.half(), self.bits, dims=(0, -1))\n"
+        "        scale, zero = (part.expand(*X.shape[:-1], 1) for part in (scale, zero))",
+    ),
+    classic=True,
+)
 
-    def integers(self, Q):
-        return pack_int4(Q) if self.bits == 4 else Q
+mistakes(
+    QuantisedPagedCache,
+    """
+ZeroFirst: the zero point comes before the scale
+    [scale, zero], dim → [zero, scale], dim
+    scale, zero = numbers → zero, scale = numbers
+""",
+)
 
-    def numbers(self, scale, zero):
-        return torch.cat([scale, zero], dim=-1)
+changed(
+    QuantisedPagedCache,
+    "NumbersFirst",
+    "scale and zero point stand before the integers",
+    (
+        "[integers, torch.cat([scale, zero], dim=-1).view(torch.uint8)]",
+        "[torch.cat([scale, zero], dim=-1).view(torch.uint8), integers]",
+    ),
+    (
+        "integers, numbers = records.split([records.shape[-1] - 4, 4]",
+        "numbers, integers = records.split([4, records.shape[-1] - 4]",
+    ),
+)
 
-    def encode(self, X):
-        Q, scale, zero = self.scales(X)
-        scale, zero = (part.expand(*X.shape[:-1], 1) for part in (scale, zero))
-        numbers = self.numbers(scale, zero).contiguous().view(torch.uint8)
-        return torch.cat([self.integers(Q), numbers], dim=-1)
+changed(
+    QuantisedPagedCache,
+    "SymmetricRecords",
+    "scales are symmetric, and there is no zero point",
+    (
+        "Q, scale, zero = quantise(X.half(), self.bits, dims=-1)",
+        "Q, scale, zero = quantise(X.half(), self.bits, dims=-1, symmetric=True)\n"
+        "        Q = Q.view(torch.uint8) & (15 if self.bits == 4 else 255)",
+    ),
+)
 
-
-@bug(QuantisedPagedCache, "all heads of a token share a scale", classic=True)
-class ScaleOfAllHeads(VariedPaged):
-    def scales(self, X):
-        return quantise(X.half(), self.bits, (-2, -1))
-
-
-@bug(QuantisedPagedCache, "all tokens that are written at once share a scale", classic=True)
-class ScaleOfAWrite(VariedPaged):
-    def scales(self, X):
-        return quantise(X.half(), self.bits, (0, -1))
-
-
-@bug(QuantisedPagedCache, "the zero point comes before the scale")
-class ZeroFirst(VariedPaged):
-    def numbers(self, scale, zero):
-        return torch.cat([zero, scale], dim=-1)
-
-    def decode(self, records):
-        n = records.shape[-1] - 4
-        return super().decode(
-            torch.cat([records[..., :n], records[..., n + 2 :], records[..., n : n + 2]], dim=-1)
-        )
-
-
-@bug(QuantisedPagedCache, "scale and zero point stand before the integers")
-class NumbersFirst(VariedPaged):
-    def encode(self, X):
-        return super().encode(X).roll(4, dims=-1)
-
-    def decode(self, records):
-        return super().decode(records.roll(-4, dims=-1))
-
-
-@bug(QuantisedPagedCache, "scales are symmetric, and there is no zero point")
-class SymmetricRecords(VariedPaged):
-    def scales(self, X):
-        Q, scale, zero = quantise(X.half(), self.bits, -1, symmetric=True)
-        return (Q.view(torch.uint8) & (15 if self.bits == 4 else 255)), scale, zero
-
-
-@bug(QuantisedPagedCache, "the zero point is left out when records are read")
-class ReadsNoZero(QuantisedPagedCache):
-    def decode(self, records):
-        records = records.clone()
-        records[..., -2:] = 0
-        return super().decode(records)
-
-
-@bug(QuantisedPagedCache, "the numbers are not rounded to float16 first")
-class NotHalved(VariedPaged):
-    def scales(self, X):
-        Q, scale, zero = quantise(X, self.bits, -1)
-        return Q, scale.half(), zero.half()
-
-
-@bug(QuantisedPagedCache, "scale and zero point are kept in bfloat16")
-class BrainFloats(VariedPaged):
-    def numbers(self, scale, zero):
-        return super().numbers(scale, zero).bfloat16()
-
-    def decode(self, records):
-        n = records.shape[-1] - 4
-        numbers = records[..., n:].contiguous().view(torch.bfloat16).half().view(torch.uint8)
-        return super().decode(torch.cat([records[..., :n], numbers], dim=-1))
+mistakes(
+    QuantisedPagedCache,
+    """
+ReadsNoZero: the zero point is left out when records are read
+    else integers, scale, zero) → else integers, scale, 0 * zero)
+NotHalved: the numbers are not rounded to float16 first
+    X.half() → X
+    [scale, zero], dim=-1) → [scale, zero], dim=-1).half()
+BrainFloats: scale and zero point are kept in bfloat16
+    [scale, zero], dim=-1) → [scale, zero], dim=-1).bfloat16()
+    .view(torch.float16) → .view(torch.bfloat16)
+""",
+)
 
 
 @bug(QuantisedPagedCache, "there always are 8 bits")
@@ -2349,7 +2123,7 @@ class EightBitRecords(QuantisedPagedCache):
 
 
 @bug(QuantisedPagedCache, "integers of 4 bits take a byte each")
-class UnpackedRecords(VariedPaged):
+class UnpackedRecords(QuantisedPagedCache):
     def __init__(self, L, blocks, block_size, G, D_h, bits=8, dtype=None, device=None):
         super().__init__(L, blocks, block_size, G, D_h, bits, dtype, device)
         if bits == 4:
@@ -2358,8 +2132,9 @@ class UnpackedRecords(VariedPaged):
                 for part in (self.K, self.V)
             )
 
-    def integers(self, Q):
-        return Q
+    def encode(self, X):
+        Q, scale, zero = quantise(X.half(), self.bits, dims=-1)
+        return torch.cat([Q, torch.cat([scale, zero], dim=-1).view(torch.uint8)], dim=-1)
 
     def decode(self, records):
         if self.bits == 8:
@@ -2396,125 +2171,102 @@ class GathersRecords(QuantisedPagedCache):
         return PagedKVCache.gather(self, layer, blocks, length)
 
 
-changed(
+mistakes(
     QuantisedPagedCache,
-    "KeysTwice",
-    "keys are stored in the place of values, too",
-    ("self.encode(K), self.encode(V))", "self.encode(K), self.encode(K))"),
-)
-changed(
-    QuantisedPagedCache,
-    "StaysHalf",
-    "vectors are computed in float16 when they are read, whatever the cache's dtype",
-    ("numbers.to(self.dtype).split", "numbers.split"),
+    """
+KeysTwice: keys are stored in the place of values, too
+    self.encode(K), self.encode(V)) → self.encode(K), self.encode(K))
+StaysHalf: vectors are computed in float16 when they are read, whatever the cache's dtype
+    numbers.to(self.dtype).split → numbers.split
+""",
 )
 
 
 # QuantisedLinear
 
 
-class VariedLinear(QuantisedLinear):
-    """A layer whose parts the bugs below vary."""
-
-    def __init__(self, W, bias=None, group=None):
-        nn.Module.__init__(self)
-        Q, scale, zero = self.integers(W.detach(), group)
-        self.register_buffer("Q", Q)
-        self.register_buffer("scale", scale)
-        self.register_buffer("bias", None if bias is None else self.copy(bias))
-        self.zero = zero
-
-    def integers(self, W, group):
-        return quantise(W, 8, 0, group, symmetric=True)
-
-    def copy(self, bias):
-        return bias.detach().clone()
-
-    def matrix(self):
-        return dequantise(self.Q, self.scale, self.zero)
-
-    def multiply(self, X):
-        return X @ self.matrix().to(X.dtype)
-
-    def forward(self, X):
-        Y = self.multiply(X)
-        return Y if self.bias is None else Y + self.bias.to(X.dtype)
-
-
-@bug(
-    QuantisedLinear, "each row of the matrix, an input, has a scale, not each column", classic=True
+changed(
+    QuantisedLinear,
+    "ByRows",
+    "each row of the matrix, an input, has a scale, not each column",
+    (
+        "        Q, scale, _ = quantise(W.detach(), 8, dims=0, group=group, symmetric=True)",
+        "        quantise(W.detach(), 8, dims=0, group=group)\n"
+        "        Q, scale, _ = quantise(W.detach(), 8, dims=1, symmetric=True)",
+    ),
+    classic=True,
 )
-class ByRows(VariedLinear):
-    def integers(self, W, group):
-        quantise(W, 8, 0, group)
-        return quantise(W, 8, 1, symmetric=True)
 
-
-@bug(
-    QuantisedLinear, "each row of the matrix, an input, has a scale, not each column", classic=True
+mistakes(
+    QuantisedLinear,
+    """
+* GroupsInRows: each row of the matrix, an input, has a scale, not each column
+    dims=0 → dims=1
+""",
 )
-class GroupsInRows(VariedLinear):
-    def integers(self, W, group):
-        return quantise(W, 8, 1, group, symmetric=True)
 
+changed(
+    QuantisedLinear,
+    "OneScale",
+    "the whole matrix has one scale",
+    (
+        "        Q, scale, _ = quantise(W.detach(), 8, dims=0, group=group, symmetric=True)",
+        "        quantise(W.detach(), 8, dims=0, group=group)\n"
+        "        Q, scale, _ = quantise(W.detach(), 8, dims=(0, 1), symmetric=True)",
+    ),
+    classic=True,
+)
 
-@bug(QuantisedLinear, "the whole matrix has one scale", classic=True)
-class OneScale(VariedLinear):
-    def integers(self, W, group):
-        quantise(W, 8, 0, group)
-        return quantise(W, 8, (0, 1), symmetric=True)
+mistakes(
+    QuantisedLinear,
+    """
+WithZero: the columns have a zero point, which is used when multiplying
+    scale, _ = → scale, self.zero =
+    , symmetric=True →
+    torch.zeros_like(self.scale) → self.zero
+ForgetsZero: the columns have a zero point, which is forgotten when multiplying
+    , symmetric=True →
+NoGroups: group is not used
+    , group=group →
+""",
+)
 
+changed(
+    QuantisedLinear,
+    "ChecksTheGroup",
+    "group is not used",
+    (
+        "        Q, scale, _ = quantise(W.detach(), 8, dims=0, group=group, symmetric=True)",
+        "        quantise(W.detach(), 8, dims=0, group=group)\n"
+        "        Q, scale, _ = quantise(W.detach(), 8, dims=0, symmetric=True)",
+    ),
+)
 
-@bug(QuantisedLinear, "the columns have a zero point, which is used when multiplying")
-class WithZero(VariedLinear):
-    def integers(self, W, group):
-        return quantise(W, 8, 0, group)
+changed(
+    QuantisedLinear,
+    "HowManyGroups",
+    "group is taken for how many groups there are",
+    (
+        "        Q, scale, _ =",
+        "        quantise(W.detach(), 8, dims=0, group=group)\n"
+        "        group = None if group is None else len(W) // group\n"
+        "        Q, scale, _ =",
+    ),
+)
 
-
-@bug(QuantisedLinear, "the columns have a zero point, which is forgotten when multiplying")
-class ForgetsZero(VariedLinear):
-    def integers(self, W, group):
-        return quantise(W, 8, 0, group)
-
-    def matrix(self):
-        return dequantise(self.Q, self.scale, torch.zeros_like(self.scale))
-
-
-@bug(QuantisedLinear, "group is not used")
-class NoGroups(VariedLinear):
-    def integers(self, W, group):
-        return quantise(W, 8, 0, symmetric=True)
-
-
-@bug(QuantisedLinear, "group is not used")
-class ChecksTheGroup(VariedLinear):
-    def integers(self, W, group):
-        quantise(W, 8, 0, group)
-        return quantise(W, 8, 0, symmetric=True)
-
-
-@bug(QuantisedLinear, "group is taken for how many groups there are")
-class HowManyGroups(VariedLinear):
-    def integers(self, W, group):
-        quantise(W, 8, 0, group)
-        group = None if group is None else len(W) // group
-        return quantise(W, 8, 0, group, symmetric=True)
-
-
-@bug(QuantisedLinear, "the bias is left out")
-class NoBias(VariedLinear):
-    def copy(self, bias):
-        return 0 * bias.detach()
-
-
-@bug(QuantisedLinear, "the bias is quantised too")
-class RoundedBias(VariedLinear):
-    def copy(self, bias):
-        return dequantise(*quantise(bias.detach(), 8, 0, symmetric=True))
+mistakes(
+    QuantisedLinear,
+    """
+NoBias: the bias is left out
+    bias.detach().clone() → 0 * bias.detach()
+RoundedBias: the bias is quantised too
+    bias.detach().clone() → dequantise(*quantise(bias.detach(), 8, 0, symmetric=True))
+""",
+)
 
 
 @bug(QuantisedLinear, "the bias is added before the scale is multiplied")
-class BiasFirst(VariedLinear):
+class BiasFirst(QuantisedLinear):
     def forward(self, X):
         if self.bias is None or len(self.scale) > 1:
             return super().forward(X)
@@ -2522,129 +2274,118 @@ class BiasFirst(VariedLinear):
         return Y * self.scale[0].to(X.dtype)
 
 
-@bug(QuantisedLinear, "inputs are quantised too")
-class RoundedInputs(VariedLinear):
-    def multiply(self, X):
-        return super().multiply(dequantise(*quantise(X, 8, -1, symmetric=True)))
-
-
-@bug(QuantisedLinear, "the matrix is not quantised when it multiplies")
-class NotQuantised(VariedLinear):
-    def __init__(self, W, bias=None, group=None):
-        super().__init__(W, bias, group)
-        self.W = W.detach().clone()
-
-    def matrix(self):
-        return self.W
-
-
-@bug(QuantisedLinear, "there are only 4 bits")
-class FourBits(VariedLinear):
-    def integers(self, W, group):
-        return quantise(W, 4, 0, group, symmetric=True)
-
-
-@bug(QuantisedLinear, "results do not depend on the scale")
-class NoScale(VariedLinear):
-    def matrix(self):
-        return self.Q.to(self.scale.dtype)
-
-
-@bug(
+changed(
     QuantisedLinear,
+    "RoundedInputs",
+    "inputs are quantised too",
+    (
+        "        return X @ W",
+        "        X = dequantise(*quantise(X, 8, -1, symmetric=True))\n        return X @ W",
+    ),
+)
+
+changed(
+    QuantisedLinear,
+    "NotQuantised",
+    "the matrix is not quantised when it multiplies",
+    ("        Q, scale, _", "        self.W = W.detach().clone()\n        Q, scale, _"),
+    ("dequantise(self.Q, self.scale, torch.zeros_like(self.scale))", "self.W"),
+)
+
+mistakes(
+    QuantisedLinear,
+    """
+FourBits: there are only 4 bits
+    W.detach(), 8, → W.detach(), 4,
+NoScale: results do not depend on the scale
+    dequantise(self.Q, self.scale, torch.zeros_like(self.scale)).to(X.dtype) → self.Q.to(X.dtype)
+""",
+)
+
+changed(
+    QuantisedLinear,
+    "StoresBoth",
     "the dequantised matrix is stored as well",
+    (
+        '        self.register_buffer("scale", scale)\n',
+        '        self.register_buffer("scale", scale)\n'
+        '        self.register_buffer("W", dequantise(Q, scale, torch.zeros_like(scale)))\n',
+    ),
     told_by="yours stores ['Q', 'W', 'scale']",
 )
-class StoresBoth(VariedLinear):
-    def __init__(self, W, bias=None, group=None):
-        super().__init__(W, bias, group)
-        self.register_buffer("W", super().matrix())
 
-
-@bug(
+mistakes(
     QuantisedLinear,
-    "the scales are parameters, which an optimiser would change",
-    told_by="There should be no parameters, yours are ['scale']",
+    """
+TrainsScales: the scales are parameters, which an optimiser would change
+    self.register_buffer("scale", scale) → self.scale = nn.Parameter(scale)
+    says: There should be no parameters, yours are ['scale']
+""",
 )
-class TrainsScales(VariedLinear):
-    def __init__(self, W, bias=None, group=None):
-        super().__init__(W, bias, group)
-        scale = self.scale
-        del self.scale
-        self.scale = nn.Parameter(scale)
 
-
-@bug(
+changed(
     QuantisedLinear,
+    "TrainsBias",
     "the bias is a parameter",
+    (
+        'self.register_buffer("bias", None if bias is None else bias.detach().clone())',
+        "self.bias = None if bias is None else nn.Parameter(bias.detach().clone())",
+    ),
     told_by="There should be no parameters, yours are ['bias']",
 )
-class TrainsBias(VariedLinear):
-    def __init__(self, W, bias=None, group=None):
-        super().__init__(W, bias, group)
-        if bias is not None:
-            del self.bias
-            self.bias = nn.Parameter(bias.detach().clone())
 
 
 # rotate
 
 
-def doubled(X, start, double=lambda H: torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)])):
-    """Build the Hadamard matrix that the reference builds, by a rule that may be another."""
+def doubled(X, start):
+    """Build the Hadamard matrix that the reference builds."""
     H = X.new_ones(1, 1) if start is None else start.to(X)
     while len(H) < X.shape[-1]:
-        H = double(H)
+        H = torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)])
     if len(H) != X.shape[-1]:
         raise ValueError("no doubling leads there")
     return H
 
 
-@bug(rotate, "the result is not divided by √D", classic=True)
-def not_divided(X, start=None):
-    return X @ doubled(X, start)
+changed(
+    rotate, "not_divided", "the result is not divided by √D", (" / math.sqrt(D)", ""), classic=True
+)
 
+mistakes(
+    rotate,
+    """
+divided_by_D: the result is divided by D, not by √D
+    math.sqrt(D) → D
+all_ones: the signs of the last quarter are not turned: all of them are +1
+    [H, -H] → [H, H]
+other_quarter: the minus stands in another quarter: [[H, H], [-H, H]]
+    [H, -H] → [-H, H]
+""",
+)
 
-@bug(rotate, "the result is divided by D, not by √D")
-def divided_by_D(X, start=None):
-    return X @ doubled(X, start) / X.shape[-1]
+changed(
+    rotate,
+    "inwards",
+    "every number becomes four, in place of every matrix",
+    (
+        "torch.cat([torch.cat([H, H], dim=1), torch.cat([H, -H], dim=1)])",
+        "torch.kron(H, torch.tensor([[1.0, 1], [1, -1]]).to(X))",
+    ),
+    classic=True,
+)
 
-
-@bug(rotate, "the signs of the last quarter are not turned: all of them are +1")
-def all_ones(X, start=None):
-    def plain(H):
-        return torch.cat([torch.cat([H, H], 1), torch.cat([H, H], 1)])
-
-    return X @ doubled(X, start, plain) / math.sqrt(X.shape[-1])
-
-
-@bug(rotate, "the minus stands in another quarter: [[H, H], [-H, H]]")
-def other_quarter(X, start=None):
-    def other(H):
-        return torch.cat([torch.cat([H, H], 1), torch.cat([-H, H], 1)])
-
-    return X @ doubled(X, start, other) / math.sqrt(X.shape[-1])
-
-
-@bug(rotate, "every number becomes four, in place of every matrix", classic=True)
-def inwards(X, start=None):
-    two = torch.tensor([[1.0, 1], [1, -1]]).to(X)
-    return X @ doubled(X, start, lambda H: torch.kron(H, two)) / math.sqrt(X.shape[-1])
-
-
-@bug(rotate, "vectors are multiplied by the transposed matrix")
-def from_the_left(X, start=None):
-    return X @ doubled(X, start).T / math.sqrt(X.shape[-1])
-
-
-@bug(rotate, "the start is not used")
-def without_start(X, start=None):
-    return X @ doubled(X, None) / math.sqrt(X.shape[-1])
-
-
-@bug(rotate, "the start is not counted in what is divided by")
-def start_not_counted(X, start=None):
-    return X @ doubled(X, start) / math.sqrt(X.shape[-1] / (1 if start is None else len(start)))
+mistakes(
+    rotate,
+    """
+from_the_left: vectors are multiplied by the transposed matrix
+    X @ H → X @ H.T
+without_start: the start is not used
+    X.new_ones(1, 1) if start is None else start.to(X) → X.new_ones(1, 1)
+start_not_counted: the start is not counted in what is divided by
+    math.sqrt(D) → math.sqrt(D / (1 if start is None else len(start)))
+""",
+)
 
 
 @bug(rotate, "positions are mixed, not features")
@@ -2672,244 +2413,198 @@ def cuts(X, start=None):
 # LatentAttention
 
 
-class VariedLatent(LatentAttention):
-    """Latent attention whose parts the bugs below vary."""
+mistakes(
+    LatentAttention,
+    """
+NoNorm: the latents are not normalised
+    self.norm(X @ self.W_DKV) → X @ self.W_DKV
+""",
+)
 
-    def past(self, cache):
-        return 0 if cache is None else cache.length
+changed(
+    LatentAttention,
+    "NormFirst",
+    "the vectors are normalised in place of the latents",
+    (
+        "self.norm(X @ self.W_DKV)",
+        "functional.rms_norm(X, X.shape[-1:], None, 1e-5) @ self.W_DKV * self.norm.weight",
+    ),
+)
 
-    def queries(self, X):
-        return split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R], dim=-1)
-
-    def latent(self, X):
-        return self.norm(X @ self.W_DKV)
-
-    def turn(self, Q_R, K_R, positions):
-        return rope_rotate(Q_R, positions, self.base), rope_rotate(K_R, positions, self.base)
-
-    def extend(self, cache, C):
-        cache.append(C)
-        return cache.read()
-
-    def prepare(self, X, cache=None):
-        past = self.past(cache)
-        Q_C, Q_R = self.queries(X)
-        K_R = X @ self.W_KR
-        Q_R, K_R = self.turn(Q_R, K_R, torch.arange(past, past + X.shape[1]))
-        C = torch.cat([self.latent(X), K_R], dim=-1)
-        if cache is not None:
-            C = self.extend(cache, C).to(X.dtype)
-        return Q_C, Q_R, C[..., : self.D_c], C[..., self.D_c :]
-
-    def weights(self, E):
-        T, N = E.shape[2:]
-        return masked_softmax(E / self.root(), self.mask(T, N))
-
-    def mask(self, T, N):
-        return causal_mask(T, past=N - T)
-
-    def root(self):
-        return math.sqrt(self.D_h + self.D_R)
-
-    def keys(self, C):
-        return split_heads(C @ self.W_UK, self.H)
-
-    def scores(self, Q_C, Q_R, K_C, K_R):
-        return Q_C @ K_C.mT + Q_R @ K_R[:, None].mT
-
-    def forward(self, X, cache=None):
-        Q_C, Q_R, C, K_R = self.prepare(X, cache)
-        V = split_heads(C @ self.W_UV, self.H)
-        return merge_heads(self.weights(self.scores(Q_C, Q_R, self.keys(C), K_R)) @ V) @ self.W_O
-
-    def absorb(self, Q_C):
-        return torch.einsum("bhtd,chd->bhtc", Q_C, self.W_UK.unflatten(1, (self.H, -1)))
-
-    def expand(self, Y):
-        return torch.einsum("bhtc,chd->bhtd", Y, self.W_UV.unflatten(1, (self.H, -1)))
-
-    def absorbed_weights(self, E):
-        return self.weights(E)
-
-    def absorbed(self, X, cache=None):
-        Q_C, Q_R, C, K_R = self.prepare(X, cache)
-        E = self.scores(self.absorb(Q_C), Q_R, C[:, None], K_R)
-        return merge_heads(self.expand(self.absorbed_weights(E) @ C[:, None])) @ self.W_O
-
-
-@bug(LatentAttention, "the latents are not normalised")
-class NoNorm(VariedLatent):
-    def latent(self, X):
-        return X @ self.W_DKV
-
-
-@bug(LatentAttention, "the vectors are normalised in place of the latents")
-class NormFirst(VariedLatent):
-    def latent(self, X):
-        return functional.rms_norm(X, X.shape[-1:], None, 1e-5) @ self.W_DKV * self.norm.weight
-
-
-@bug(LatentAttention, "keys are not turned")
-class KeysNotTurned(VariedLatent):
-    def turn(self, Q_R, K_R, positions):
-        return rope_rotate(Q_R, positions, self.base), K_R
-
-
-@bug(LatentAttention, "nothing is turned")
-class NotTurned(VariedLatent):
-    def turn(self, Q_R, K_R, positions):
-        return Q_R, K_R
+mistakes(
+    LatentAttention,
+    """
+KeysNotTurned: keys are not turned
+    rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
+NotTurned: nothing is turned
+    rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
+    rope_rotate(Q_R, positions, self.base) → Q_R
+""",
+)
 
 
 @bug(LatentAttention, "neighbouring features are turned, not those half of D_R apart")
-class PairsTurned(VariedLatent):
-    def turn(self, Q_R, K_R, positions):
-        return (rope_rotate_pairs(X, positions, self.base) for X in (Q_R, K_R))
-
-
-@bug(
-    LatentAttention, "what is turned is the other part of the queries, before it meets the latents"
-)
-class TurnsContent(VariedLatent):
+class PairsTurned(LatentAttention):
     def prepare(self, X, cache=None):
-        past = self.past(cache)
-        Q_C, _, C, K_R = super().prepare(X, cache)
-        if self.D_h % 2 == 0:
-            Q_C = rope_rotate(Q_C, torch.arange(past, past + X.shape[1]), self.base)
-        return Q_C, split_heads(X @ self.W_Q, self.H)[..., self.D_h :], C, K_R
+        past = 0 if cache is None else cache.length
+        positions = torch.arange(past, past + X.shape[1])
+        Q_C, Q_R = split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R], dim=-1)
+        K_R = rope_rotate_pairs(X @ self.W_KR, positions, self.base)
+        C = torch.cat([self.norm(X @ self.W_DKV), K_R], dim=-1)
+        if cache is not None:
+            cache.append(C)
+            C = cache.read().to(X.dtype)
+        Q_R = rope_rotate_pairs(Q_R, positions, self.base)
+        return Q_C, Q_R, C[..., : self.D_c], C[..., self.D_c :]
 
 
-@bug(LatentAttention, "positions start at 0 in every call", classic=True)
-class FromZero(VariedLatent):
-    def past(self, cache):
-        return 0
-
-
-@bug(LatentAttention, "base is not used")
-class DefaultBase(VariedLatent):
-    def turn(self, Q_R, K_R, positions):
-        return rope_rotate(Q_R, positions), rope_rotate(K_R, positions)
-
-
-@bug(LatentAttention, "W_Q makes q^C of all heads first, and then q^R of all heads", classic=True)
-class ByParts(VariedLatent):
-    def queries(self, X):
-        Q = (X @ self.W_Q).split([self.H * self.D_h, self.H * self.D_R], dim=-1)
-        return [split_heads(part, self.H) for part in Q]
-
-
-@bug(LatentAttention, "each head's q^R stands before its q^C")
-class RotatedFirst(VariedLatent):
-    def queries(self, X):
-        Q_R, Q_C = split_heads(X @ self.W_Q, self.H).split([self.D_R, self.D_h], dim=-1)
-        return Q_C, Q_R
-
-
-@bug(LatentAttention, "the scores are divided by √D_h, not by √(D_h + D_R)", classic=True)
-class RootOfHead(VariedLatent):
-    def root(self):
-        return math.sqrt(self.D_h)
-
-
-@bug(
+changed(
     LatentAttention,
-    "absorbed scores are divided by √(D_c + D_R), not by √(D_h + D_R)",
+    "TurnsContent",
+    "what is turned is the other part of the queries, before it meets the latents",
+    (
+        "return Q_C, rope_rotate(Q_R, positions, self.base)",
+        "if self.D_h % 2 == 0:\n"
+        "            Q_C = rope_rotate(Q_C, positions, self.base)\n"
+        "        return Q_C, Q_R",
+    ),
+)
+
+mistakes(
+    LatentAttention,
+    """
+* FromZero: positions start at 0 in every call
+    torch.arange(past, past + T, → torch.arange(T,
+DefaultBase: base is not used
+    W_KR, positions, self.base) → W_KR, positions)
+    Q_R, positions, self.base) → Q_R, positions)
+""",
+)
+
+changed(
+    LatentAttention,
+    "ByParts",
+    "W_Q makes q^C of all heads first, and then q^R of all heads",
+    (
+        "split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R], dim=-1)",
+        "(X @ self.W_Q).split([self.H * self.D_h, self.H * self.D_R], dim=-1)\n"
+        "        Q_C, Q_R = split_heads(Q_C, self.H), split_heads(Q_R, self.H)",
+    ),
     classic=True,
 )
-class RootOfLatent(VariedLatent):
-    def absorbed_weights(self, E):
-        return self.weights(E * self.root() / math.sqrt(self.D_c + self.D_R))
 
+changed(
+    LatentAttention,
+    "RotatedFirst",
+    "each head's q^R stands before its q^C",
+    (
+        "Q_C, Q_R = split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R]",
+        "Q_R, Q_C = split_heads(X @ self.W_Q, self.H).split([self.D_R, self.D_h]",
+    ),
+)
 
-@bug(LatentAttention, "there is no mask")
-class NoMask(VariedLatent):
-    def mask(self, T, N):
-        return torch.ones(T, N, dtype=torch.bool)
+mistakes(
+    LatentAttention,
+    """
+* RootOfHead: the scores are divided by √D_h, not by √(D_h + D_R)
+    K.mT / math.sqrt(self.D_h + self.D_R) → K.mT / math.sqrt(self.D_h)
+    E / math.sqrt(self.D_h + self.D_R) → E / math.sqrt(self.D_h)
+* RootOfLatent: absorbed scores are divided by √(D_c + D_R), not by √(D_h + D_R)
+    E / math.sqrt(self.D_h + self.D_R) → E / math.sqrt(self.D_c + self.D_R)
+""",
+)
 
+changed(
+    LatentAttention,
+    "NoMask",
+    "there is no mask",
+    (
+        "masked_softmax(E, causal_mask(T, past=N - T)",
+        "masked_softmax(E, torch.ones(T, N, dtype=torch.bool)",
+    ),
+    ("mask = causal_mask(T, past=N - T)", "mask = torch.ones(T, N, dtype=torch.bool)"),
+)
 
-@bug(LatentAttention, "the mask ignores the past: new positions see only the oldest ones")
-class MaskWithoutPast(VariedLatent):
-    def mask(self, T, N):
-        return torch.ones(T, N, dtype=torch.bool).tril()
+changed(
+    LatentAttention,
+    "MaskWithoutPast",
+    "the mask ignores the past: new positions see only the oldest ones",
+    (
+        "masked_softmax(E, causal_mask(T, past=N - T)",
+        "masked_softmax(E, torch.ones(T, N, dtype=torch.bool).tril()",
+    ),
+    ("mask = causal_mask(T, past=N - T)", "mask = torch.ones(T, N, dtype=torch.bool).tril()"),
+)
 
+changed(
+    LatentAttention,
+    "NewOnly",
+    "the new positions see only the new positions",
+    ("            C = cache.read().to(X.dtype)  # (B, N, D_c + D_R)\n", ""),
+)
 
-@bug(LatentAttention, "the new positions see only the new positions")
-class NewOnly(VariedLatent):
-    def extend(self, cache, C):
-        cache.append(C)
-        return C
+changed(
+    LatentAttention,
+    "NotRounded",
+    "the new latents are used as they are made, not as the cache keeps them",
+    (
+        "            cache.append(C)\n            C = cache.read().to(X.dtype)",
+        "            kept = cache.read().to(X.dtype)\n"
+        "            cache.append(C)\n"
+        "            C = torch.cat([kept, C], dim=1)",
+    ),
+)
 
+changed(
+    LatentAttention,
+    "RoundsQueries",
+    "queries are rounded to the cache's dtype as well",
+    (
+        "return Q_C, rope_rotate(Q_R, positions, self.base)",
+        "kind = X.dtype if cache is None else cache.read().dtype\n"
+        "        Q_C, Q_R = Q_C.to(kind), rope_rotate(Q_R, positions, self.base).to(kind)\n"
+        "        return Q_C.to(X.dtype), Q_R.to(X.dtype)",
+    ),
+)
 
-@bug(LatentAttention, "the new latents are used as they are made, not as the cache keeps them")
-class NotRounded(VariedLatent):
-    def extend(self, cache, C):
-        past = cache.read().to(C.dtype)
-        cache.append(C)
-        return torch.cat([past, C], dim=1)
+mistakes(
+    LatentAttention,
+    """
+TurnsLate: keys that are not turned yet are kept, and turned when they are read
+    rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
+    , C[..., self.D_c :] → , rope_rotate(C[..., self.D_c :], None, self.base)
+KeyFirst: the turned key is kept before the latent
+    cache.append(C) → cache.append(C.roll(self.D_R, dims=-1))
+    cache.read() → cache.read().roll(-self.D_R, dims=-1)
+""",
+)
 
+changed(
+    LatentAttention,
+    "WithoutRotated",
+    "the turned parts are left out of the scores",
+    ("torch.cat([Q_C, Q_R], dim=-1) @ K.mT", "Q_C @ K_C.mT"),
+    (" + Q_R @ K_R[:, None].mT", ""),
+)
 
-@bug(LatentAttention, "queries are rounded to the cache's dtype as well")
-class RoundsQueries(VariedLatent):
-    def prepare(self, X, cache=None):
-        Q_C, Q_R, *kept = super().prepare(X, cache)
-        dtype = X.dtype if cache is None else cache.read().dtype
-        return Q_C.to(dtype).to(X.dtype), Q_R.to(dtype).to(X.dtype), *kept
+changed(
+    LatentAttention,
+    "AbsorbedWithoutRotated",
+    "the turned parts are left out of the absorbed scores",
+    (" + Q_R @ K_R[:, None].mT", ""),
+)
 
-
-@bug(LatentAttention, "keys that are not turned yet are kept, and turned when they are read")
-class TurnsLate(VariedLatent):
-    def prepare(self, X, cache=None):
-        if cache is None:
-            return super().prepare(X)
-        past, T = cache.length, X.shape[1]
-        positions = torch.arange(past + T)
-        Q_C, Q_R = self.queries(X)
-        cache.append(torch.cat([self.latent(X), X @ self.W_KR], dim=-1))
-        C = cache.read().to(X.dtype)
-        Q_R, K_R = (
-            rope_rotate(Q_R, positions[past:], self.base),
-            rope_rotate(C[..., self.D_c :], positions, self.base),
-        )
-        return Q_C, Q_R, C[..., : self.D_c], K_R
-
-
-@bug(LatentAttention, "the turned key is kept before the latent")
-class KeyFirst(VariedLatent):
-    def extend(self, cache, C):
-        cache.append(C.roll(self.D_R, dims=-1))
-        return cache.read().roll(-self.D_R, dims=-1)
-
-
-@bug(LatentAttention, "the turned parts are left out of the scores")
-class WithoutRotated(VariedLatent):
-    def scores(self, Q_C, Q_R, K_C, K_R):
-        return Q_C @ K_C.mT
-
-
-@bug(LatentAttention, "the turned parts are left out of the absorbed scores")
-class AbsorbedWithoutRotated(VariedLatent):
-    def absorbed(self, X, cache=None):
-        Q_C, _, C, _ = self.prepare(X, cache)
-        A = self.weights(self.absorb(Q_C) @ C[:, None].mT)
-        return merge_heads(self.expand(A @ C[:, None])) @ self.W_O
-
-
-@bug(LatentAttention, "W_UV is absorbed into the queries, in place of W_UK")
-class WrongUp(VariedLatent):
-    def absorb(self, Q_C):
-        return torch.einsum("bhtd,chd->bhtc", Q_C, self.W_UV.unflatten(1, (self.H, -1)))
-
-
-@bug(LatentAttention, "W_UK makes the outputs of absorbed attention, in place of W_UV")
-class WrongDown(VariedLatent):
-    def expand(self, Y):
-        return torch.einsum("bhtc,chd->bhtd", Y, self.W_UK.unflatten(1, (self.H, -1)))
-
-
-@bug(LatentAttention, "every head absorbs W_UK of the first")
-class FirstHead(VariedLatent):
-    def absorb(self, Q_C):
-        return torch.einsum("bhtd,cd->bhtc", Q_C, self.W_UK[:, : self.D_h])
+mistakes(
+    LatentAttention,
+    """
+WrongUp: W_UV is absorbed into the queries, in place of W_UK
+    Q_C, W_UK) → Q_C, W_UV)
+WrongDown: W_UK makes the outputs of absorbed attention, in place of W_UV
+    C[:, None], W_UV) → C[:, None], W_UK)
+FirstHead: every head absorbs W_UK of the first
+    "bhtd,chd->bhtc", Q_C, W_UK → "bhtd,cd->bhtc", Q_C, W_UK[:, 0]
+""",
+)
 
 
 @bug(
@@ -2918,54 +2613,27 @@ class FirstHead(VariedLatent):
     told_by="is a key made from the latents?",
     classic=True,
 )
-class NotAbsorbed(VariedLatent):
+class NotAbsorbed(LatentAttention):
     def absorbed(self, X, cache=None):
         return self.forward(X, cache)
 
 
-@bug(
+mistakes(
     LatentAttention,
-    "absorbed makes values of the latents, and absorbs the keys only",
-    told_by="is a value made from the latents?",
+    """
+MakesValues: absorbed makes values of the latents, and absorbs the keys only
+    torch.einsum("bhtc,chd->bhtd", A @ C[:, None], W_UV) → A @ split_heads(C @ self.W_UV, self.H)
+    says: is a value made from the latents?
+SwappedUps: keys and values of the latents are swapped: W_UV makes keys
+    C @ W, self.H) for W in (self.W_UK, self.W_UV) → C @ W, self.H) for W in (self.W_UV, self.W_UK)
+AlwaysCached: the latents lose their gradient history even without a cache
+    self.norm(X @ self.W_DKV) → self.norm(X @ self.W_DKV).detach()
+    says: No gradient reaches W_
+OtherDtype: the latents come from the cache in a dtype that is not the queries'
+    cache.read().to(X.dtype) → cache.read()
+    says: raised RuntimeError: expected
+""",
 )
-class MakesValues(VariedLatent):
-    def absorbed(self, X, cache=None):
-        Q_C, Q_R, C, K_R = self.prepare(X, cache)
-        A = self.absorbed_weights(self.scores(self.absorb(Q_C), Q_R, C[:, None], K_R))
-        return merge_heads(A @ split_heads(C @ self.W_UV, self.H)) @ self.W_O
-
-
-@bug(LatentAttention, "keys and values of the latents are swapped: W_UV makes keys")
-class SwappedUps(VariedLatent):
-    def keys(self, C):
-        return split_heads(C @ self.W_UV, self.H)
-
-    def forward(self, X, cache=None):
-        Q_C, Q_R, C, K_R = self.prepare(X, cache)
-        V = split_heads(C @ self.W_UK, self.H)
-        return merge_heads(self.weights(self.scores(Q_C, Q_R, self.keys(C), K_R)) @ V) @ self.W_O
-
-
-@bug(
-    LatentAttention,
-    "the latents lose their gradient history even without a cache",
-    told_by="No gradient reaches W_",
-)
-class AlwaysCached(VariedLatent):
-    def latent(self, X):
-        return super().latent(X).detach()
-
-
-@bug(
-    LatentAttention,
-    "the latents come from the cache in a dtype that is not the queries'",
-    told_by="raised RuntimeError: expected",
-)
-class OtherDtype(VariedLatent):
-    def prepare(self, X, cache=None):
-        Q_C, Q_R, C, K_R = super().prepare(X, cache)
-        kind = X.dtype if cache is None else cache.read().dtype
-        return Q_C, Q_R, C.to(kind), K_R.to(kind)
 
 
 equivalent(
