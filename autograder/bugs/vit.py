@@ -1,9 +1,8 @@
 """Known wrong solutions of vit."""
 
 import torch
-from torch.nn import functional as F
 
-from autograder.bugs import bug, equivalent
+from autograder.bugs import bug, changed, equivalent
 from course_pkg.vit import (
     PatchEmbedding,
     ViT,
@@ -17,674 +16,615 @@ from course_pkg.vit import (
 
 # patchify and unpatchify
 
-
-def demand(images, P):
-    """Refuse what the reference refuses."""
-    if images.shape[2] % P or images.shape[3] % P:
-        raise ValueError(f"{tuple(images.shape[2:])} and {P}")
-
-
-def cut(images, P, axes):
-    """Cut images into patches; axes are an arrangement of b c i p j q."""
-    demand(images, P)
-    B, C, S_h, S_w = images.shape
-    grid = images.reshape(B, C, S_h // P, P, S_w // P, P)
-    return torch.einsum(f"bcipjq->b{axes}", grid).reshape(B, -1, P * P * C)
-
-
-@bug(
+changed(
     patchify,
+    "channels_first",
     "the channels come first in a patch: all red pixels, then all green ones",
+    ("bijpqc", "bijcpq"),
     classic=True,
 )
-def channels_first(images, P):
-    return cut(images, P, "ijcpq")
 
-
-@bug(
+changed(
     patchify,
+    "reshaped",
     "the image is only reshaped: a patch holds pixels that follow one another in memory",
+    ("patches.reshape(B", "images.reshape(B"),
     classic=True,
 )
-def reshaped(images, P):
-    demand(images, P)
-    B, C = images.shape[:2]
-    return images.reshape(B, -1, P * P * C)
 
-
-@bug(patchify, "the channels are put last, but then the image is only reshaped", classic=True)
-def reshaped_with_channels_last(images, P):
-    demand(images, P)
-    B, C = images.shape[:2]
-    return images.permute(0, 2, 3, 1).reshape(B, -1, P * P * C)
-
-
-@bug(patchify, "the patches are read column by column", classic=True)
-def columns_of_patches(images, P):
-    return cut(images, P, "jipqc")
-
-
-@bug(patchify, "the pixels of a patch are read column by column", classic=True)
-def columns_of_pixels(images, P):
-    return cut(images, P, "ijqpc")
-
-
-@bug(patchify, "height and width are exchanged, for patches and for pixels", classic=True)
-def transposed(images, P):
-    return cut(images, P, "jiqpc")
-
-
-@bug(patchify, "pixels P apart are put together, not neighbours")
-def strided(images, P):
-    demand(images, P)
-    B, C, S_h, S_w = images.shape
-    grid = images.reshape(B, C, P, S_h // P, P, S_w // P)
-    return torch.einsum("bcpiqj->bijpqc", grid).reshape(B, -1, P * P * C)
-
-
-@bug(patchify, "one axis is left for rows of patches and one for columns: shape (B, h, w, P·P·C)")
-def on_a_grid(images, P):
-    B, _, S_h, S_w = images.shape
-    return patchify(images, P).reshape(B, S_h // P, S_w // P, -1)
-
-
-@bug(
+changed(
     patchify,
+    "reshaped_with_channels_last",
+    "the channels are put last, but then the image is only reshaped",
+    ("patches.reshape(B", "images.permute(0, 2, 3, 1).reshape(B"),
+    classic=True,
+)
+
+changed(
+    patchify,
+    "columns_of_patches",
+    "the patches are read column by column",
+    ("bijpqc", "bjipqc"),
+    classic=True,
+)
+
+changed(
+    patchify,
+    "columns_of_pixels",
+    "the pixels of a patch are read column by column",
+    ("bijpqc", "bijqpc"),
+    classic=True,
+)
+
+changed(
+    patchify,
+    "transposed",
+    "height and width are exchanged, for patches and for pixels",
+    ("bijpqc", "bjiqpc"),
+    classic=True,
+)
+
+changed(
+    patchify,
+    "strided",
+    "pixels P apart are put together, not neighbours",
+    ("S_h // P, P, S_w // P, P)", "P, S_h // P, P, S_w // P)"),
+    ('"bcipjq->', '"bcpiqj->'),
+)
+
+changed(
+    patchify,
+    "on_a_grid",
+    "one axis is left for rows of patches and one for columns: shape (B, h, w, P·P·C)",
+    ("S_h // P * (S_w // P)", "S_h // P, S_w // P"),
+)
+
+changed(
+    patchify,
+    "rest_cut_off",
     "pixels beyond the last whole patch are cut off",
+    (
+        'raise ValueError(f"{S_h} × {S_w} pixels cannot be cut into patches of {P} × {P}")',
+        "return patchify(images[:, :, : S_h // P * P, : S_w // P * P], P)",
+    ),
     told_by="raise ValueError when P does not divide the height",
 )
-def rest_cut_off(images, P):
-    S_h, S_w = (side // P * P for side in images.shape[2:])
-    return patchify(images[:, :, :S_h, :S_w], P)
 
-
-@bug(
+changed(
     patchify,
+    "rest_padded",
     "sides that P does not divide are padded",
+    (
+        'raise ValueError(f"{S_h} × {S_w} pixels cannot be cut into patches of {P} × {P}")',
+        "return patchify(functional.pad(images, (0, -S_w % P, 0, -S_h % P)), P)",
+    ),
     told_by="raise ValueError when P does not divide the height",
 )
-def rest_padded(images, P):
-    S_h, S_w = images.shape[2:]
-    return patchify(F.pad(images, (0, -S_w % P, 0, -S_h % P)), P)
 
+changed(
+    patchify,
+    "rest_unchecked",
+    "sides that P does not divide raise RuntimeError",
+    ("if S_h % P or S_w % P", "if False"),
+    told_by="raised RuntimeError",
+)
 
-@bug(patchify, "sides that P does not divide raise RuntimeError", told_by="raised RuntimeError")
-def rest_unchecked(images, P):
-    B, C, S_h, S_w = images.shape
-    grid = images.reshape(B, C, S_h // P, P, S_w // P, P).permute(0, 2, 4, 3, 5, 1)
-    return grid.flatten(3).flatten(1, 2)
+changed(
+    patchify,
+    "cut_off",
+    "no gradient comes back",
+    ("patches.reshape(B", "patches.detach().reshape(B"),
+    told_by="No gradient goes back",
+)
 
-
-@bug(patchify, "no gradient comes back", told_by="No gradient goes back")
-def cut_off(images, P):
-    return patchify(images, P).detach()
-
-
-def demand_fit(patches, P, size):
-    """Refuse what the reference refuses."""
-    unpatchify(patches, P, size)
-
-
-def join(patches, P, size, axes, grid=None):
-    """Put patches together that have these axes after b."""
-    demand_fit(patches, P, size)
-    sizes = {"i": size[0] // P, "j": size[1] // P, "p": P, "q": P}
-    sizes["c"] = patches.shape[2] // (P * P)
-    shaped = patches.reshape(len(patches), *(sizes[axis] for axis in axes))
-    return torch.einsum(f"b{axes}->bcipjq", shaped).reshape(len(patches), -1, *size)
-
-
-@bug(unpatchify, "the channels are taken to come first in a patch")
-def channels_first(patches, P, size):
-    return join(patches, P, size, "ijcpq")
-
-
-@bug(unpatchify, "the patches are only reshaped")
-def reshaped(patches, P, size):
-    demand_fit(patches, P, size)
-    return patches.reshape(len(patches), -1, *size)
-
-
-@bug(unpatchify, "the patches are taken to come column by column")
-def columns_of_patches(patches, P, size):
-    return join(patches, P, size, "jipqc")
-
-
-@bug(unpatchify, "the pixels of a patch are taken to come column by column")
-def columns_of_pixels(patches, P, size):
-    return join(patches, P, size, "ijqpc")
-
-
-@bug(unpatchify, "height and width are exchanged, for patches and for pixels")
-def transposed(patches, P, size):
-    return join(patches, P, size, "jiqpc")
-
-
-@bug(unpatchify, "the height of the grid is used as its width, and its width as its height")
-def grid_turned(patches, P, size):
-    demand_fit(patches, P, size)
-    B = len(patches)
-    grid = patches.reshape(B, size[1] // P, size[0] // P, P, P, -1)
-    return torch.einsum("bijpqc->bcipjq", grid).reshape(B, -1, *size)
-
-
-@bug(unpatchify, "neighbours within a patch are put P pixels apart")
-def strided(patches, P, size):
-    demand_fit(patches, P, size)
-    B = len(patches)
-    grid = patches.reshape(B, size[0] // P, size[1] // P, P, P, -1)
-    return torch.einsum("bijpqc->bcpiqj", grid).reshape(B, -1, *size)
-
-
-@bug(unpatchify, "the grid is taken to be square", told_by="raised RuntimeError")
-def square(patches, P, size):
-    demand_fit(patches, P, size)
-    side = int(patches.shape[1] ** 0.5)
-    grid = patches.reshape(len(patches), side, side, P, P, -1)
-    return torch.einsum("bijpqc->bcipjq", grid).reshape(len(patches), -1, *size)
-
-
-@bug(unpatchify, "the channels also come last in the images")
-def channels_last(patches, P, size):
-    return unpatchify(patches, P, size).permute(0, 2, 3, 1)
-
-
-@bug(unpatchify, "nothing is refused", told_by="should raise ValueError when")
-def unchecked(patches, P, size):
-    B, h, w = len(patches), size[0] // P, size[1] // P
-    grid = patches.reshape(B, h, w, P, P, -1).permute(0, 5, 1, 3, 2, 4)
-    return grid.reshape(B, -1, h * P, w * P)
-
-
-def joined(patches, P, size):
-    """Put patches together without refusing any."""
-    h, w = size[0] // P, size[1] // P
-    grid = patches.reshape(len(patches), h, w, P, P, -1)
-    return torch.einsum("bijpqc->bcipjq", grid).reshape(len(patches), -1, h * P, w * P)
-
-
-@bug(
+changed(
     unpatchify,
+    "channels_first",
+    "the channels are taken to come first in a patch",
+    ("P, P, numbers // (P * P))", "numbers // (P * P), P, P)"),
+    ("bijpqc", "bijcpq"),
+)
+
+changed(
+    unpatchify,
+    "reshaped",
+    "the patches are only reshaped",
+    ('torch.einsum("bijpqc->bcipjq", grid)', "patches"),
+)
+
+changed(
+    unpatchify,
+    "columns_of_patches",
+    "the patches are taken to come column by column",
+    ("S_h // P, S_w // P, P, P", "S_w // P, S_h // P, P, P"),
+    ("bijpqc", "bjipqc"),
+)
+
+changed(
+    unpatchify,
+    "columns_of_pixels",
+    "the pixels of a patch are taken to come column by column",
+    ("bijpqc", "bijqpc"),
+)
+
+changed(
+    unpatchify,
+    "transposed",
+    "height and width are exchanged, for patches and for pixels",
+    ("S_h // P, S_w // P, P, P", "S_w // P, S_h // P, P, P"),
+    ("bijpqc", "bjiqpc"),
+)
+
+changed(
+    unpatchify,
+    "grid_turned",
+    "the height of the grid is used as its width, and its width as its height",
+    ("S_h // P, S_w // P, P, P", "S_w // P, S_h // P, P, P"),
+)
+
+changed(
+    unpatchify, "strided", "neighbours within a patch are put P pixels apart", ("bcipjq", "bcpiqj")
+)
+
+changed(
+    unpatchify,
+    "square",
+    "the grid is taken to be square",
+    ("S_h // P, S_w // P, P, P", "int(N**0.5), int(N**0.5), P, P"),
+    told_by="raised RuntimeError",
+)
+
+changed(
+    unpatchify,
+    "channels_last",
+    "the channels also come last in the images",
+    ("reshape(B, -1, S_h, S_w)", "reshape(B, -1, S_h, S_w).permute(0, 2, 3, 1)"),
+)
+
+changed(
+    unpatchify,
+    "unchecked",
+    "nothing is refused",
+    ("if S_h % P or S_w % P or N * P * P != S_h * S_w or numbers % (P * P):", "if False:"),
+    told_by="should raise ValueError when",
+)
+
+changed(
+    unpatchify,
+    "multiples_fit",
     "only the numbers are counted: they must be a multiple of the pixels",
+    ("N * P * P != S_h * S_w or numbers % (P * P):", "N * numbers % (S_h * S_w):"),
+    ("P, P, numbers // (P * P))", "P, P, -1)"),
     told_by="should raise ValueError when",
 )
-def multiples_fit(patches, P, size):
-    if size[0] % P or size[1] % P or patches.shape[1] * patches.shape[2] % (size[0] * size[1]):
-        raise ValueError(f"{tuple(patches.shape)}, {P} and {size}")
-    return joined(patches, P, size)
 
-
-@bug(
+changed(
     unpatchify,
+    "patches_counted",
     "only the number of patches is compared",
+    (
+        "if S_h % P or S_w % P or N * P * P != S_h * S_w or numbers % (P * P):",
+        "if N * P * P != S_h * S_w:",
+    ),
     told_by="should raise ValueError when",
 )
-def patches_counted(patches, P, size):
-    if patches.shape[1] * P * P != size[0] * size[1]:
-        raise ValueError(f"{patches.shape[1]} patches of {P} and {size}")
-    return joined(patches, P, size)
 
-
-@bug(
+changed(
     unpatchify,
+    "rest_cut",
     "what P leaves over at the sides is cut",
+    ("S_h, S_w = size", "S_h, S_w = size[0] // P * P, size[1] // P * P"),
     told_by="should raise ValueError when",
 )
-def rest_cut(patches, P, size):
-    whole = (size[0] // P * P, size[1] // P * P)
-    return unpatchify(patches, P, whole)
 
-
-@bug(unpatchify, "the axes are permuted as in patchify, not the inverse way", classic=True)
-def same_way(patches, P, size):
-    demand_fit(patches, P, size)
-    grid = patches.reshape(len(patches), size[0] // P, size[1] // P, P, P, -1)
-    return grid.permute(0, 2, 4, 3, 5, 1).reshape(len(patches), -1, *size)
+changed(
+    unpatchify,
+    "same_way",
+    "the axes are permuted as in patchify, not the inverse way",
+    ('torch.einsum("bijpqc->bcipjq", grid)', "grid.permute(0, 2, 4, 3, 5, 1)"),
+    classic=True,
+)
 
 
 # PatchEmbedding
 
+changed(PatchEmbedding, "NoBias", "the bias is left out", ("@ self.W + self.b", "@ self.W"))
 
-class Varied(PatchEmbedding):
-    """An embedding whose patches the bugs below vary."""
-
-    def forward(self, images):
-        return self.cut(images) @ self.W + self.b
-
-    def cut(self, images):
-        return patchify(images, self.P)
-
-    def kernel_of(self, axes, order):
-        P = self.P
-        sizes = {"p": P, "q": P, "c": len(self.W) // (P * P)}
-        return self.W.T.reshape(-1, *(sizes[axis] for axis in axes)).permute(order)
-
-
-@bug(PatchEmbedding, "the bias is left out")
-class NoBias(Varied):
-    def forward(self, images):
-        return self.cut(images) @ self.W
-
-
-@bug(PatchEmbedding, "the channels come first in a patch, as in a convolution's kernel")
-class ChannelsFirst(Varied):
-    def cut(self, images):
-        return F.unfold(images, self.P, stride=self.P).mT
-
-
-@bug(PatchEmbedding, "the vectors are those of single pixels' channels, not of patches")
-class Mixed(Varied):
-    def cut(self, images):
-        rows = images.permute(0, 2, 3, 1).reshape(len(images), -1, len(self.W))
-        return rows
-
-
-@bug(PatchEmbedding, "the patches are read column by column")
-class Columns(Varied):
-    def cut(self, images):
-        return cut(images, self.P, "jipqc")
-
-
-@bug(PatchEmbedding, "the pixels of a patch are read column by column")
-class Turned(Varied):
-    def cut(self, images):
-        return cut(images, self.P, "ijqpc")
-
-
-@bug(PatchEmbedding, "the vectors are left on their grid, with D first: shape (B, D, h, w)")
-class OnAGrid(PatchEmbedding):
-    def forward(self, images):
-        return F.conv2d(images, self.kernel(), self.b, stride=self.P)
-
-
-@bug(PatchEmbedding, "the patches overlap: the convolution has stride 1")
-class Overlapping(PatchEmbedding):
-    def forward(self, images):
-        return F.conv2d(images, self.kernel(), self.b).flatten(2).mT
-
-
-@bug(PatchEmbedding, "a non-linearity follows the linear map")
-class Relu(PatchEmbedding):
-    def forward(self, images):
-        return F.relu(super().forward(images))
-
-
-@bug(PatchEmbedding, "the kernel's channels are taken to come first in W")
-class KernelChannelsFirst(Varied):
-    def kernel(self):
-        return self.kernel_of("cpq", (0, 1, 2, 3))
-
-
-@bug(PatchEmbedding, "rows and columns of the kernel are exchanged")
-class KernelTurned(Varied):
-    def kernel(self):
-        return self.kernel_of("pqc", (0, 3, 2, 1))
-
-
-@bug(PatchEmbedding, "the kernel's channels are left at its end")
-class KernelChannelsLast(Varied):
-    def kernel(self):
-        return self.kernel_of("pqc", (0, 1, 2, 3))
-
-
-@bug(PatchEmbedding, "W is reshaped before it is transposed, so that D and the pixels are mixed")
-class KernelNotTurned(Varied):
-    def kernel(self):
-        P = self.P
-        return self.W.reshape(-1, P, P, len(self.W) // (P * P)).permute(0, 3, 1, 2)
-
-
-@bug(PatchEmbedding, "the kernel is upside down, as for a true convolution")
-class KernelFlipped(PatchEmbedding):
-    def kernel(self):
-        return super().kernel().flip(2, 3)
-
-
-@bug(PatchEmbedding, "no gradient reaches W", told_by="No gradient goes back")
-class Detached(PatchEmbedding):
-    def forward(self, images):
-        return super().forward(images).detach()
-
-
-@bug(PatchEmbedding, "W is only reshaped, to (D, C, P, P), and no axis is moved", classic=True)
-class KernelReshaped(Varied):
-    def kernel(self):
-        return self.W.reshape(self.W.shape[1], -1, self.P, self.P)
-
-
-@bug(
+changed(
     PatchEmbedding,
+    "ChannelsFirst",
+    "the channels come first in a patch, as in a convolution's kernel",
+    ("patchify(images, self.P)", "functional.unfold(images, self.P, stride=self.P).mT"),
+)
+
+changed(
+    PatchEmbedding,
+    "Mixed",
+    "the vectors are those of single pixels' channels, not of patches",
+    (
+        "patchify(images, self.P)",
+        "images.permute(0, 2, 3, 1).reshape(len(images), -1, len(self.W))",
+    ),
+)
+
+changed(
+    PatchEmbedding,
+    "Columns",
+    "the patches are read column by column",
+    (
+        "return patchify(images, self.P)",
+        "grid = patchify(images, self.P).unflatten(1, (images.shape[2] // self.P, -1))\n"
+        "        return grid.transpose(1, 2).flatten(1, 2)",
+    ),
+)
+
+changed(
+    PatchEmbedding,
+    "Turned",
+    "the pixels of a patch are read column by column",
+    (
+        "return patchify(images, self.P)",
+        "pixels = patchify(images, self.P).unflatten(2, (self.P, self.P, -1))\n"
+        "        return pixels.transpose(2, 3).flatten(2)",
+    ),
+)
+
+changed(
+    PatchEmbedding,
+    "OnAGrid",
+    "the vectors are left on their grid, with D first: shape (B, D, h, w)",
+    (
+        "patchify(images, self.P) @ self.W + self.b",
+        "functional.conv2d(images, self.kernel(), self.b, stride=self.P)",
+    ),
+)
+
+changed(
+    PatchEmbedding,
+    "Overlapping",
+    "the patches overlap: the convolution has stride 1",
+    (
+        "patchify(images, self.P) @ self.W + self.b",
+        "functional.conv2d(images, self.kernel(), self.b).flatten(2).mT",
+    ),
+)
+
+changed(
+    PatchEmbedding,
+    "Relu",
+    "a non-linearity follows the linear map",
+    (
+        "patchify(images, self.P) @ self.W + self.b",
+        "torch.relu(patchify(images, self.P) @ self.W + self.b)",
+    ),
+)
+
+changed(
+    PatchEmbedding,
+    "KernelChannelsFirst",
+    "the kernel's channels are taken to come first in W",
+    ("reshape(D, P, P, -1).permute(0, 3, 1, 2)", "reshape(D, -1, P, P)"),
+)
+
+changed(
+    PatchEmbedding,
+    "KernelTurned",
+    "rows and columns of the kernel are exchanged",
+    ("permute(0, 3, 1, 2)", "permute(0, 3, 2, 1)"),
+)
+
+changed(
+    PatchEmbedding,
+    "KernelChannelsLast",
+    "the kernel's channels are left at its end",
+    (".permute(0, 3, 1, 2)", ""),
+)
+
+changed(
+    PatchEmbedding,
+    "KernelNotTurned",
+    "W is reshaped before it is transposed, so that D and the pixels are mixed",
+    ("self.W.T.reshape", "self.W.reshape"),
+)
+
+changed(
+    PatchEmbedding,
+    "KernelFlipped",
+    "the kernel is upside down, as for a true convolution",
+    ("permute(0, 3, 1, 2)", "permute(0, 3, 1, 2).flip(2, 3)"),
+)
+
+changed(
+    PatchEmbedding,
+    "Detached",
+    "no gradient reaches W",
+    (
+        "patchify(images, self.P) @ self.W + self.b",
+        "(patchify(images, self.P) @ self.W + self.b).detach()",
+    ),
+    told_by="No gradient goes back",
+)
+
+changed(
+    PatchEmbedding,
+    "KernelReshaped",
+    "W is only reshaped, to (D, C, P, P), and no axis is moved",
+    ("self.W.T.reshape(D, P, P, -1).permute(0, 3, 1, 2)", "self.W.reshape(D, -1, P, P)"),
+    classic=True,
+)
+
+changed(
+    PatchEmbedding,
+    "CutKernel",
     "the kernel is cut off from W",
+    ("permute(0, 3, 1, 2)", "permute(0, 3, 1, 2).detach()"),
     told_by="No gradient goes back from the kernel",
 )
-class CutKernel(PatchEmbedding):
-    def kernel(self):
-        return super().kernel().detach()
 
 
 # ViTLayer
 
+changed(
+    ViTLayer,
+    "PostNorm",
+    "the norms follow the sums, as in BERT",
+    ("self.norm_1(X),", "X,"),
+    ("X = X + Y", "X = self.norm_1(X + Y)"),
+    (
+        "X + self.contract(functional.gelu(self.expand(self.norm_2(X))))",
+        "self.norm_2(X + self.contract(functional.gelu(self.expand(X))))",
+    ),
+    classic=True,
+)
 
-class VariedLayer(ViTLayer):
-    """A layer whose steps the bugs below vary."""
+changed(
+    ViTLayer,
+    "NormedResidual",
+    "attention is added to the normalised tokens",
+    (
+        "Y, A = self.attention(self.norm_1(X),",
+        "X = self.norm_1(X)\n        Y, A = self.attention(X,",
+    ),
+    classic=True,
+)
 
-    def forward(self, X):
-        Y, A = self.look(self.norm_1(X))
-        X = X + Y
-        return X + self.think(self.norm_2(X)), A
+changed(
+    ViTLayer,
+    "NormedSecondResidual",
+    "the network is added to the normalised tokens",
+    ("X = X + Y", "X = self.norm_2(X + Y)"),
+    ("self.expand(self.norm_2(X))", "self.expand(X)"),
+    classic=True,
+)
 
-    def look(self, X):
-        return self.attention(X, return_weights=True)
+changed(
+    ViTLayer,
+    "TanhForm",
+    "GELU has GPT-2's tanh form",
+    ("self.expand(self.norm_2(X)))", 'self.expand(self.norm_2(X)), approximate="tanh")'),
+)
 
-    def think(self, X):
-        return self.contract(F.gelu(self.expand(X)))
+changed(
+    ViTLayer,
+    "ReluLayer",
+    "the network has ReLU in place of GELU",
+    ("functional.gelu", "functional.relu"),
+)
 
+changed(
+    ViTLayer,
+    "Causal",
+    "a causal mask hides the patches that come later",
+    (
+        "return_weights=True",
+        "mask=torch.ones(X.shape[1], X.shape[1]).tril().bool(), return_weights=True",
+    ),
+)
 
-@bug(ViTLayer, "the norms follow the sums, as in BERT", classic=True)
-class PostNorm(VariedLayer):
-    def forward(self, X):
-        Y, A = self.look(X)
-        X = self.norm_1(X + Y)
-        return self.norm_2(X + self.think(X)), A
+changed(ViTLayer, "NoResidual", "attention is not added to what came in", ("X = X + Y", "X = Y"))
 
+changed(
+    ViTLayer,
+    "NoSecondResidual",
+    "the network is not added to what came in",
+    ("return X + self", "return self"),
+)
 
-@bug(ViTLayer, "attention is added to the normalised tokens", classic=True)
-class NormedResidual(VariedLayer):
-    def forward(self, X):
-        X = self.norm_1(X)
-        Y, A = self.look(X)
-        X = X + Y
-        return X + self.think(self.norm_2(X)), A
+changed(
+    ViTLayer,
+    "OldResidual",
+    "the network's output is added to the layer's input, without what attention gave",
+    ("        X = X + Y\n", ""),
+    ("self.norm_2(X)", "self.norm_2(X + Y)"),
+)
 
+changed(ViTLayer, "SameNorm", "norm_1 is used twice", ("self.norm_2(X)", "self.norm_1(X)"))
 
-@bug(ViTLayer, "the network is added to the normalised tokens", classic=True)
-class NormedSecondResidual(VariedLayer):
-    def forward(self, X):
-        Y, A = self.look(self.norm_1(X))
-        X = self.norm_2(X + Y)
-        return X + self.think(X), A
+changed(ViTLayer, "NoFirstNorm", "the first norm is left out", ("self.norm_1(X),", "X,"))
 
+changed(ViTLayer, "NoSecondNorm", "the second norm is left out", ("self.norm_2(X)", "X"))
 
-@bug(ViTLayer, "GELU has GPT-2's tanh form")
-class TanhForm(VariedLayer):
-    def think(self, X):
-        return self.contract(F.gelu(self.expand(X), approximate="tanh"))
+changed(
+    ViTLayer,
+    "Parallel",
+    "attention and network work side by side on the same input",
+    ("        X = X + Y\n", ""),
+    ("return X + self", "return X + Y + self"),
+)
 
+changed(
+    ViTLayer,
+    "MeanOfHeads",
+    "the weights are averaged over the heads",
+    ("(X)))), A", "(X)))), A.mean(dim=1)"),
+    told_by="A should have shape",
+)
 
-@bug(ViTLayer, "the network has ReLU in place of GELU")
-class ReluLayer(VariedLayer):
-    def think(self, X):
-        return self.contract(F.relu(self.expand(X)))
-
-
-@bug(ViTLayer, "a causal mask hides the patches that come later")
-class Causal(VariedLayer):
-    def look(self, X):
-        mask = torch.ones(X.shape[1], X.shape[1]).tril().bool()
-        return self.attention(X, mask=mask, return_weights=True)
-
-
-@bug(ViTLayer, "attention is not added to what came in")
-class NoResidual(VariedLayer):
-    def forward(self, X):
-        X, A = self.look(self.norm_1(X))
-        return X + self.think(self.norm_2(X)), A
-
-
-@bug(ViTLayer, "the network is not added to what came in")
-class NoSecondResidual(VariedLayer):
-    def forward(self, X):
-        Y, A = self.look(self.norm_1(X))
-        return self.think(self.norm_2(X + Y)), A
-
-
-@bug(ViTLayer, "the network's output is added to the layer's input, without what attention gave")
-class OldResidual(VariedLayer):
-    def forward(self, X):
-        Y, A = self.look(self.norm_1(X))
-        return X + self.think(self.norm_2(X + Y)), A
-
-
-@bug(ViTLayer, "norm_1 is used twice")
-class SameNorm(VariedLayer):
-    def forward(self, X):
-        Y, A = self.look(self.norm_1(X))
-        X = X + Y
-        return X + self.think(self.norm_1(X)), A
-
-
-@bug(ViTLayer, "the first norm is left out")
-class NoFirstNorm(VariedLayer):
-    def forward(self, X):
-        Y, A = self.look(X)
-        X = X + Y
-        return X + self.think(self.norm_2(X)), A
-
-
-@bug(ViTLayer, "the second norm is left out")
-class NoSecondNorm(VariedLayer):
-    def forward(self, X):
-        Y, A = self.look(self.norm_1(X))
-        X = X + Y
-        return X + self.think(X), A
-
-
-@bug(ViTLayer, "attention and network work side by side on the same input")
-class Parallel(VariedLayer):
-    def forward(self, X):
-        Y, A = self.look(self.norm_1(X))
-        return X + Y + self.think(self.norm_2(X)), A
-
-
-@bug(ViTLayer, "the weights are averaged over the heads", told_by="A should have shape")
-class MeanOfHeads(ViTLayer):
-    def forward(self, X):
-        Y, A = super().forward(X)
-        return Y, A.mean(dim=1)
-
-
-@bug(ViTLayer, "the weights are not returned", told_by="should return (X, A)")
-class NoWeights(ViTLayer):
-    def forward(self, X):
-        return super().forward(X)[0]
+changed(
+    ViTLayer,
+    "NoWeights",
+    "the weights are not returned",
+    ("(X)))), A", "(X))))"),
+    told_by="should return (X, A)",
+)
 
 
 # ViT
 
+changed(ViT, "NoPositions", "the positions are left out", ("return X + self.positions", "return X"))
 
-class VariedViT(ViT):
-    """A ViT whose steps the bugs below vary."""
-
-    def embed(self, images):
-        if tuple(images.shape[2:]) != self.size:
-            raise ValueError(f"{tuple(images.shape)} for {self.size}")
-        X = self.patches(images)
-        return self.place(self.with_cls(X) if self.pool == "cls" else X)
-
-    def with_cls(self, X):
-        return torch.cat([self.cls.expand(len(X), 1, -1), X], dim=1)
-
-    def place(self, X):
-        return X + self.positions
-
-    def forward(self, images, return_weights=False):
-        X, weights = self.embed(images), []
-        for layer in self.order():
-            X, A = layer(X)
-            weights.append(A)
-        logits = self.finish(X)
-        return (logits, self.weights(weights)) if return_weights else logits
-
-    def order(self):
-        return self.layers
-
-    def finish(self, X):
-        X = self.norm(X)
-        return self.head(self.pooled(X))
-
-    def pooled(self, X):
-        return X[:, 0] if self.pool == "cls" else X.mean(dim=1)
-
-    def weights(self, weights):
-        return torch.stack(weights)
-
-
-@bug(ViT, "the positions are left out")
-class NoPositions(VariedViT):
-    def place(self, X):
-        return X
-
-
-@bug(ViT, "the class token comes after the patches", classic=True)
-class ClassLast(VariedViT):
-    def with_cls(self, X):
-        return torch.cat([X, self.cls.expand(len(X), 1, -1)], dim=1)
-
-
-@bug(
+changed(
     ViT,
+    "ClassLast",
+    "the class token comes after the patches",
+    ("[self.cls.expand(len(X), 1, -1), X]", "[X, self.cls.expand(len(X), 1, -1)]"),
+    classic=True,
+)
+
+changed(
+    ViT,
+    "ClassWithoutPosition",
     "the class token gets no position, and each patch that of the patch before it",
+    (
+        "X = torch.cat([self.cls.expand(len(X), 1, -1), X]",
+        "return torch.cat([self.cls.expand(len(X), 1, -1), X + self.positions[:-1]]",
+    ),
     classic=True,
 )
-class ClassWithoutPosition(VariedViT):
-    def with_cls(self, X):
-        first = (self.cls - self.positions[0]).expand(len(X), 1, -1)
-        shifted = X + self.positions[:-1] - self.positions[1:]
-        return torch.cat([first, shifted], dim=1)
 
-
-@bug(ViT, "the class token gets no position", classic=True)
-class ClassUnplaced(VariedViT):
-    def with_cls(self, X):
-        return torch.cat([(self.cls - self.positions[0]).expand(len(X), 1, -1), X], dim=1)
-
-
-@bug(ViT, "the class token is zero instead of the learned one")
-class ZeroClass(VariedViT):
-    def with_cls(self, X):
-        return torch.cat([torch.zeros_like(X[:, :1]), X], dim=1)
-
-
-@bug(ViT, "the positions multiply the tokens")
-class Multiplied(VariedViT):
-    def place(self, X):
-        return X * self.positions
-
-
-@bug(ViT, "the class is read off the last token")
-class LastToken(VariedViT):
-    def pooled(self, X):
-        return X[:, -1] if self.pool == "cls" else X.mean(dim=1)
-
-
-@bug(
+changed(
     ViT,
+    "ClassUnplaced",
+    "the class token gets no position",
+    (
+        "X = torch.cat([self.cls.expand(len(X), 1, -1), X]",
+        "return torch.cat([self.cls.expand(len(X), 1, -1), X + self.positions[1:]]",
+    ),
+    classic=True,
+)
+
+changed(
+    ViT,
+    "ZeroClass",
+    "the class token is zero instead of the learned one",
+    ("self.cls.expand", "torch.zeros_like(self.cls).expand"),
+)
+
+changed(
+    ViT,
+    "Multiplied",
+    "the positions multiply the tokens",
+    ("return X + self.positions", "return X * self.positions"),
+)
+
+changed(ViT, "LastToken", "the class is read off the last token", ("X[:, 0] if", "X[:, -1] if"))
+
+changed(
+    ViT,
+    "AlwaysMean",
     "the class is read off the mean, class token included, although the pool is cls",
+    ('X[:, 0] if self.pool == "cls" else X', "X"),
     classic=True,
 )
-class AlwaysMean(VariedViT):
-    def pooled(self, X):
-        return X.mean(dim=1)
 
-
-@bug(ViT, "the class is read off the first patch, although the pool is the mean")
-class AlwaysFirst(VariedViT):
-    def pooled(self, X):
-        return X[:, 0]
-
-
-@bug(ViT, "the two pools are exchanged")
-class PoolsExchanged(VariedViT):
-    def pooled(self, X):
-        return X.mean(dim=1) if self.pool == "cls" else X[:, 0]
-
-
-@bug(ViT, "the mean leaves the first patch out")
-class FirstPatchMissing(VariedViT):
-    def pooled(self, X):
-        return X[:, 0] if self.pool == "cls" else X[:, 1:].mean(dim=1)
-
-
-@bug(ViT, "the tokens are summed up, not averaged")
-class SumOfPatches(VariedViT):
-    def pooled(self, X):
-        return X[:, 0] if self.pool == "cls" else X.sum(dim=1)
-
-
-@bug(ViT, "the mean is taken over the features, not over the patches", told_by="raised RuntimeErr")
-class MeanOfFeatures(VariedViT):
-    def pooled(self, X):
-        return X[:, 0] if self.pool == "cls" else X.mean(dim=2)
-
-
-@bug(ViT, "the last norm is left out")
-class NoLastNorm(VariedViT):
-    def finish(self, X):
-        return self.head(self.pooled(X))
-
-
-@bug(ViT, "the mean is normalised, not the tokens")
-class NormOfTheMean(VariedViT):
-    def finish(self, X):
-        return self.head(self.norm(self.pooled(X)))
-
-
-@bug(ViT, "the layers are applied in reverse")
-class Reversed(VariedViT):
-    def order(self):
-        return reversed(self.layers)
-
-
-@bug(ViT, "the first layer is applied again and again")
-class OneLayer(VariedViT):
-    def order(self):
-        return [self.layers[0]] * len(self.layers)
-
-
-@bug(ViT, "the last layer is left out")
-class LayerMissing(VariedViT):
-    def order(self):
-        return self.layers[:-1]
-
-
-@bug(ViT, "the weights of the last layer come first")
-class WeightsReversed(VariedViT):
-    def weights(self, weights):
-        return torch.stack(weights[::-1])
-
-
-@bug(ViT, "the batch's axis comes before the layers'")
-class WeightsBehind(VariedViT):
-    def weights(self, weights):
-        return torch.stack(weights, dim=1)
-
-
-@bug(ViT, "a softmax follows the head")
-class Probabilities(VariedViT):
-    def finish(self, X):
-        return super().finish(X).softmax(dim=-1)
-
-
-@bug(
+changed(
     ViT,
+    "AlwaysFirst",
+    "the class is read off the first patch, although the pool is the mean",
+    ('X[:, 0] if self.pool == "cls" else X.mean(dim=1)', "X[:, 0]"),
+)
+
+changed(
+    ViT,
+    "PoolsExchanged",
+    "the two pools are exchanged",
+    ("X[:, 0] if self.pool ==", "X[:, 0] if self.pool !="),
+)
+
+changed(
+    ViT,
+    "FirstPatchMissing",
+    "the mean leaves the first patch out",
+    ("X.mean(dim=1)", "X[:, 1:].mean(dim=1)"),
+)
+
+changed(
+    ViT, "SumOfPatches", "the tokens are summed up, not averaged", ("X.mean(dim=1)", "X.sum(dim=1)")
+)
+
+changed(
+    ViT,
+    "MeanOfFeatures",
+    "the mean is taken over the features, not over the patches",
+    ("X.mean(dim=1)", "X.mean(dim=2)"),
+    told_by="raised RuntimeErr",
+)
+
+changed(ViT, "NoLastNorm", "the last norm is left out", ("        X = self.norm(X)\n", ""))
+
+changed(
+    ViT,
+    "NormOfTheMean",
+    "the mean is normalised, not the tokens",
+    ("        X = self.norm(X)\n", ""),
+    ("self.head(X[:, 0] if", "self.head(self.norm(X[:, 0] if"),
+    ("X.mean(dim=1))", "X.mean(dim=1)))"),
+)
+
+changed(
+    ViT,
+    "Reversed",
+    "the layers are applied in reverse",
+    ("in self.layers:", "in reversed(self.layers):"),
+)
+
+changed(
+    ViT,
+    "OneLayer",
+    "the first layer is applied again and again",
+    ("in self.layers:", "in [self.layers[0]] * len(self.layers):"),
+)
+
+changed(
+    ViT, "LayerMissing", "the last layer is left out", ("in self.layers:", "in self.layers[:-1]:")
+)
+
+changed(
+    ViT,
+    "WeightsReversed",
+    "the weights of the last layer come first",
+    ("stack(weights)", "stack(weights[::-1])"),
+)
+
+changed(
+    ViT,
+    "WeightsBehind",
+    "the batch's axis comes before the layers'",
+    ("stack(weights)", "stack(weights, dim=1)"),
+)
+
+changed(
+    ViT,
+    "Probabilities",
+    "a softmax follows the head",
+    ("X.mean(dim=1))", "X.mean(dim=1)).softmax(dim=-1)"),
+)
+
+changed(
+    ViT,
+    "SizeUnchecked",
     "the size is not checked, only the number of patches",
+    ("if size != self.size", "if math.prod(size) != math.prod(self.size)"),
     told_by="raise ValueError when height and width are exchanged",
 )
-class SizeUnchecked(VariedViT):
-    def embed(self, images):
-        X = self.patches(images)
-        if X.shape[1] + (self.pool == "cls") != len(self.positions):
-            raise ValueError("too many patches or too few")
-        return self.place(self.with_cls(X) if self.pool == "cls" else X)
 
-
-@bug(ViT, "only the height of the images is compared", told_by="raise ValueError when images are")
-class HeightOnly(VariedViT):
-    def embed(self, images):
-        if images.shape[2] != self.size[0]:
-            raise ValueError(f"{images.shape[2]} rows of pixels, not {self.size[0]}")
-        X = self.patches(images)
-        return self.place(self.with_cls(X) if self.pool == "cls" else X)
+changed(
+    ViT,
+    "HeightOnly",
+    "only the height of the images is compared",
+    ("if size != self.size", "if size[0] != self.size[0]"),
+    told_by="raise ValueError when images are",
+)
 
 
 @bug(
@@ -692,295 +632,300 @@ class HeightOnly(VariedViT):
     "positions are stretched for larger images",
     told_by="raise ValueError when images are twice",
 )
-class StretchesByItself(VariedViT):
+class StretchesByItself(ViT):
     def embed(self, images):
         size, P = images.shape[2:], self.patches.P
         if size[0] <= self.size[0] or size[1] <= self.size[1]:
             return super().embed(images)
         X = self.patches(images)
-        X = self.with_cls(X) if self.pool == "cls" else X
+        if self.pool == "cls":
+            X = torch.cat([self.cls.expand(len(X), 1, -1), X], dim=1)
         old, new = ((side[0] // P, side[1] // P) for side in (self.size, size))
         return X + resize_positions(self.positions, old, new)
 
 
-@bug(ViT, "a small image gets the first positions", told_by="raise ValueError when", classic=True)
-class PositionsCut(VariedViT):
-    def embed(self, images):
-        X = self.patches(images)
-        X = self.with_cls(X) if self.pool == "cls" else X
-        return X + self.positions[: X.shape[1]]
+changed(
+    ViT,
+    "PositionsCut",
+    "a small image gets the first positions",
+    ("if size != self.size", "if False"),
+    ("return X + self.positions", "return X + self.positions[: X.shape[1]]"),
+    told_by="raise ValueError when",
+    classic=True,
+)
 
-
-@bug(ViT, "the class token learns nothing", told_by="No gradient reaches cls")
-class FixedClass(VariedViT):
-    def with_cls(self, X):
-        return torch.cat([self.cls.detach().expand(len(X), 1, -1), X], dim=1)
+changed(
+    ViT,
+    "FixedClass",
+    "the class token learns nothing",
+    ("self.cls.expand", "self.cls.detach().expand"),
+    told_by="No gradient reaches cls",
+)
 
 
 # vit_parameters
 
-
-def counts(size, P, C, D, L, classes, pool, **changed):
-    return vit_parameters(size, P, C, D, L, classes, pool) | changed
-
-
-def tokens(size, P):
-    return (size[0] // P) * (size[1] // P)
-
-
-@bug(vit_parameters, "the bias of the patch embedding is left out", classic=True)
-def patches_without_bias(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, patches=P * P * C * D)
-
-
-@bug(vit_parameters, "a patch is given P numbers for each channel instead of P²")
-def thin_patches(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, patches=(P * C + 1) * D)
-
-
-@bug(vit_parameters, "the channels are left out of the patches")
-def grey_patches(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, patches=(P * P + 1) * D)
-
-
-@bug(vit_parameters, "every place in the image has a patch embedding of its own")
-def embedding_per_patch(size, P, C, D, L, classes, pool="cls"):
-    every = tokens(size, P) * (P * P * C + 1) * D
-    return counts(size, P, C, D, L, classes, pool, patches=every)
-
-
-@bug(vit_parameters, "the class token's position is left out", classic=True)
-def unplaced_cls(size, P, C, D, L, classes, pool="cls"):
-    number = tokens(size, P) + (pool == "cls")
-    return counts(size, P, C, D, L, classes, pool, positions=number * D)
-
-
-@bug(vit_parameters, "a class token is counted although the pool is the mean")
-def always_cls(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, positions=(tokens(size, P) + 2) * D)
-
-
-@bug(vit_parameters, "neither the class token nor its position is counted")
-def never_cls(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, positions=tokens(size, P) * D)
-
-
-@bug(vit_parameters, "the image is taken to be as wide as it is high")
-def square_image(size, P, C, D, L, classes, pool="cls"):
-    return vit_parameters((size[0], size[0]), P, C, D, L, classes, pool)
-
-
-@bug(vit_parameters, "every pixel has a position")
-def pixel_positions(size, P, C, D, L, classes, pool="cls"):
-    number = size[0] * size[1] + 2 * (pool == "cls")
-    return counts(size, P, C, D, L, classes, pool, positions=number * D)
-
-
-def layers_of(D, L, attention=None, network=None, norms=None):
-    """Count L layers, with some of their parts counted otherwise."""
-    attention = 4 * (D * D + D) if attention is None else attention
-    network = 8 * D * D + 5 * D if network is None else network
-    return L * (attention + network + (4 * D if norms is None else norms))
-
-
-@bug(vit_parameters, "W_O is left out: three projections are counted instead of four")
-def no_output_projection(size, P, C, D, L, classes, pool="cls"):
-    layers = layers_of(D, L, attention=3 * (D + 1) * D)
-    return counts(size, P, C, D, L, classes, pool, layers=layers)
-
-
-@bug(
+changed(
     vit_parameters,
-    "the biases of the attentions, or the norms, are left out: either is 4 D",
+    "patches_without_bias",
+    "the bias of the patch embedding is left out",
+    ("(P * P * C + 1) * D", "P * P * C * D"),
     classic=True,
 )
-def attention_without_biases(size, P, C, D, L, classes, pool="cls"):
-    layers = layers_of(D, L, attention=4 * D * D)
-    return counts(size, P, C, D, L, classes, pool, layers=layers)
 
+changed(
+    vit_parameters,
+    "thin_patches",
+    "a patch is given P numbers for each channel instead of P²",
+    ("P * P * C + 1", "P * C + 1"),
+)
 
-@bug(vit_parameters, "the biases of the networks are left out", classic=True)
-def network_without_biases(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, layers=layers_of(D, L, network=8 * D * D))
+changed(
+    vit_parameters,
+    "grey_patches",
+    "the channels are left out of the patches",
+    ("P * P * C + 1", "P * P + 1"),
+)
 
+changed(
+    vit_parameters,
+    "embedding_per_patch",
+    "every place in the image has a patch embedding of its own",
+    ("(P * P * C + 1) * D", "N * (P * P * C + 1) * D"),
+)
 
-@bug(vit_parameters, "a layer is given one norm instead of two")
-def one_norm(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, layers=layers_of(D, L, norms=2 * D))
+changed(
+    vit_parameters,
+    "unplaced_cls",
+    "the class token's position is left out",
+    ("2 * (pool ==", "(pool =="),
+    classic=True,
+)
 
+changed(
+    vit_parameters,
+    "always_cls",
+    "a class token is counted although the pool is the mean",
+    ('2 * (pool == "cls")', "2"),
+)
 
-@bug(vit_parameters, "one layer is counted instead of L")
-def one_layer(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, layers=layers_of(D, 1))
+changed(
+    vit_parameters,
+    "never_cls",
+    "neither the class token nor its position is counted",
+    ('(N + 2 * (pool == "cls")) * D', "N * D"),
+)
 
+changed(
+    vit_parameters,
+    "square_image",
+    "the image is taken to be as wide as it is high",
+    ("size[1] // P", "size[0] // P"),
+)
 
-@bug(vit_parameters, "the last norm is given a weight, but no bias", classic=True)
-def norm_without_bias(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, norm=D)
+changed(
+    vit_parameters,
+    "pixel_positions",
+    "every pixel has a position",
+    ("(N + 2", "(size[0] * size[1] + 2"),
+)
 
+changed(
+    vit_parameters,
+    "no_output_projection",
+    "W_O is left out: three projections are counted instead of four",
+    ("attention = 4", "attention = 3"),
+)
 
-@bug(vit_parameters, "the bias of the head is left out", classic=True)
-def head_without_bias(size, P, C, D, L, classes, pool="cls"):
-    return counts(size, P, C, D, L, classes, pool, head=D * classes)
+changed(
+    vit_parameters,
+    "attention_without_biases",
+    "the biases of the attentions, or the norms, are left out: either is 4 D",
+    ("attention = 4 * (D + 1) * D", "attention = 4 * D * D"),
+    classic=True,
+)
 
+changed(
+    vit_parameters,
+    "network_without_biases",
+    "the biases of the networks are left out",
+    ("(D + 1) * 4 * D + (4 * D + 1) * D", "8 * D * D"),
+    classic=True,
+)
 
-@bug(vit_parameters, "the sum is returned", told_by="The keys should be")
-def total(size, P, C, D, L, classes, pool="cls"):
-    return sum(vit_parameters(size, P, C, D, L, classes, pool).values())
+changed(
+    vit_parameters, "one_norm", "a layer is given one norm instead of two", ("2 * 2 * D", "2 * D")
+)
+
+changed(vit_parameters, "one_layer", "one layer is counted instead of L", ("L * (2", "(2"))
+
+changed(
+    vit_parameters,
+    "norm_without_bias",
+    "the last norm is given a weight, but no bias",
+    ('"norm": 2 * D', '"norm": D'),
+    classic=True,
+)
+
+changed(
+    vit_parameters,
+    "head_without_bias",
+    "the bias of the head is left out",
+    ("(D + 1) * classes", "D * classes"),
+    classic=True,
+)
+
+changed(
+    vit_parameters,
+    "total",
+    "the sum is returned",
+    ("return {", "counts = {"),
+    ("classes,\n    }", "classes,\n    }\n    return sum(counts.values())"),
+    told_by="The keys should be",
+)
 
 
 # resize_positions
 
+changed(resize_positions, "bilinear", "the interpolation is bilinear", ('bicubic"', 'bilinear"'))
 
-def stretch(positions, old, new, mode="bicubic", extra=None, **settings):
-    """Interpolate as the reference does, or otherwise."""
-    extra = len(positions) - old[0] * old[1] if extra is None else extra
-    if extra < 0 or len(positions) < old[0] * old[1]:
-        raise ValueError("too few")
-    image = positions[extra:].T.reshape(1, -1, *old)
-    settings = {"align_corners": False} | settings if mode != "nearest" else {}
-    image = F.interpolate(image, size=tuple(new), mode=mode, **settings)
-    return torch.cat([positions[:extra], image[0].flatten(1).T])
-
-
-@bug(resize_positions, "the interpolation is bilinear")
-def bilinear(positions, old, new):
-    return stretch(positions, old, new, "bilinear")
-
-
-@bug(resize_positions, "every new patch gets the position of the nearest old one")
-def nearest(positions, old, new):
-    return stretch(positions, old, new, "nearest")
-
-
-@bug(resize_positions, "the centres of the corner patches lie on each other: align_corners=True")
-def corners(positions, old, new):
-    return stretch(positions, old, new, align_corners=True)
-
-
-@bug(resize_positions, "the grid is smoothed before it is made smaller: antialias=True")
-def smoothed(positions, old, new):
-    return stretch(positions, old, new, antialias=True)
-
-
-@bug(
+changed(
     resize_positions,
+    "nearest",
+    "every new patch gets the position of the nearest old one",
+    ('mode="bicubic", align_corners=False', 'mode="nearest"'),
+)
+
+changed(
+    resize_positions,
+    "corners",
+    "the centres of the corner patches lie on each other: align_corners=True",
+    ('"bicubic", align_corners=False', '"bicubic", align_corners=True'),
+)
+
+changed(
+    resize_positions,
+    "smoothed",
+    "the grid is smoothed before it is made smaller: antialias=True",
+    ('"bicubic", align_corners=False', '"bicubic", align_corners=False, antialias=True'),
+)
+
+changed(
+    resize_positions,
+    "by_quotients",
     "the new grid is given as quotients of the sides, which rounding makes too small",
+    ("size=new", "scale_factor=(new[0] / old[0], new[1] / old[1])"),
     told_by="positions from (13,",
 )
-def by_quotients(positions, old, new):
-    extra = len(positions) - old[0] * old[1]
-    if extra < 0:
-        raise ValueError("too few")
-    image = positions[extra:].T.reshape(1, -1, *old)
-    factors = new[0] / old[0], new[1] / old[1]
-    image = F.interpolate(image, scale_factor=factors, mode="bicubic")
-    return torch.cat([positions[:extra], image[0].flatten(1).T])
 
-
-@bug(resize_positions, "nothing changes when the new grid has as many patches as the old one")
-def as_many_patches(positions, old, new):
-    same = old[0] * old[1] == new[0] * new[1]
-    return positions.clone() if same else stretch(positions, old, new)
-
-
-@bug(resize_positions, "height and width of the old grid are exchanged", classic=True)
-def old_turned(positions, old, new):
-    return stretch(positions, old[::-1], new)
-
-
-@bug(resize_positions, "height and width of the new grid are exchanged", classic=True)
-def new_turned(positions, old, new):
-    return stretch(positions, old, new[::-1])
-
-
-@bug(
+changed(
     resize_positions,
+    "as_many_patches",
+    "nothing changes when the new grid has as many patches as the old one",
+    (
+        "extra = len",
+        "if old[0] * old[1] == new[0] * new[1]:\n        return positions.clone()\n    extra = len",
+    ),
+)
+
+changed(
+    resize_positions,
+    "old_turned",
+    "height and width of the old grid are exchanged",
+    ("*old)", "*old[::-1])"),
+    classic=True,
+)
+
+changed(
+    resize_positions,
+    "new_turned",
+    "height and width of the new grid are exchanged",
+    ("size=new", "size=new[::-1]"),
+    classic=True,
+)
+
+changed(
+    resize_positions,
+    "reshaped",
     "the features are not brought before the grid: positions are only reshaped",
+    ("positions[extra:].T.reshape", "positions[extra:].reshape"),
     classic=True,
 )
-def reshaped(positions, old, new):
-    extra = len(positions) - old[0] * old[1]
-    if extra < 0:
-        raise ValueError("too few")
-    image = positions[extra:].reshape(1, -1, *old)
-    image = F.interpolate(image, size=tuple(new), mode="bicubic")
-    return torch.cat([positions[:extra], image[0].flatten(1).T])
 
-
-@bug(
+changed(
     resize_positions,
+    "not_turned_back",
     "the result is reshaped without bringing the features last again",
+    ("image[0].flatten(1).T", "image.reshape(-1, positions.shape[1])"),
     classic=True,
 )
-def not_turned_back(positions, old, new):
-    extra = len(positions) - old[0] * old[1]
-    stretched = stretch(positions, old, new)
-    return torch.cat([positions[:extra], stretched[extra:].T.reshape(-1, positions.shape[1])])
 
-
-@bug(resize_positions, "the list of positions is stretched as a line, not as a grid")
-def as_a_line(positions, old, new):
-    extra = len(positions) - old[0] * old[1]
-    if extra < 0:
-        raise ValueError("too few")
-    line = positions[extra:].T[None, :, None]
-    line = F.interpolate(line, size=(1, new[0] * new[1]), mode="bicubic")
-    return torch.cat([positions[:extra], line[0, :, 0].T])
-
-
-@bug(resize_positions, "the class token's row is taken off the end, not off the beginning")
-def cls_last(positions, old, new):
-    extra = len(positions) - old[0] * old[1]
-    if extra < 0:
-        raise ValueError("too few")
-    turned = torch.cat([positions[len(positions) - extra :], positions[: len(positions) - extra]])
-    return stretch(turned, old, new)
-
-
-@bug(resize_positions, "the class token's row is lost")
-def cls_lost(positions, old, new):
-    extra = len(positions) - old[0] * old[1]
-    return stretch(positions, old, new)[extra:]
-
-
-@bug(resize_positions, "a class token is always expected", told_by="raised RuntimeError")
-def always_one(positions, old, new):
-    if len(positions) < old[0] * old[1]:
-        raise ValueError("too few")
-    return stretch(positions, old, new, extra=1)
-
-
-@bug(resize_positions, "the positions are scaled by the ratio of the numbers of patches")
-def scaled(positions, old, new):
-    extra = len(positions) - old[0] * old[1]
-    stretched, ratio = stretch(positions, old, new), old[0] * old[1] / (new[0] * new[1])
-    return torch.cat([stretched[:extra], stretched[extra:] * ratio])
-
-
-@bug(
+changed(
     resize_positions,
+    "as_a_line",
+    "the list of positions is stretched as a line, not as a grid",
+    (".T.reshape(1, -1, *old)", ".T[None, :, None]"),
+    ("size=new", "size=(1, new[0] * new[1])"),
+)
+
+changed(
+    resize_positions,
+    "cls_last",
+    "the class token's row is taken off the end, not off the beginning",
+    ("image = positions", "positions = positions.roll(extra, dims=0)\n    image = positions"),
+)
+
+changed(
+    resize_positions,
+    "cls_lost",
+    "the class token's row is lost",
+    ("torch.cat([positions[:extra], image[0].flatten(1).T])", "image[0].flatten(1).T"),
+)
+
+changed(
+    resize_positions,
+    "always_one",
+    "a class token is always expected",
+    ("image = positions", "extra = 1\n    image = positions"),
+    told_by="raised RuntimeError",
+)
+
+changed(
+    resize_positions,
+    "scaled",
+    "the positions are scaled by the ratio of the numbers of patches",
+    ("image[0].flatten(1).T", "image[0].flatten(1).T * (old[0] * old[1] / (new[0] * new[1]))"),
+)
+
+changed(
+    resize_positions,
+    "unnoticed",
     "too few rows are not noticed",
+    (
+        'raise ValueError(f"{len(positions)} positions are too few for {old[0]} × {old[1]} '
+        'patches")',
+        "positions, extra = functional.pad(positions, (0, 0, 0, -extra)), 0",
+    ),
     told_by="should raise ValueError when",
 )
-def unnoticed(positions, old, new):
-    missing = max(0, old[0] * old[1] - len(positions))
-    return resize_positions(F.pad(positions, (0, 0, 0, missing)), old, new)
 
+changed(
+    resize_positions,
+    "detached",
+    "no gradient passes",
+    ("flatten(1).T])", "flatten(1).T]).detach()"),
+    told_by="No gradient goes back",
+)
 
-@bug(resize_positions, "no gradient passes", told_by="No gradient goes back")
-def detached(positions, old, new):
-    return resize_positions(positions, old, new).detach()
-
-
-@bug(resize_positions, "the class token's row is stretched along with the grid", classic=True)
-def cls_stretched(positions, old, new):
-    extra = len(positions) - old[0] * old[1]
-    if extra < 0:
-        raise ValueError("too few")
-    line = positions.T[None, :, None]
-    line = F.interpolate(line, size=(1, extra + new[0] * new[1]), mode="bicubic")
-    return line[0, :, 0].T
+changed(
+    resize_positions,
+    "cls_stretched",
+    "the class token's row is stretched along with the grid",
+    ("positions[extra:].T.reshape(1, -1, *old)", "positions.T[None, :, None]"),
+    ("size=new", "size=(1, extra + new[0] * new[1])"),
+    ("torch.cat([positions[:extra], image[0].flatten(1).T])", "image[0].flatten(1).T"),
+    classic=True,
+)
 
 
 equivalent(
@@ -993,100 +938,109 @@ equivalent(
 
 # attention_rollout
 
-
-def rolled(mixed):
-    R = mixed[0]
-    for layer in mixed[1:]:
-        R = layer @ R
-    return R
-
-
-def eye(A):
-    return torch.eye(A.shape[-1]).to(A)
-
-
-@bug(attention_rollout, "the residual connection is left out")
-def no_residual(A):
-    return rolled(A.mean(dim=2))
-
-
-@bug(
+changed(
     attention_rollout,
+    "no_residual",
+    "the residual connection is left out",
+    ("(A.mean(dim=2) + torch.eye(T).to(A)) / 2", "A.mean(dim=2)"),
+)
+
+changed(
+    attention_rollout,
+    "not_normalised",
     "the identity is added, but the rows are not scaled to sum to one again",
+    ("to(A)) / 2", "to(A))"),
     classic=True,
 )
-def not_normalised(A):
-    return rolled(A.mean(dim=2) + eye(A))
 
-
-@bug(attention_rollout, "the rows are scaled to sum to one only at the end")
-def normalised_late(A):
-    R = rolled(A.mean(dim=2) + 2 * eye(A))
-    return R / R.sum(dim=-1, keepdim=True)
-
-
-@bug(
+changed(
     attention_rollout,
+    "normalised_late",
+    "the rows are scaled to sum to one only at the end",
+    ("torch.eye(T).to(A)) / 2", "2 * torch.eye(T).to(A))"),
+    ("return R", "return R / R.sum(dim=-1, keepdim=True)"),
+)
+
+changed(
+    attention_rollout,
+    "reverse",
     "the layers are multiplied in reverse: the first one stands on the left",
+    ("layer @ R", "R @ layer"),
     classic=True,
 )
-def reverse(A):
-    return attention_rollout(A.flip(0))
 
+changed(
+    attention_rollout,
+    "entry_by_entry",
+    "the layers are multiplied entry by entry, not as matrices",
+    ("layer @ R", "layer * R"),
+    classic=True,
+)
 
-@bug(attention_rollout, "the layers are multiplied entry by entry, not as matrices", classic=True)
-def entry_by_entry(A):
-    return ((A.mean(dim=2) + eye(A)) / 2).prod(dim=0)
+changed(
+    attention_rollout,
+    "averaged",
+    "the layers are averaged, not multiplied",
+    ("return R", "return mixed.mean(dim=0)"),
+)
 
+changed(
+    attention_rollout,
+    "raw_average",
+    "the layers are averaged, and the residual connection is left out",
+    ("return R", "return A.mean(dim=(0, 2))"),
+)
 
-@bug(attention_rollout, "the layers are averaged, not multiplied")
-def averaged(A):
-    return ((A.mean(dim=2) + eye(A)) / 2).mean(dim=0)
+changed(
+    attention_rollout,
+    "last_layer",
+    "only the last layer's weights are returned",
+    ("return R", "return A[-1].mean(dim=1)"),
+)
 
+changed(
+    attention_rollout,
+    "last_layer_mixed",
+    "only the last layer is looked at",
+    ("return R", "return mixed[-1]"),
+)
 
-@bug(attention_rollout, "the layers are averaged, and the residual connection is left out")
-def raw_average(A):
-    return A.mean(dim=(0, 2))
+changed(
+    attention_rollout,
+    "first_missing",
+    "the first layer is left out",
+    ("R = mixed[0]", "R = torch.eye(T).to(A).expand_as(mixed[0])"),
+)
 
+changed(
+    attention_rollout,
+    "strongest",
+    "the strongest head is taken, not the mean of all",
+    ("A.mean(", "A.amax("),
+)
 
-@bug(attention_rollout, "only the last layer's weights are returned")
-def last_layer(A):
-    return A[-1].mean(dim=1)
+changed(attention_rollout, "summed", "the heads are summed up, not averaged", ("A.mean(", "A.sum("))
 
+changed(
+    attention_rollout,
+    "one_head",
+    "the first head only is followed",
+    ("A.mean(dim=2)", "A[:, :, 0]"),
+)
 
-@bug(attention_rollout, "only the last layer is looked at")
-def last_layer_mixed(A):
-    return (A[-1].mean(dim=1) + eye(A)) / 2
+changed(
+    attention_rollout,
+    "columns",
+    "the matrices are transposed: columns, not rows, are followed",
+    ("return R", "return R.mT"),
+)
 
-
-@bug(attention_rollout, "the first layer is left out")
-def first_missing(A):
-    return attention_rollout(A[1:]) if len(A) > 1 else eye(A).expand(A[0, :, 0].shape)
-
-
-@bug(attention_rollout, "the strongest head is taken, not the mean of all")
-def strongest(A):
-    return rolled((A.amax(dim=2) + eye(A)) / 2)
-
-
-@bug(attention_rollout, "the heads are summed up, not averaged")
-def summed(A):
-    return rolled((A.sum(dim=2) + eye(A)) / 2)
-
-
-@bug(attention_rollout, "the first head only is followed")
-def one_head(A):
-    return rolled((A[:, :, 0] + eye(A)) / 2)
-
-
-@bug(attention_rollout, "the matrices are transposed: columns, not rows, are followed")
-def columns(A):
-    return attention_rollout(A).mT
-
-
-@bug(attention_rollout, "the mean is over the images, not over the heads")
-def mean_of_images(A):
-    return rolled((A.mean(dim=1) + eye(A)) / 2)
+changed(
+    attention_rollout,
+    "mean_of_images",
+    "the mean is over the images, not over the heads",
+    ("A.mean(dim=2)", "A.mean(dim=1)"),
+)
 
 
 equivalent(

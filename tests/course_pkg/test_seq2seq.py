@@ -12,10 +12,12 @@ from sacrebleu import corpus_bleu
 from torch import nn
 from torch.nn import functional
 
-from autograder.bugs.seq2seq import not_reserved
+from autograder.bugs import BUGS
+from autograder.bugs import seq2seq as _registers_bugs  # noqa: F401
 from autograder.hidden.seq2seq import bleu_by_hand
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallDecoder
+from course_pkg.checking.registry import Exercise
 from course_pkg.checks.seq2seq import garden_path, greedy_by_hand, greedy_case, small_decoder
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.remote.messages import Decoder as WireDecoder
@@ -280,7 +282,8 @@ def test_a_plain_beam_ends_below_greedy_on_the_garden_path():
     h, mask = case.randn(1, 2, 9), torch.ones(1, 2, dtype=torch.bool)
     greedy = log_p_of(decoder, h, mask, greedy_by_hand(decoder, h[0], mask[0], 6))
     assert math.exp(greedy) == pytest.approx(0.4 * 0.4)
-    plain = not_reserved(decoder, h, mask, 2, 6, alpha=0.0)[0][1]
+    bugs = {bug.name: bug.solution for bug in BUGS[Exercise.of(beam_search)]}
+    plain = bugs["not_reserved"](decoder, h, mask, 2, 6, alpha=0.0)[0][1]
     assert math.exp(plain) == pytest.approx(0.36 * 0.49 * 0.35)
     reserved = beam_search(decoder, h, mask, 2, 6, alpha=0.0)
     assert reserved[0][1] == pytest.approx(greedy)
