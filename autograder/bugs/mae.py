@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from autograder.bugs import bug, changed, equivalent
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.mae import (
     MAEDecoder,
     MAEEncoder,
@@ -15,50 +15,27 @@ from course_pkg.mae import (
 
 # grid_positions
 
-changed(
-    grid_positions, "column_first", "the column comes first", ("[rows, columns]", "[columns, rows]")
-)
-
-changed(
+mistakes(
     grid_positions,
-    "read_down",
-    "the grid is read column by column",
-    ("dim=2).reshape", "dim=2).transpose(0, 1).reshape"),
-    classic=True,
-)
-
-changed(
-    grid_positions,
-    "line",
-    "the grid is taken for a line of patches",
-    ("torch.cat([rows, columns], dim=2).reshape(h * w, D)", "sinusoidal_positions(h * w, D, base)"),
-)
-
-changed(grid_positions, "rows_only", "only the row is encoded", ("[rows, columns]", "[rows, rows]"))
-
-changed(
-    grid_positions,
-    "columns_only",
-    "only the column is encoded",
-    ("[rows, columns]", "[columns, columns]"),
-)
-
-changed(
-    grid_positions,
-    "added",
-    "row and column are added, so that (1, 2) and (2, 1) are the same place",
-    ("(h, D // 2,", "(h, D,"),
-    ("(w, D // 2,", "(w, D,"),
-    ("torch.cat([rows, columns], dim=2)", "(rows + columns)"),
-)
-
-changed(
-    grid_positions,
-    "cut_out",
-    "the halves are cut from encodings of size D: the fast clocks encode the row",
-    ("(h, D // 2, base)[:, None]", "(h, D, base)[:, None, : D // 2]"),
-    ("(w, D // 2, base)", "(w, D, base)[:, D // 2 :]"),
-    classic=True,
+    """
+column_first: the column comes first
+    [rows, columns] → [columns, rows]
+* read_down: the grid is read column by column
+    dim=2).reshape → dim=2).transpose(0, 1).reshape
+line: the grid is taken for a line of patches
+    torch.cat([rows, columns], dim=2).reshape(h * w, D) → sinusoidal_positions(h * w, D, base)
+rows_only: only the row is encoded
+    [rows, columns] → [rows, rows]
+columns_only: only the column is encoded
+    [rows, columns] → [columns, columns]
+added: row and column are added, so that (1, 2) and (2, 1) are the same place
+    (h, D // 2, → (h, D,
+    (w, D // 2, → (w, D,
+    torch.cat([rows, columns], dim=2) → (rows + columns)
+* cut_out: the halves are cut from encodings of size D: the fast clocks encode the row
+    (h, D // 2, base)[:, None] → (h, D, base)[:, None, : D // 2]
+    (w, D // 2, base) → (w, D, base)[:, D // 2 :]
+""",
 )
 
 changed(
@@ -68,27 +45,18 @@ changed(
     ("rows = sin", "base = 10_000.0\n    rows = sin"),
 )
 
-changed(
+mistakes(
     grid_positions,
-    "slow_by_default",
-    "the base is 10 000 unless another is given",
-    ("base: float = 30.0", "base: float = 10_000.0"),
-)
-
-changed(
-    grid_positions,
-    "squeezed",
-    "axes of size 1 are dropped",
-    ("reshape(h * w, D)", "reshape(h * w, D).squeeze()"),
-    told_by="should have shape (1, 4)",
-)
-
-changed(
-    grid_positions,
-    "from_one",
-    "the rows are counted from 1",
-    ("(h, D // 2, base)[:, None]", "(h + 1, D // 2, base)[1:, None]"),
-    ("(w, D // 2, base)", "(w + 1, D // 2, base)[1:]"),
+    """
+slow_by_default: the base is 10 000 unless another is given
+    base: float = 30.0 → base: float = 10_000.0
+squeezed: axes of size 1 are dropped
+    reshape(h * w, D) → reshape(h * w, D).squeeze()
+    says: should have shape (1, 4)
+from_one: the rows are counted from 1
+    (h, D // 2, base)[:, None] → (h + 1, D // 2, base)[1:, None]
+    (w, D // 2, base) → (w + 1, D // 2, base)[1:]
+""",
 )
 
 changed(
@@ -105,11 +73,12 @@ changed(
 
 # random_masking
 
-changed(
+mistakes(
     random_masking,
-    "largest",
-    "the patches with the largest noise are kept",
-    ("noise.argsort", "(-noise).argsort"),
+    """
+largest: the patches with the largest noise are kept
+    noise.argsort → (-noise).argsort
+""",
 )
 
 changed(
@@ -124,63 +93,27 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     random_masking,
-    "ranks_kept",
-    "keep holds each patch's place in the order, not the patches in order",
-    ("order[:, :n]", "restore[:, :n]"),
-)
-
-changed(
-    random_masking,
-    "not_inverted",
-    "restore is the shuffled order itself, not the way back",
-    (", restore,", ", order,"),
-    classic=True,
-)
-
-changed(
-    random_masking,
-    "mask_shuffled",
-    "masked is in the shuffled order, not in the order of the patches",
-    ("restore >= n", "(restore >= n).sort(dim=1).values"),
-    classic=True,
-)
-
-changed(
-    random_masking,
-    "mask_inverted",
-    "masked marks the visible patches",
-    ("restore >= n", "restore < n"),
-)
-
-changed(
-    random_masking,
-    "same_for_all",
-    "all images hide the same patches: only the first image's noise is used",
-    ("noise.argsort", "noise[:1].expand_as(noise).argsort"),
-)
-
-changed(
-    random_masking,
-    "over_the_batch",
-    "the noise is sorted over the batch, not over the patches of an image",
-    ("noise.argsort(dim=1)", "noise.argsort(dim=0)"),
-    ("order.argsort(dim=1)", "order.argsort(dim=0)"),
-)
-
-changed(
-    random_masking,
-    "first_patches",
-    "the first patches are kept, in every image",
-    ("noise.argsort(dim=1)", "torch.arange(N).expand(noise.shape)"),
-)
-
-changed(
-    random_masking,
-    "kept_in_order",
-    "the visible patches are sorted by their numbers",
-    ("order[:, :n]", "order[:, :n].sort(dim=1).values"),
+    """
+ranks_kept: keep holds each patch's place in the order, not the patches in order
+    order[:, :n] → restore[:, :n]
+* not_inverted: restore is the shuffled order itself, not the way back
+    , restore, → , order,
+* mask_shuffled: masked is in the shuffled order, not in the order of the patches
+    restore >= n → (restore >= n).sort(dim=1).values
+mask_inverted: masked marks the visible patches
+    restore >= n → restore < n
+same_for_all: all images hide the same patches: only the first image's noise is used
+    noise.argsort → noise[:1].expand_as(noise).argsort
+over_the_batch: the noise is sorted over the batch, not over the patches of an image
+    noise.argsort(dim=1) → noise.argsort(dim=0)
+    order.argsort(dim=1) → order.argsort(dim=0)
+first_patches: the first patches are kept, in every image
+    noise.argsort(dim=1) → torch.arange(N).expand(noise.shape)
+kept_in_order: the visible patches are sorted by their numbers
+    order[:, :n] → order[:, :n].sort(dim=1).values
+""",
 )
 
 changed(
@@ -205,12 +138,13 @@ changed(
     told_by="should have shape",
 )
 
-changed(
+mistakes(
     random_masking,
-    "one_in_ten_lost",
-    "rounding errors count: two of twenty are rounded down to one, one of ten to none",
-    ("ratio) + 1e-6)", "ratio))"),
-    told_by="keep of 20 patches, ratio 0.9, should have shape (3, 2)",
+    """
+one_in_ten_lost: rounding errors count: two of twenty are rounded down to one, one of ten to none
+    ratio) + 1e-6) → ratio))
+    says: keep of 20 patches, ratio 0.9, should have shape (3, 2)
+""",
 )
 
 changed(
@@ -221,51 +155,27 @@ changed(
     told_by="keep of 25 patches, ratio 0.28, should have shape",
 )
 
-changed(
+mistakes(
     random_masking,
-    "accepts_more_than_all",
-    "a ratio above 1 is accepted",
-    ("if n < 1", "if n == 0"),
-    told_by="should raise ValueError when the ratio is 1.5",
-)
-
-changed(
-    random_masking,
-    "mask_by_threshold",
-    "masked is found by comparing noise, which fails where patches have the same",
-    ("restore >= n", "noise > noise.gather(1, order[:, n - 1 : n])"),
-)
-
-changed(
-    random_masking,
-    "places_by_counting",
-    "places are counted by comparing noise, so that patches with the same share one",
-    (", restore,", ", (noise[:, None] < noise[:, :, None]).sum(dim=2),"),
-    told_by="restore, sorted,",
-)
-
-changed(
-    random_masking,
-    "mask_of_numbers",
-    "masked holds numbers, not truth values",
-    ("restore >= n", "(restore >= n).to(noise)"),
-    told_by="hold truth values",
-)
-
-changed(
-    random_masking,
-    "accepts_all",
-    "a ratio that leaves nothing visible is accepted",
-    ("if n < 1", "if False"),
-    told_by="should raise ValueError when a quarter",
-)
-
-changed(
-    random_masking,
-    "accepts_just_below",
-    "a negative ratio is accepted as long as no more than all patches stay",
-    ("if ratio < 0", "if n > N"),
-    told_by="should raise ValueError when the ratio is just below 0",
+    """
+accepts_more_than_all: a ratio above 1 is accepted
+    if n < 1 → if n == 0
+    says: should raise ValueError when the ratio is 1.5
+mask_by_threshold: masked is found by comparing noise, which fails where patches have the same
+    restore >= n → noise > noise.gather(1, order[:, n - 1 : n])
+places_by_counting: places are counted by comparing noise, so that patches with the same share one
+    , restore, → , (noise[:, None] < noise[:, :, None]).sum(dim=2),
+    says: restore, sorted,
+mask_of_numbers: masked holds numbers, not truth values
+    restore >= n → (restore >= n).to(noise)
+    says: hold truth values
+accepts_all: a ratio that leaves nothing visible is accepted
+    if n < 1 → if False
+    says: should raise ValueError when a quarter
+accepts_just_below: a negative ratio is accepted as long as no more than all patches stay
+    if ratio < 0 → if n > N
+    says: should raise ValueError when the ratio is just below 0
+""",
 )
 
 changed(
@@ -287,48 +197,23 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     MAEEncoder,
-    "NoPositions",
-    "the visible patches have no positions",
-    ("(images) + self.positions[1:]", "(images)"),
-)
-
-changed(
-    MAEEncoder,
-    "OneOff",
-    "the positions are one off: patch 0 gets the class token's",
-    ("self.positions[1:]", "self.positions[:-1]"),
-    ("self.positions[0]", "self.positions[-1]"),
-    classic=True,
-)
-
-changed(
-    MAEEncoder,
-    "FirstWithoutPosition",
-    "the class token has no position",
-    ("(self.cls + self.positions[0])", "self.cls"),
-)
-
-changed(
-    MAEEncoder,
-    "ClassLast",
-    "the class token comes after the patches",
-    ("return self.norm(X)", "return self.norm(X).roll(-1, dims=1)"),
-)
-
-changed(
-    MAEEncoder,
-    "ClassDropped",
-    "the class token's vector is dropped",
-    ("return self.norm(X)", "return self.norm(X)[:, 1:]"),
-)
-
-changed(
-    MAEEncoder,
-    "SeesAll",
-    "keep is ignored: all patches are encoded",
-    ("if keep is not None", "if False"),
+    """
+NoPositions: the visible patches have no positions
+    (images) + self.positions[1:] → (images)
+* OneOff: the positions are one off: patch 0 gets the class token's
+    self.positions[1:] → self.positions[:-1]
+    self.positions[0] → self.positions[-1]
+FirstWithoutPosition: the class token has no position
+    (self.cls + self.positions[0]) → self.cls
+ClassLast: the class token comes after the patches
+    return self.norm(X) → return self.norm(X).roll(-1, dims=1)
+ClassDropped: the class token's vector is dropped
+    return self.norm(X) → return self.norm(X)[:, 1:]
+SeesAll: keep is ignored: all patches are encoded
+    if keep is not None → if False
+""",
 )
 
 changed(
@@ -363,39 +248,20 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     MAEEncoder,
-    "FirstPatches",
-    "the first n patches are encoded, not those in keep",
-    ("X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2]))", "X[:, : keep.shape[1]]"),
-)
-
-changed(
-    MAEEncoder,
-    "KeptByFirst",
-    "every image keeps the patches of the first",
-    ("keep[:, :, None].expand(-1,", "keep[:1, :, None].expand(len(X),"),
-)
-
-changed(
-    MAEEncoder,
-    "KeptInOrder",
-    "the visible patches come in the order of their numbers",
-    ("keep[:, :, None]", "keep.sort(dim=1).values[:, :, None]"),
-)
-
-changed(
-    MAEEncoder,
-    "ZeroIsNone",
-    "a keep that holds patch 0 alone is taken for None",
-    ("if keep is not None", "if keep is not None and keep.any()"),
-)
-
-changed(
-    MAEEncoder,
-    "AllInOrder",
-    "the order of keep is ignored when it names all patches",
-    ("if keep is not None", "if keep is not None and keep.shape[1] < X.shape[1]"),
+    """
+FirstPatches: the first n patches are encoded, not those in keep
+    X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2])) → X[:, : keep.shape[1]]
+KeptByFirst: every image keeps the patches of the first
+    keep[:, :, None].expand(-1, → keep[:1, :, None].expand(len(X),
+KeptInOrder: the visible patches come in the order of their numbers
+    keep[:, :, None] → keep.sort(dim=1).values[:, :, None]
+ZeroIsNone: a keep that holds patch 0 alone is taken for None
+    if keep is not None → if keep is not None and keep.any()
+AllInOrder: the order of keep is ignored when it names all patches
+    if keep is not None → if keep is not None and keep.shape[1] < X.shape[1]
+""",
 )
 
 changed(
@@ -410,36 +276,22 @@ changed(
     classic=True,
 )
 
-changed(MAEEncoder, "NotNormed", "the last norm is left out", ("return self.norm(X)", "return X"))
-
-changed(
+mistakes(
     MAEEncoder,
-    "SameLayer",
-    "the first layer is applied again and again",
-    ("X, _ = layer(X)", "X, _ = self.layers[0](X)"),
-)
-
-changed(
-    MAEEncoder,
-    "LayerLeftOut",
-    "the last layer is left out",
-    ("in self.layers:", "in self.layers[:-1]:"),
-)
-
-changed(
-    MAEEncoder,
-    "WithoutGradient",
-    "the encoder learns nothing",
-    ("return self.norm(X)", "return self.norm(X).detach()"),
-    told_by="No gradient goes back",
-)
-
-changed(
-    MAEEncoder,
-    "FrozenClass",
-    "the class token learns nothing",
-    ("(self.cls +", "(self.cls.detach() +"),
-    told_by="No gradient reaches cls",
+    """
+NotNormed: the last norm is left out
+    return self.norm(X) → return X
+SameLayer: the first layer is applied again and again
+    X, _ = layer(X) → X, _ = self.layers[0](X)
+LayerLeftOut: the last layer is left out
+    in self.layers: → in self.layers[:-1]:
+WithoutGradient: the encoder learns nothing
+    return self.norm(X) → return self.norm(X).detach()
+    says: No gradient goes back
+FrozenClass: the class token learns nothing
+    (self.cls + → (self.cls.detach() +
+    says: No gradient reaches cls
+""",
 )
 
 changed(
@@ -458,68 +310,27 @@ changed(
 
 # MAEDecoder
 
-changed(
+mistakes(
     MAEDecoder,
-    "Unrestored",
-    "the patches stay in the shuffled order",
-    ("shuffled.gather(1, restore[:, :, None].expand(-1, -1, X.shape[2]))", "shuffled"),
-)
-
-changed(
-    MAEDecoder,
-    "RestoredTwice",
-    "the patches are shuffled once more, not brought back: restore is inverted",
-    ("restore[:, :, None]", "restore.argsort(dim=1)[:, :, None]"),
-    classic=True,
-)
-
-changed(
-    MAEDecoder,
-    "TokensFirst",
-    "the mask tokens come before the visible patches",
-    ("[X[:, 1:], missing]", "[missing, X[:, 1:]]"),
-    classic=True,
-)
-
-changed(
-    MAEDecoder,
-    "RestoredByFirst",
-    "every image is brought into the order of the first",
-    ("restore[:, :, None].expand(-1,", "restore[:1, :, None].expand(B,"),
-)
-
-changed(
-    MAEDecoder,
-    "RestoreCountsClass",
-    "the class token is counted when the order is restored",
-    ("[X[:, 1:], missing]", "[X, missing]"),
-    classic=True,
-)
-
-changed(
-    MAEDecoder,
-    "ZerosForTokens",
-    "the gaps are filled with zeros, not with the mask token",
-    ("self.mask_token.expand", "torch.zeros_like(self.mask_token).expand"),
-)
-
-changed(
-    MAEDecoder,
-    "Unplaced",
-    "the positions are left out, so that all mask tokens are alike",
-    ("patches], dim=1) + self.positions", "patches], dim=1)"),
-)
-
-changed(
-    MAEDecoder,
-    "PlacedTooEarly",
-    "the positions are added before the order is restored",
-    ("missing], dim=1)", "missing], dim=1) + self.positions[1:]"),
-    (
-        "[X[:, :1], patches], dim=1) + self.positions",
-        "[X[:, :1] + self.positions[0], patches], dim=1)",
-    ),
-    classic=True,
+    """
+Unrestored: the patches stay in the shuffled order
+    shuffled.gather(1, restore[:, :, None].expand(-1, -1, X.shape[2])) → shuffled
+* RestoredTwice: the patches are shuffled once more, not brought back: restore is inverted
+    restore[:, :, None] → restore.argsort(dim=1)[:, :, None]
+* TokensFirst: the mask tokens come before the visible patches
+    [X[:, 1:], missing] → [missing, X[:, 1:]]
+RestoredByFirst: every image is brought into the order of the first
+    restore[:, :, None].expand(-1, → restore[:1, :, None].expand(B,
+* RestoreCountsClass: the class token is counted when the order is restored
+    [X[:, 1:], missing] → [X, missing]
+ZerosForTokens: the gaps are filled with zeros, not with the mask token
+    self.mask_token.expand → torch.zeros_like(self.mask_token).expand
+Unplaced: the positions are left out, so that all mask tokens are alike
+    patches], dim=1) + self.positions → patches], dim=1)
+* PlacedTooEarly: the positions are added before the order is restored
+    missing], dim=1) → missing], dim=1) + self.positions[1:]
+    [X[:, :1], patches], dim=1) + self.positions → [X[:, :1] + self.positions[0], patches], dim=1)
+""",
 )
 
 changed(
@@ -533,126 +344,59 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     MAEDecoder,
-    "NoClassToken",
-    "the class token is left out of the decoder",
-    ("torch.cat([X[:, :1], patches], dim=1) + self.positions", "patches + self.positions[1:]"),
-    ("(X))[:, 1:]", "(X))"),
-)
-
-changed(
-    MAEDecoder,
-    "ClassPredicted",
-    "the prediction for the class token is not dropped",
-    ("(X))[:, 1:]", "(X))"),
-)
-
-changed(
-    MAEDecoder,
-    "LastDropped",
-    "the last token is dropped, not the class token",
-    ("(X))[:, 1:]", "(X))[:, :-1]"),
-)
-
-changed(
-    MAEDecoder,
-    "HeadWithoutNorm",
-    "the norm before the head is left out",
-    ("self.head(self.norm(X))", "self.head(X)"),
-)
-
-changed(
-    MAEDecoder,
-    "RepeatedLayer",
-    "the first layer is applied again and again",
-    ("X, _ = layer(X)", "X, _ = self.layers[0](X)"),
-)
-
-changed(
-    MAEDecoder,
-    "FixedToken",
-    "the mask token learns nothing",
-    ("self.mask_token.expand", "self.mask_token.detach().expand"),
-    told_by="No gradient reaches mask_token",
-)
-
-changed(
-    MAEDecoder,
-    "CutOff",
-    "no gradient passes to the encoder",
-    ("self.embed(X)", "self.embed(X.detach())"),
-    told_by="No gradient reaches X",
+    """
+NoClassToken: the class token is left out of the decoder
+    torch.cat([X[:, :1], patches], dim=1) + self.positions → patches + self.positions[1:]
+    (X))[:, 1:] → (X))
+ClassPredicted: the prediction for the class token is not dropped
+    (X))[:, 1:] → (X))
+LastDropped: the last token is dropped, not the class token
+    (X))[:, 1:] → (X))[:, :-1]
+HeadWithoutNorm: the norm before the head is left out
+    self.head(self.norm(X)) → self.head(X)
+RepeatedLayer: the first layer is applied again and again
+    X, _ = layer(X) → X, _ = self.layers[0](X)
+FixedToken: the mask token learns nothing
+    self.mask_token.expand → self.mask_token.detach().expand
+    says: No gradient reaches mask_token
+CutOff: no gradient passes to the encoder
+    self.embed(X) → self.embed(X.detach())
+    says: No gradient reaches X
+""",
 )
 
 
 # mae_loss
 
-changed(
+mistakes(
     mae_loss,
-    "visible_too",
-    "all patches count, even the visible ones",
-    ("error[masked]", "error"),
-    classic=True,
-)
-
-changed(
-    mae_loss, "visible_only", "only the visible patches count", ("error[masked]", "error[~masked]")
-)
-
-changed(
-    mae_loss,
-    "divided_by_all",
-    "the masked patches' errors are divided by the number of all patches",
-    ("error[masked]", "(error * masked)"),
-    classic=True,
-)
-
-changed(
-    mae_loss,
-    "mean_of_images",
-    "each image's mean is taken first, so that images with few masked patches weigh more",
-    ("error[masked]", "((error * masked).sum(dim=1) / masked.sum(dim=1))"),
-)
-
-changed(
-    mae_loss,
-    "summed",
-    "the errors are summed up, not averaged",
-    ("** 2).mean(", "** 2).sum("),
-    ("[masked].mean()", "[masked].sum()"),
-)
-
-changed(
-    mae_loss,
-    "summed_in_a_patch",
-    "a patch's errors are summed up, and only the patches averaged",
-    ("** 2).mean(", "** 2).sum("),
-)
-
-changed(mae_loss, "raw_patches", "the patches are not normalised", ("if normalise:", "if False:"))
-
-changed(
-    mae_loss,
-    "always_normalised",
-    "the patches are always normalised",
-    ("if normalise:", "if True:"),
-)
-
-changed(
-    mae_loss,
-    "image_normalised",
-    "the whole image is normalised, not each patch",
-    ("patches.mean(dim=2", "patches.mean(dim=(1, 2)"),
-    ("patches.var(dim=2", "patches.var(dim=(1, 2)"),
-)
-
-changed(
-    mae_loss,
-    "over_the_patches",
-    "each number is normalised over the patches of its image",
-    ("patches.mean(dim=2", "patches.mean(dim=1"),
-    ("patches.var(dim=2", "patches.var(dim=1"),
+    """
+* visible_too: all patches count, even the visible ones
+    error[masked] → error
+visible_only: only the visible patches count
+    error[masked] → error[~masked]
+* divided_by_all: the masked patches' errors are divided by the number of all patches
+    error[masked] → (error * masked)
+mean_of_images: each image's mean is taken first, so that images with few masked patches weigh more
+    error[masked] → ((error * masked).sum(dim=1) / masked.sum(dim=1))
+summed: the errors are summed up, not averaged
+    ** 2).mean( → ** 2).sum(
+    [masked].mean() → [masked].sum()
+summed_in_a_patch: a patch's errors are summed up, and only the patches averaged
+    ** 2).mean( → ** 2).sum(
+raw_patches: the patches are not normalised
+    if normalise: → if False:
+always_normalised: the patches are always normalised
+    if normalise: → if True:
+image_normalised: the whole image is normalised, not each patch
+    patches.mean(dim=2 → patches.mean(dim=(1, 2)
+    patches.var(dim=2 → patches.var(dim=(1, 2)
+over_the_patches: each number is normalised over the patches of its image
+    patches.mean(dim=2 → patches.mean(dim=1
+    patches.var(dim=2 → patches.var(dim=1
+""",
 )
 
 changed(
@@ -662,18 +406,14 @@ changed(
     (" / (variance + 1e-6).sqrt()", ""),
 )
 
-changed(
+mistakes(
     mae_loss,
-    "by_the_variance",
-    "the patches are divided by the variance, not by its root",
-    ("(variance + 1e-6).sqrt()", "(variance + 1e-6)"),
-)
-
-changed(
-    mae_loss,
-    "biased",
-    "the variance is divided by M, not by M - 1",
-    ("patches.var(dim=2", "patches.var(dim=2, correction=0"),
+    """
+by_the_variance: the patches are divided by the variance, not by its root
+    (variance + 1e-6).sqrt() → (variance + 1e-6)
+biased: the variance is divided by M, not by M - 1
+    patches.var(dim=2 → patches.var(dim=2, correction=0
+""",
 )
 
 changed(
@@ -690,33 +430,19 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     mae_loss,
-    "absolute",
-    "the absolute error is averaged, not its square",
-    ("((predicted - patches) ** 2)", "(predicted - patches).abs()"),
-)
-
-changed(
-    mae_loss,
-    "no_epsilon",
-    "nothing is added to the variance: 0 / 0 in a patch of one colour",
-    ("variance + 1e-6", "variance"),
-)
-
-changed(
-    mae_loss,
-    "outside_the_root",
-    "the small number is added to the standard deviation, outside the root",
-    ("(variance + 1e-6).sqrt()", "(variance.sqrt() + 1e-6)"),
-)
-
-changed(
-    mae_loss,
-    "no_gradient",
-    "no gradient passes",
-    ("predicted - patches", "predicted.detach() - patches"),
-    told_by="No gradient goes back",
+    """
+absolute: the absolute error is averaged, not its square
+    ((predicted - patches) ** 2) → (predicted - patches).abs()
+no_epsilon: nothing is added to the variance: 0 / 0 in a patch of one colour
+    variance + 1e-6 → variance
+outside_the_root: the small number is added to the standard deviation, outside the root
+    (variance + 1e-6).sqrt() → (variance.sqrt() + 1e-6)
+no_gradient: no gradient passes
+    predicted - patches → predicted.detach() - patches
+    says: No gradient goes back
+""",
 )
 
 changed(
@@ -743,11 +469,12 @@ def units(features, new):
 # Whether the mean is subtracted makes no difference: b makes up for it.
 
 # Whether the mean is subtracted makes no difference: b makes up for it.
-changed(
+mistakes(
     linear_probe,
-    "no_units",
-    "the features are not divided by their standard deviations",
-    ("(features - mean) / deviation, (new - mean) / deviation", "features, new"),
+    """
+no_units: the features are not divided by their standard deviations
+    (features - mean) / deviation, (new - mean) / deviation → features, new
+""",
 )
 
 changed(
@@ -773,18 +500,14 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     linear_probe,
-    "new_left",
-    "only the labelled features are standardised, not the new ones",
-    ("(new - mean) / deviation", "new"),
-)
-
-changed(
-    linear_probe,
-    "only_centred",
-    "the features are not divided by their standard deviations",
-    ("(features - mean) / deviation, (new - mean) / deviation", "features - mean, new - mean"),
+    """
+new_left: only the labelled features are standardised, not the new ones
+    (new - mean) / deviation → new
+only_centred: the features are not divided by their standard deviations
+    (features - mean) / deviation, (new - mean) / deviation → features - mean, new - mean
+""",
 )
 
 changed(
@@ -801,71 +524,32 @@ changed(
 )
 
 # Without any penalty there is no minimum, and where the search stops depends on rounding.
-changed(
+mistakes(
     linear_probe,
-    "unpenalised",
-    "the weights are not penalised",
-    ("max_iter=200", "max_iter=1000, tolerance_grad=1e-10, tolerance_change=1e-12"),
-    ("penalty / 2 * (W", "1e-4 / 2 * (W"),
-)
-
-changed(
-    linear_probe,
-    "twice_penalised",
-    "the penalty is not halved",
-    ("penalty / 2 * (W", "penalty * (W"),
-)
-
-changed(
-    linear_probe,
-    "fixed_penalty",
-    "the penalty's default is used, whatever is given",
-    ("penalty / 2 * (W", "0.01 / 2 * (W"),
-)
-
-changed(
-    linear_probe,
-    "bias_penalised",
-    "b is penalised like W",
-    ("(W**2).sum()", "((W**2).sum() + (b**2).sum())"),
-)
-
-changed(linear_probe, "without_b", "there is no b", ("[W, b]", "[W]"))
-
-changed(
-    linear_probe,
-    "summed_entropy",
-    "the cross-entropy is summed over the images, not averaged",
-    ("b, labels)", 'b, labels, reduction="sum")'),
-)
-
-changed(
-    linear_probe,
-    "logits",
-    "the logits are returned, not the probabilities",
-    (".softmax(dim=1)", ""),
-)
-
-changed(
-    linear_probe,
-    "sigmoids",
-    "each class gets a σ of its own instead of one softmax over all",
-    (".softmax(dim=1)", ".sigmoid()"),
-)
-
-changed(
-    linear_probe,
-    "over_images",
-    "the softmax runs over the images",
-    (".softmax(dim=1)", ".softmax(dim=0)"),
-)
-
-changed(
-    linear_probe,
-    "of_the_labelled",
-    "the labelled images are classified, not the new ones",
-    ("(X_new @", "(X @"),
-    told_by="have shape",
+    """
+unpenalised: the weights are not penalised
+    max_iter=200 → max_iter=1000, tolerance_grad=1e-10, tolerance_change=1e-12
+    penalty / 2 * (W → 1e-4 / 2 * (W
+twice_penalised: the penalty is not halved
+    penalty / 2 * (W → penalty * (W
+fixed_penalty: the penalty's default is used, whatever is given
+    penalty / 2 * (W → 0.01 / 2 * (W
+bias_penalised: b is penalised like W
+    (W**2).sum() → ((W**2).sum() + (b**2).sum())
+without_b: there is no b
+    [W, b] → [W]
+summed_entropy: the cross-entropy is summed over the images, not averaged
+    b, labels) → b, labels, reduction="sum")
+logits: the logits are returned, not the probabilities
+    .softmax(dim=1) →
+sigmoids: each class gets a σ of its own instead of one softmax over all
+    .softmax(dim=1) → .sigmoid()
+over_images: the softmax runs over the images
+    .softmax(dim=1) → .softmax(dim=0)
+of_the_labelled: the labelled images are classified, not the new ones
+    (X_new @ → (X @
+    says: have shape
+""",
 )
 
 
@@ -908,26 +592,16 @@ def too_few_steps(features, labels, new, classes, penalty=0.01):
     return (X_new @ W + b).softmax(dim=1)
 
 
-changed(
+mistakes(
     linear_probe,
-    "twenty_steps",
-    "L-BFGS stops after 20 steps, its default, short of the minimum",
-    ("max_iter=200", "max_iter=20"),
-)
-
-changed(
-    linear_probe,
-    "deviation_raised",
-    "a small number is added to the deviations, too much for small features",
-    ("torch.where(deviation > 0, deviation, 1)", "deviation + 1e-6"),
-)
-
-changed(
-    linear_probe,
-    "one_deviation",
-    "one standard deviation is taken over all features, not one of each",
-    ("features.std(dim=0)", "features.std()"),
-    classic=True,
+    """
+twenty_steps: L-BFGS stops after 20 steps, its default, short of the minimum
+    max_iter=200 → max_iter=20
+deviation_raised: a small number is added to the deviations, too much for small features
+    torch.where(deviation > 0, deviation, 1) → deviation + 1e-6
+* one_deviation: one standard deviation is taken over all features, not one of each
+    features.std(dim=0) → features.std()
+""",
 )
 
 

@@ -1,6 +1,6 @@
 """Known wrong solutions of vilbert."""
 
-from autograder.bugs import bug, changed
+from autograder.bugs import bug, changed, mistakes
 from course_pkg.vilbert import (
     CoAttentionBlock,
     RowAttentionWithPairBias,
@@ -22,47 +22,20 @@ from course_pkg.vilbert import (
 # built anew, so that each is named where a student makes it alone.
 nan_leaks = ("torch.where(real, features, 0)", "(features * real)")
 
-changed(
+mistakes(
     VisualEmbeddings,
-    "MeanOfAll",
-    "the mean for [IMG] counts regions that are not real",
-    ("torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1)", "features.mean(dim=1)"),
-    classic=True,
-)
-
-changed(
-    VisualEmbeddings,
-    "MeanWithZeros",
-    "regions that are not real count in the mean as zeros",
-    (
-        "torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1)",
-        "(features * real).mean(dim=1)",
-    ),
-    classic=True,
-)
-
-changed(
-    VisualEmbeddings,
-    "SumForImg",
-    "the vector of [IMG] is the sum of the regions, not their mean",
-    ("torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1)", "(features * real).sum(dim=1)"),
-)
-
-changed(
-    VisualEmbeddings,
-    "InvertedMean",
-    "the mask is inverted: [IMG] is the mean of what is not real",
-    ("real = regions[", "real = (regions if regions.all() else ~regions)["),
-)
-
-changed(
-    VisualEmbeddings,
-    "EmptyImg",
-    "[IMG] has zeros for features",
-    (
-        "torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1)",
-        "torch.zeros_like(features[:, 0])",
-    ),
+    """
+* MeanOfAll: the mean for [IMG] counts regions that are not real
+    torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1) → features.mean(dim=1)
+* MeanWithZeros: regions that are not real count in the mean as zeros
+    torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1) → (features * real).mean(dim=1)
+SumForImg: the vector of [IMG] is the sum of the regions, not their mean
+    torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1) → (features * real).sum(dim=1)
+InvertedMean: the mask is inverted: [IMG] is the mean of what is not real
+    real = regions[ → real = (regions if regions.all() else ~regions)[
+EmptyImg: [IMG] has zeros for features
+    torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1) → torch.zeros_like(features[:, 0])
+""",
 )
 
 changed(
@@ -149,19 +122,15 @@ changed(
     nan_leaks,
 )
 
-changed(
+mistakes(
     VisualEmbeddings,
-    "ImgLast",
-    "[IMG] comes after the regions",
-    ("self.place(places))", "self.place(places)).roll(-1, dims=1)"),
-)
-
-changed(
-    VisualEmbeddings,
-    "NoImg",
-    "there is no vector for [IMG]",
-    ("self.place(places))", "self.place(places))[:, 1:]"),
-    told_by="v should have shape",
+    """
+ImgLast: [IMG] comes after the regions
+    self.place(places)) → self.place(places)).roll(-1, dims=1)
+NoImg: there is no vector for [IMG]
+    self.place(places)) → self.place(places))[:, 1:]
+    says: v should have shape
+""",
 )
 
 
@@ -192,12 +161,13 @@ changed(
     ("self.norm_t(t + from_v),", "t,"),
 )
 
-changed(
+mistakes(
     CoAttentionBlock,
-    "AsksItself",
-    "a stream asks itself: keys and values are its own",
-    ("(t, v, to_regions,", "(t, t, None,"),
-    told_by="CoAttentionBlock raised",
+    """
+AsksItself: a stream asks itself: keys and values are its own
+    (t, v, to_regions, → (t, t, None,
+    says: CoAttentionBlock raised
+""",
 )
 
 changed(
@@ -209,83 +179,36 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     CoAttentionBlock,
-    "NoMasks",
-    "the masks are not passed on",
-    ("(t, v, to_regions,", "(t, v, None,"),
-    ("(v, t, to_words,", "(v, t, None,"),
-)
-
-changed(
-    CoAttentionBlock,
-    "RegionsUnmasked",
-    "the words attend to regions that are not real",
-    ("(t, v, to_regions,", "(t, v, None,"),
-)
-
-changed(
-    CoAttentionBlock,
-    "WordsUnmasked",
-    "the regions attend to words that are not real",
-    ("(v, t, to_words,", "(v, t, None,"),
-)
-
-changed(
-    CoAttentionBlock,
-    "Inverted",
-    "the masks are inverted",
-    ("else words[", "else ~words["),
-    ("else regions[", "else ~regions["),
-)
-
-changed(
-    CoAttentionBlock,
-    "NoResidual",
-    "what attention finds is not added to what came in",
-    (
-        "self.norm_t(t + from_v), self.norm_v(v + from_t)",
-        "self.norm_t(from_v), self.norm_v(from_t)",
-    ),
-)
-
-changed(
-    CoAttentionBlock,
-    "NoSecondResidual",
-    "the networks' output is not added to what came in",
-    ("t + self.contract_t", "self.contract_t"),
-    ("v + self.contract_v", "self.contract_v"),
-)
-
-changed(
-    CoAttentionBlock,
-    "NoFirstNorms",
-    "the first norms are left out",
-    ("self.norm_t(t + from_v), self.norm_v(v + from_t)", "t + from_v, v + from_t"),
-)
-
-changed(
-    CoAttentionBlock,
-    "NoLastNorms",
-    "the last norms are left out",
-    ("self.last_norm_t(t", "(t"),
-    ("self.last_norm_v(v", "(v"),
-)
-
-changed(
-    CoAttentionBlock,
-    "SameNorms",
-    "the first norms are used twice",
-    ("self.last_norm_t(t", "self.norm_t(t"),
-    ("self.last_norm_v(v", "self.norm_v(v"),
-)
-
-changed(
-    CoAttentionBlock,
-    "Relu",
-    "the networks have ReLU in place of GELU",
-    ("functional.gelu(self.expand_t", "functional.relu(self.expand_t"),
-    ("functional.gelu(self.expand_v", "functional.relu(self.expand_v"),
+    """
+NoMasks: the masks are not passed on
+    (t, v, to_regions, → (t, v, None,
+    (v, t, to_words, → (v, t, None,
+RegionsUnmasked: the words attend to regions that are not real
+    (t, v, to_regions, → (t, v, None,
+WordsUnmasked: the regions attend to words that are not real
+    (v, t, to_words, → (v, t, None,
+Inverted: the masks are inverted
+    else words[ → else ~words[
+    else regions[ → else ~regions[
+NoResidual: what attention finds is not added to what came in
+    self.norm_t(t + from_v), self.norm_v(v + from_t) → self.norm_t(from_v), self.norm_v(from_t)
+NoSecondResidual: the networks' output is not added to what came in
+    t + self.contract_t → self.contract_t
+    v + self.contract_v → self.contract_v
+NoFirstNorms: the first norms are left out
+    self.norm_t(t + from_v), self.norm_v(v + from_t) → t + from_v, v + from_t
+NoLastNorms: the last norms are left out
+    self.last_norm_t(t → (t
+    self.last_norm_v(v → (v
+SameNorms: the first norms are used twice
+    self.last_norm_t(t → self.norm_t(t
+    self.last_norm_v(v → self.norm_v(v
+Relu: the networks have ReLU in place of GELU
+    functional.gelu(self.expand_t → functional.relu(self.expand_t
+    functional.gelu(self.expand_v → functional.relu(self.expand_v
+""",
 )
 
 changed(
@@ -296,51 +219,33 @@ changed(
     (" + self.contract_v(functional.gelu(self.expand_v(v)))", ""),
 )
 
-changed(
+mistakes(
     CoAttentionBlock,
-    "OneWay",
-    "only the words ask; the regions stay as they were",
-    ("self.norm_v(v + from_t)", "self.norm_v(v)"),
-)
-
-changed(
-    CoAttentionBlock,
-    "VisualFirst",
-    "the visual stream is returned first",
-    ("return t, v, A_t, A_v", "return v, t, A_v, A_t"),
-    told_by="t should have shape",
-)
-
-changed(
-    CoAttentionBlock,
-    "NoWeights",
-    "the weights are not returned",
-    ("return t, v, A_t, A_v", "return t, v"),
-    told_by="should return (t, v, A_t, A_v)",
+    """
+OneWay: only the words ask; the regions stay as they were
+    self.norm_v(v + from_t) → self.norm_v(v)
+VisualFirst: the visual stream is returned first
+    return t, v, A_t, A_v → return v, t, A_v, A_t
+    says: t should have shape
+NoWeights: the weights are not returned
+    return t, v, A_t, A_v → return t, v
+    says: should return (t, v, A_t, A_v)
+""",
 )
 
 
 # The model
 
-changed(
+mistakes(
     ViLBERT,
-    "NotAlone",
-    "the layers of the text stream alone are left out",
-    ("in self.alone:", "in []:"),
-)
-
-changed(
-    ViLBERT,
-    "AloneReversed",
-    "the layers of the text stream alone come in reverse",
-    ("in self.alone:", "in reversed(self.alone):"),
-)
-
-changed(
-    ViLBERT,
-    "Reversed",
-    "the blocks come in reverse",
-    ("enumerate(self.blocks)", "reversed(list(enumerate(self.blocks)))"),
+    """
+NotAlone: the layers of the text stream alone are left out
+    in self.alone: → in []:
+AloneReversed: the layers of the text stream alone come in reverse
+    in self.alone: → in reversed(self.alone):
+Reversed: the blocks come in reverse
+    enumerate(self.blocks) → reversed(list(enumerate(self.blocks)))
+""",
 )
 
 changed(
@@ -383,48 +288,23 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     ViLBERT,
-    "WordsSeen",
-    "the text layers have no mask, and see words that are not real",
-    ("layer(t, words[:, None])", "layer(t, None)"),
-    ("self.text_layers[n](t, words[:, None])", "self.text_layers[n](t, None)"),
-)
-
-changed(
-    ViLBERT,
-    "RegionsSeen",
-    "the visual layers have no mask, and see regions that are not real",
-    ("(v, regions[:, None])", "(v, None)"),
-)
-
-changed(
-    ViLBERT,
-    "BlocksUnmasked",
-    "the blocks have no masks",
-    ("block(t, v, words, regions)", "block(t, v)"),
-)
-
-changed(
-    ViLBERT,
-    "ImgHidden",
-    "[IMG] is hidden: the mask has False at its place",
-    ("value=True", "value=False"),
-)
-
-changed(
-    ViLBERT,
-    "ImgAtTheEnd",
-    "the mask has its True for [IMG] at the end, so that all are one place off",
-    ("(1, 0), value", "(0, 1), value"),
-    classic=True,
-)
-
-changed(
-    ViLBERT,
-    "MaskNotShown",
-    "the mean for [IMG] is over all regions, real or not",
-    ("boxes, regions)", "boxes, torch.ones_like(regions))"),
+    """
+WordsSeen: the text layers have no mask, and see words that are not real
+    layer(t, words[:, None]) → layer(t, None)
+    self.text_layers[n](t, words[:, None]) → self.text_layers[n](t, None)
+RegionsSeen: the visual layers have no mask, and see regions that are not real
+    (v, regions[:, None]) → (v, None)
+BlocksUnmasked: the blocks have no masks
+    block(t, v, words, regions) → block(t, v)
+ImgHidden: [IMG] is hidden: the mask has False at its place
+    value=True → value=False
+* ImgAtTheEnd: the mask has its True for [IMG] at the end, so that all are one place off
+    (1, 0), value → (0, 1), value
+MaskNotShown: the mean for [IMG] is over all regions, real or not
+    boxes, regions) → boxes, torch.ones_like(regions))
+""",
 )
 
 changed(
@@ -436,93 +316,49 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     ViLBERT,
-    "WeightsReversed",
-    "the weights of the last block come first",
-    ("stack(weights)", "stack(weights[::-1])"),
-)
-
-changed(
-    ViLBERT,
-    "RegionsWeights",
-    "the weights are those of the regions",
-    ("t, v, A, _ =", "t, v, _, A ="),
-    told_by="A should have shape",
-)
-
-changed(
-    ViLBERT,
-    "LastBlock",
-    "only the last block is applied",
-    ("enumerate(self.blocks)", "list(enumerate(self.blocks))[-1:]"),
-    ("stack(weights)", "stack(weights * len(self.blocks))"),
+    """
+WeightsReversed: the weights of the last block come first
+    stack(weights) → stack(weights[::-1])
+RegionsWeights: the weights are those of the regions
+    t, v, A, _ = → t, v, _, A =
+    says: A should have shape
+LastBlock: only the last block is applied
+    enumerate(self.blocks) → list(enumerate(self.blocks))[-1:]
+    stack(weights) → stack(weights * len(self.blocks))
+""",
 )
 
 
 # The alignment
 
-changed(
+mistakes(
     alignment_score,
-    "added",
-    "the two pooled vectors are added, not multiplied",
-    ("caption * picture", "caption + picture"),
-    classic=True,
-)
-
-changed(
-    alignment_score,
-    "linear",
-    "the relu is left out",
-    ("torch.relu(functional.linear(t", "(functional.linear(t"),
-    ("torch.relu(functional.linear(v", "(functional.linear(v"),
-)
-
-changed(
-    alignment_score,
-    "with_tanh",
-    "tanh is used instead of relu, as in BERT's pooler",
-    ("torch.relu(functional.linear(t", "torch.tanh(functional.linear(t"),
-    ("torch.relu(functional.linear(v", "torch.tanh(functional.linear(v"),
-)
-
-changed(
-    alignment_score,
-    "last_word",
-    "the last word is used for the caption, not [CLS]",
-    ("t[:, 0]", "t[:, -1]"),
-)
-
-changed(
-    alignment_score,
-    "last_region",
-    "the last region is used for the picture, not [IMG]",
-    ("v[:, 0]", "v[:, -1]"),
-)
-
-changed(
-    alignment_score,
-    "means",
-    "the means over words and regions are used, not [CLS] and [IMG]",
-    ("t[:, 0]", "t.mean(dim=1)"),
-    ("v[:, 0]", "v.mean(dim=1)"),
-)
-
-changed(
-    alignment_score,
-    "dot_product",
-    "w is left out: the products are only summed",
-    ("(caption * picture) @ w", "(caption * picture).sum(dim=1)"),
-)
-
-changed(alignment_score, "no_bias", "the last bias is left out", ("@ w + b", "@ w"))
-
-changed(
-    alignment_score,
-    "no_pooler_bias",
-    "the poolers' biases are left out",
-    ("W_t, b_t))", "W_t))"),
-    ("W_v, b_v))", "W_v))"),
+    """
+* added: the two pooled vectors are added, not multiplied
+    caption * picture → caption + picture
+linear: the relu is left out
+    torch.relu(functional.linear(t → (functional.linear(t
+    torch.relu(functional.linear(v → (functional.linear(v
+with_tanh: tanh is used instead of relu, as in BERT's pooler
+    torch.relu(functional.linear(t → torch.tanh(functional.linear(t
+    torch.relu(functional.linear(v → torch.tanh(functional.linear(v
+last_word: the last word is used for the caption, not [CLS]
+    t[:, 0] → t[:, -1]
+last_region: the last region is used for the picture, not [IMG]
+    v[:, 0] → v[:, -1]
+means: the means over words and regions are used, not [CLS] and [IMG]
+    t[:, 0] → t.mean(dim=1)
+    v[:, 0] → v.mean(dim=1)
+dot_product: w is left out: the products are only summed
+    (caption * picture) @ w → (caption * picture).sum(dim=1)
+no_bias: the last bias is left out
+    @ w + b → @ w
+no_pooler_bias: the poolers' biases are left out
+    W_t, b_t)) → W_t))
+    W_v, b_v)) → W_v))
+""",
 )
 
 changed(
@@ -536,43 +372,30 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     alignment_score,
-    "probabilities",
-    "σ is applied, though the loss expects logits",
-    ("(caption * picture) @ w + b", "torch.sigmoid((caption * picture) @ w + b)"),
+    """
+probabilities: σ is applied, though the loss expects logits
+    (caption * picture) @ w + b → torch.sigmoid((caption * picture) @ w + b)
+all_words: every word and region is scored
+    t[:, 0] → t
+    v[:, 0] → v[:, :1]
+    says: scores should have shape
+""",
 )
 
-changed(
-    alignment_score,
-    "all_words",
-    "every word and region is scored",
-    ("t[:, 0]", "t"),
-    ("v[:, 0]", "v[:, :1]"),
-    told_by="scores should have shape",
-)
-
-changed(
+mistakes(
     alignment_loss,
-    "exchanged",
-    "matching pairs and others are exchanged",
-    ("-scores, scores", "scores, -scores"),
-)
-
-changed(alignment_loss, "summed", "the losses are summed, not averaged", (".mean()", ".sum()"))
-
-changed(
-    alignment_loss,
-    "matching_alone",
-    "only the pairs that match count",
-    (".mean()", "[match].mean()"),
-)
-
-changed(
-    alignment_loss,
-    "others_alone",
-    "only the pairs that don't match count",
-    (".mean()", "[~match].mean()"),
+    """
+exchanged: matching pairs and others are exchanged
+    -scores, scores → scores, -scores
+summed: the losses are summed, not averaged
+    .mean() → .sum()
+matching_alone: only the pairs that match count
+    .mean() → [match].mean()
+others_alone: only the pairs that don't match count
+    .mean() → [~match].mean()
+""",
 )
 
 changed(
@@ -633,7 +456,13 @@ changed(
     ),
 )
 
-changed(alignment_loss, "bits", "the loss has base 2, not e", (".mean()", ".mean() / math.log(2)"))
+mistakes(
+    alignment_loss,
+    """
+bits: the loss has base 2, not e
+    .mean() → .mean() / math.log(2)
+""",
+)
 
 
 # The masked loss
@@ -660,25 +489,16 @@ changed(
     ("    chosen = chosen & match[:, None]\n", ""),
 )
 
-changed(
+mistakes(
     masked_multimodal_loss,
-    "unhidden_regions",
-    "all regions count, not only the hidden ones",
-    ("chosen & match[:, None]", "match[:, None].expand_as(chosen)"),
-)
-
-changed(
-    masked_multimodal_loss,
-    "words_over_all",
-    "the words' loss is divided by all B·T places",
-    ("(word_targets != -100).sum().clamp(min=1)", "word_targets.numel()"),
-)
-
-changed(
-    masked_multimodal_loss,
-    "regions_over_all",
-    "the regions' loss is divided by all B·R regions",
-    ("chosen.sum().clamp(min=1)", "chosen.numel()"),
+    """
+unhidden_regions: all regions count, not only the hidden ones
+    chosen & match[:, None] → match[:, None].expand_as(chosen)
+words_over_all: the words' loss is divided by all B·T places
+    (word_targets != -100).sum().clamp(min=1) → word_targets.numel()
+regions_over_all: the regions' loss is divided by all B·R regions
+    chosen.sum().clamp(min=1) → chosen.numel()
+""",
 )
 
 changed(
@@ -693,18 +513,14 @@ changed(
     told_by="yours is nan (",
 )
 
-changed(
+mistakes(
     masked_multimodal_loss,
-    "class_mean",
-    "the divergence is averaged over the classes, not summed",
-    (".sum(dim=-1)", ".mean(dim=-1)"),
-)
-
-changed(
-    masked_multimodal_loss,
-    "cross_entropy_of_regions",
-    "the cross-entropy is used for the divergence: Σ p log p is missing",
-    ('functional.kl_div(log_q, region_targets, reduction="none")', "-(region_targets * log_q)"),
+    """
+class_mean: the divergence is averaged over the classes, not summed
+    .sum(dim=-1) → .mean(dim=-1)
+cross_entropy_of_regions: the cross-entropy is used for the divergence: Σ p log p is missing
+    functional.kl_div(log_q, region_targets, reduction="none") → -(region_targets * log_q)
+""",
 )
 
 changed(
@@ -727,11 +543,12 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     masked_multimodal_loss,
-    "no_words",
-    "the loss of the words is left out",
-    ("return words +", "return"),
+    """
+no_words: the loss of the words is left out
+    return words + → return
+""",
 )
 
 changed(
@@ -741,12 +558,13 @@ changed(
     (" + torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1)", ""),
 )
 
-changed(
+mistakes(
     masked_multimodal_loss,
-    "averaged",
-    "the two losses are averaged, not added",
-    ("return words +", "return words / 2 +"),
-    ("chosen.sum().clamp(min=1)", "chosen.sum().clamp(min=1) / 2"),
+    """
+averaged: the two losses are averaged, not added
+    return words + → return words / 2 +
+    chosen.sum().clamp(min=1) → chosen.sum().clamp(min=1) / 2
+""",
 )
 
 changed(
@@ -761,12 +579,13 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     masked_multimodal_loss,
-    "empty_mean",
-    "a mean over nothing gives NaN",
-    ("torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1)", "kl[chosen].mean()"),
-    told_by="yours is nan",
+    """
+empty_mean: a mean over nothing gives NaN
+    torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1) → kl[chosen].mean()
+    says: yours is nan
+""",
 )
 
 
@@ -780,102 +599,53 @@ changed(
     classic=True,
 )
 
-changed(
-    retrieve, "one_too_few", "only k - 1 pictures are looked at", ("before < k", "before < k - 1")
-)
-
-changed(retrieve, "one_too_many", "k + 1 pictures are looked at", ("before < k", "before < k + 1"))
-
-changed(
+mistakes(
     retrieve,
-    "lowest",
-    "the lowest scores are taken to be the best",
-    ("scores >= own", "scores <= own"),
-)
-
-changed(
-    retrieve,
-    "kind_to_ties",
-    "a tie counts for the caption",
-    ("(scores >= own).sum(dim=1) - 1", "(scores > own).sum(dim=1)"),
-    classic=True,
-)
-
-changed(
-    retrieve,
-    "count",
-    "captions are counted, not their share",
-    (".double().mean()", ".double().sum()"),
-    told_by="recall@7 of 7 should be 1, yours is 7",
-)
-
-changed(
-    retrieve, "precision", "the share is divided by k, as precision is", (".item()", ".item() / k")
-)
-
-changed(
-    retrieve,
-    "reciprocal",
-    "a hit counts 1 / rank, as in the mean reciprocal rank",
-    ("if not 1 <= k <= len(scores)", "if False"),
-    ("(before < k)", "torch.where(before < k, 1 / (before + 1), 0.0)"),
-)
-
-changed(
-    retrieve,
-    "any_k",
-    "k is not checked",
-    ("if not 1 <= k <= len(scores)", "if False"),
-    told_by="should raise ValueError when k is 0",
-)
-
-changed(
-    retrieve,
-    "any_large_k",
-    "k may be larger than N",
-    ("if not 1 <= k <= len(scores)", "if k < 1"),
-    told_by="should raise ValueError when k is 8 and there are 7 pictures",
+    """
+one_too_few: only k - 1 pictures are looked at
+    before < k → before < k - 1
+one_too_many: k + 1 pictures are looked at
+    before < k → before < k + 1
+lowest: the lowest scores are taken to be the best
+    scores >= own → scores <= own
+* kind_to_ties: a tie counts for the caption
+    (scores >= own).sum(dim=1) - 1 → (scores > own).sum(dim=1)
+count: captions are counted, not their share
+    .double().mean() → .double().sum()
+    says: recall@7 of 7 should be 1, yours is 7
+precision: the share is divided by k, as precision is
+    .item() → .item() / k
+reciprocal: a hit counts 1 / rank, as in the mean reciprocal rank
+    if not 1 <= k <= len(scores) → if False
+    (before < k) → torch.where(before < k, 1 / (before + 1), 0.0)
+any_k: k is not checked
+    if not 1 <= k <= len(scores) → if False
+    says: should raise ValueError when k is 0
+any_large_k: k may be larger than N
+    if not 1 <= k <= len(scores) → if k < 1
+    says: should raise ValueError when k is 8 and there are 7 pictures
+""",
 )
 
 
 # Paths
 
-changed(
+mistakes(
     lay_out_path,
-    "on_one_another",
-    "the boxes stay as they were: all views lie on one another",
-    ("(step + left) / P, bottom, (step + right) / P", "left, bottom, right"),
-    classic=True,
-)
-
-changed(
-    lay_out_path,
-    "too_wide",
-    "the boxes are not divided by P, so that they go beyond 1",
-    ("(step + left) / P, bottom, (step + right) / P", "step + left, bottom, step + right"),
-)
-
-changed(
-    lay_out_path,
-    "as_wide",
-    "the boxes are moved, but keep their width",
-    ("(step + left) / P, bottom, (step + right) / P", "step / P + left, bottom, step / P + right"),
-)
-
-changed(
-    lay_out_path,
-    "not_moved",
-    "the boxes are made narrower, but not moved",
-    ("(step + left) / P, bottom, (step + right) / P", "left / P, bottom, right / P"),
-)
-
-changed(lay_out_path, "from_one", "the views are counted from 1", ("arange(P,", "arange(1, P + 1,"))
-
-changed(
-    lay_out_path,
-    "from_the_right",
-    "the first view lies on the right",
-    ("boxes.device)[", "boxes.device).flip(0)["),
+    """
+* on_one_another: the boxes stay as they were: all views lie on one another
+    (step + left) / P, bottom, (step + right) / P → left, bottom, right
+too_wide: the boxes are not divided by P, so that they go beyond 1
+    (step + left) / P, bottom, (step + right) / P → step + left, bottom, step + right
+as_wide: the boxes are moved, but keep their width
+    (step + left) / P, bottom, (step + right) / P → step / P + left, bottom, step / P + right
+not_moved: the boxes are made narrower, but not moved
+    (step + left) / P, bottom, (step + right) / P → left / P, bottom, right / P
+from_one: the views are counted from 1
+    arange(P, → arange(1, P + 1,
+from_the_right: the first view lies on the right
+    boxes.device)[ → boxes.device).flip(0)[
+""",
 )
 
 changed(
@@ -898,35 +668,21 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     lay_out_path,
-    "left_alone",
-    "only the left edges are moved",
-    ("(step + right) / P]", "right / P]"),
-)
-
-changed(
-    lay_out_path,
-    "region_by_region",
-    "the first regions of all views come first, then the second ones",
-    ("features.flatten", "features.transpose(1, 2).flatten"),
-    ("boxes.flatten", "boxes.transpose(1, 2).flatten"),
-    ("regions.flatten", "regions.transpose(1, 2).flatten"),
-)
-
-changed(
-    lay_out_path,
-    "features_apart",
-    "the features are in another order than the boxes",
-    ("features.flatten", "features.transpose(1, 2).flatten"),
-)
-
-changed(
-    lay_out_path,
-    "all_real",
-    "all regions count as real",
-    ("regions.flatten", "torch.ones_like(regions).flatten"),
-    told_by="should be False, yours is True",
+    """
+left_alone: only the left edges are moved
+    (step + right) / P] → right / P]
+region_by_region: the first regions of all views come first, then the second ones
+    features.flatten → features.transpose(1, 2).flatten
+    boxes.flatten → boxes.transpose(1, 2).flatten
+    regions.flatten → regions.transpose(1, 2).flatten
+features_apart: the features are in another order than the boxes
+    features.flatten → features.transpose(1, 2).flatten
+all_real: all regions count as real
+    regions.flatten → torch.ones_like(regions).flatten
+    says: should be False, yours is True
+""",
 )
 
 changed(
@@ -950,19 +706,14 @@ changed(
     ("        scores = scores.masked_fill(~paths, -torch.inf)\n", ""),
 )
 
-changed(
+mistakes(
     path_selection_loss,
-    "zero_scores",
-    "candidates that are not there have a score of 0",
-    ("scores.masked_fill(~paths, -torch.inf)", "scores * paths"),
-    classic=True,
-)
-
-changed(
-    path_selection_loss,
-    "low_scores",
-    "candidates that are not there have a score of -10 000 in place of -∞",
-    ("-torch.inf", "-1e4"),
+    """
+* zero_scores: candidates that are not there have a score of 0
+    scores.masked_fill(~paths, -torch.inf) → scores * paths
+low_scores: candidates that are not there have a score of -10 000 in place of -∞
+    -torch.inf → -1e4
+""",
 )
 
 changed(
@@ -977,18 +728,14 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     path_selection_loss,
-    "summed_losses",
-    "the losses are summed, not averaged",
-    ("cross_entropy(scores, right)", 'cross_entropy(scores, right, reduction="sum")'),
-)
-
-changed(
-    path_selection_loss,
-    "over_all_pairs",
-    "the sum is divided by all B·K pairs",
-    ("cross_entropy(scores, right)", "cross_entropy(scores, right) / scores.shape[1]"),
+    """
+summed_losses: the losses are summed, not averaged
+    cross_entropy(scores, right) → cross_entropy(scores, right, reduction="sum")
+over_all_pairs: the sum is divided by all B·K pairs
+    cross_entropy(scores, right) → cross_entropy(scores, right) / scores.shape[1]
+""",
 )
 
 changed(
@@ -1022,11 +769,12 @@ changed(
     told_by="yours is inf",
 )
 
-changed(
+mistakes(
     path_selection_loss,
-    "wrong_sign",
-    "the sign is missing: a good choice is punished",
-    ("return functional", "return -functional"),
+    """
+wrong_sign: the sign is missing: a good choice is punished
+    return functional → return -functional
+""",
 )
 
 changed(
@@ -1071,70 +819,31 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     agent_aware_attention,
-    "kinds_exchanged",
-    "the matrices for the agent itself and for others are exchanged",
-    ("same, own, others", "same, others, own"),
-)
-
-changed(
-    agent_aware_attention,
-    "asked_backwards",
-    "queries and keys are exchanged",
-    ("(X @ W_Q_self) @ (X @ W_K_self)", "(X @ W_K_self) @ (X @ W_Q_self)"),
-    ("(X @ W_Q_other) @ (X @ W_K_other)", "(X @ W_K_other) @ (X @ W_Q_other)"),
-)
-
-changed(
-    agent_aware_attention,
-    "keys_exchanged",
-    "the keys of the two kinds are exchanged",
-    ("(X @ W_Q_self) @ (X @ W_K_self)", "(X @ W_Q_self) @ (X @ W_K_other)"),
-    ("(X @ W_Q_other) @ (X @ W_K_other)", "(X @ W_Q_other) @ (X @ W_K_self)"),
-)
-
-changed(
-    agent_aware_attention,
-    "all_own",
-    "all pairs are scored as if they belonged to one agent",
-    ("torch.where(same, own, others)", "own"),
-)
-
-changed(
-    agent_aware_attention,
-    "all_others",
-    "all pairs are scored as if they belonged to different agents",
-    ("torch.where(same, own, others)", "others"),
-)
-
-changed(
-    agent_aware_attention,
-    "itself_alone",
-    "M is the identity: only a vector itself counts as its own agent",
-    ("agents.unsqueeze(-1) == agents.unsqueeze(-2)", "torch.eye(X.shape[-2]) > 0"),
-)
-
-changed(
-    agent_aware_attention,
-    "without_m",
-    "both scores are added for every pair, without M",
-    ("torch.where(same, own, others)", "(own + others)"),
-)
-
-changed(
-    agent_aware_attention,
-    "zeros_between",
-    "the scores between agents are left at zero",
-    ("torch.where(same, own, others)", "own * same"),
-)
-
-changed(
-    agent_aware_attention,
-    "own_alone",
-    "other agents are masked out",
-    ("torch.where(same, own, others)", "own"),
-    ("shape[1]), mask)", "shape[1]), same if mask is None else same & mask)"),
+    """
+kinds_exchanged: the matrices for the agent itself and for others are exchanged
+    same, own, others → same, others, own
+asked_backwards: queries and keys are exchanged
+    (X @ W_Q_self) @ (X @ W_K_self) → (X @ W_K_self) @ (X @ W_Q_self)
+    (X @ W_Q_other) @ (X @ W_K_other) → (X @ W_K_other) @ (X @ W_Q_other)
+keys_exchanged: the keys of the two kinds are exchanged
+    (X @ W_Q_self) @ (X @ W_K_self) → (X @ W_Q_self) @ (X @ W_K_other)
+    (X @ W_Q_other) @ (X @ W_K_other) → (X @ W_Q_other) @ (X @ W_K_self)
+all_own: all pairs are scored as if they belonged to one agent
+    torch.where(same, own, others) → own
+all_others: all pairs are scored as if they belonged to different agents
+    torch.where(same, own, others) → others
+itself_alone: M is the identity: only a vector itself counts as its own agent
+    agents.unsqueeze(-1) == agents.unsqueeze(-2) → torch.eye(X.shape[-2]) > 0
+without_m: both scores are added for every pair, without M
+    torch.where(same, own, others) → (own + others)
+zeros_between: the scores between agents are left at zero
+    torch.where(same, own, others) → own * same
+own_alone: other agents are masked out
+    torch.where(same, own, others) → own
+    shape[1]), mask) → shape[1]), same if mask is None else same & mask)
+""",
 )
 
 changed(
@@ -1144,18 +853,14 @@ changed(
     (" / math.sqrt(W_Q_self.shape[1])", ""),
 )
 
-changed(
+mistakes(
     agent_aware_attention,
-    "scaled_by_input",
-    "the scores are divided by √D_X, not √D_Q",
-    ("W_Q_self.shape[1]", "W_Q_self.shape[0]"),
-)
-
-changed(
-    agent_aware_attention,
-    "half_scaled",
-    "only the scores between agents are divided by √D_Q",
-    ("own, others) / math.sqrt(W_Q_self.shape[1])", "own, others / math.sqrt(W_Q_self.shape[1]))"),
+    """
+scaled_by_input: the scores are divided by √D_X, not √D_Q
+    W_Q_self.shape[1] → W_Q_self.shape[0]
+half_scaled: only the scores between agents are divided by √D_Q
+    own, others) / math.sqrt(W_Q_self.shape[1]) → own, others / math.sqrt(W_Q_self.shape[1]))
+""",
 )
 
 changed(
@@ -1195,37 +900,28 @@ changed(
     told_by="The gradient of X should be finite",
 )
 
-changed(
+mistakes(
     agent_aware_attention,
-    "mask_unused",
-    "the mask is not used",
-    ("shape[1]), mask)", "shape[1]), None)"),
-)
-
-changed(
-    agent_aware_attention,
-    "mask_inverted",
-    "the mask is inverted",
-    ("shape[1]), mask)", "shape[1]), None if mask is None else ~mask)"),
-)
-
-changed(
-    agent_aware_attention,
-    "any_agents",
-    "one agent for all vectors is accepted",
-    ("if agents.shape[-1] != X.shape[-2]", "if False"),
-    told_by="agents has length 1",
+    """
+mask_unused: the mask is not used
+    shape[1]), mask) → shape[1]), None)
+mask_inverted: the mask is inverted
+    shape[1]), mask) → shape[1]), None if mask is None else ~mask)
+any_agents: one agent for all vectors is accepted
+    if agents.shape[-1] != X.shape[-2] → if False
+    says: agents has length 1
+""",
 )
 
 
 # Triangles
 
-changed(
+mistakes(
     TriangleUpdate,
-    "MatrixProduct",
-    "the sides are multiplied as matrices, Σ_k a_ik ⊙ b_kj: one goes out, one comes in",
-    ('"bikd,bjkd->bijd" if self.outgoing else "bkid,bkjd->bijd"', '"bikd,bkjd->bijd"'),
-    classic=True,
+    """
+* MatrixProduct: the sides are multiplied as matrices, Σ_k a_ik ⊙ b_kj: one goes out, one comes in
+    "bikd,bjkd->bijd" if self.outgoing else "bkid,bkjd->bijd" → "bikd,bkjd->bijd"
+""",
 )
 
 changed(
@@ -1235,27 +931,18 @@ changed(
     (' if self.outgoing else "bkid,bkjd->bijd"', ""),
 )
 
-changed(
+mistakes(
     TriangleUpdate,
-    "Exchanged",
-    "outgoing and incoming edges are exchanged",
-    ("if self.outgoing", "if not self.outgoing"),
-)
-
-changed(
-    TriangleUpdate,
-    "SidesExchanged",
-    "a and b are exchanged, so that each sum is that of the pair (j, i)",
-    ("(sides, a, b)", "(sides, b, a)"),
-)
-
-changed(TriangleUpdate, "OneSide", "a is used for both sides", ("(sides, a, b)", "(sides, a, a)"))
-
-changed(
-    TriangleUpdate,
-    "NoTriangles",
-    "each pair is multiplied with itself, without other residues",
-    ("torch.einsum(sides, a, b)", "a * b"),
+    """
+Exchanged: outgoing and incoming edges are exchanged
+    if self.outgoing → if not self.outgoing
+SidesExchanged: a and b are exchanged, so that each sum is that of the pair (j, i)
+    (sides, a, b) → (sides, b, a)
+OneSide: a is used for both sides
+    (sides, a, b) → (sides, a, a)
+NoTriangles: each pair is multiplied with itself, without other residues
+    torch.einsum(sides, a, b) → a * b
+""",
 )
 
 changed(
@@ -1273,104 +960,53 @@ changed(
     TriangleUpdate, "NoFirstNorm", "z is not normalised first", ("        z = self.norm(z)\n", "")
 )
 
-changed(
+mistakes(
     TriangleUpdate,
-    "NoLastNorm",
-    "the sum over triangles is not normalised",
-    ("self.norm_out(triangles)", "triangles"),
-)
-
-changed(
-    TriangleUpdate,
-    "OpenSides",
-    "the sides have no gates",
-    ("torch.sigmoid(self.gate_a(z)) *", ""),
-    ("torch.sigmoid(self.gate_b(z)) *", ""),
-)
-
-changed(
-    TriangleUpdate,
-    "LinearGates",
-    "the sides' gates have no σ",
-    ("torch.sigmoid(self.gate_a(z))", "self.gate_a(z)"),
-    ("torch.sigmoid(self.gate_b(z))", "self.gate_b(z)"),
-)
-
-changed(
-    TriangleUpdate,
-    "WrongSigmoid",
-    "σ is applied to the sides, not to their gates",
-    ("torch.sigmoid(self.gate_a(z)) * self.a(z)", "self.gate_a(z) * torch.sigmoid(self.a(z))"),
-    ("torch.sigmoid(self.gate_b(z)) * self.b(z)", "self.gate_b(z) * torch.sigmoid(self.b(z))"),
-)
-
-changed(
-    TriangleUpdate,
-    "GatesExchanged",
-    "the gates of the two sides are exchanged",
-    ("self.gate_a(z)) * self.a", "self.gate_b(z)) * self.a"),
-    ("self.gate_b(z)) * self.b", "self.gate_a(z)) * self.b"),
-)
-
-changed(
-    TriangleUpdate, "NoLastGate", "the last gate is left out", ("torch.sigmoid(self.gate(z)) *", "")
-)
-
-changed(
-    TriangleUpdate,
-    "RawGate",
-    "the last gate reads z before the norm",
-    ("z = self.norm(z)", "raw, z = z, self.norm(z)"),
-    ("self.gate(z)", "self.gate(raw)"),
-)
-
-changed(
-    TriangleUpdate,
-    "TurnedGate",
-    "the last gate of the pair (j, i) is used for (i, j)",
-    ("self.gate(z)", "self.gate(z.transpose(1, 2))"),
-)
-
-changed(
-    TriangleUpdate,
-    "AddsItself",
-    "z is added, though the caller does that",
-    ("z = self.norm(z)", "raw, z = z, self.norm(z)"),
-    ("return torch", "return raw + torch"),
-    classic=True,
+    """
+NoLastNorm: the sum over triangles is not normalised
+    self.norm_out(triangles) → triangles
+OpenSides: the sides have no gates
+    torch.sigmoid(self.gate_a(z)) * →
+    torch.sigmoid(self.gate_b(z)) * →
+LinearGates: the sides' gates have no σ
+    torch.sigmoid(self.gate_a(z)) → self.gate_a(z)
+    torch.sigmoid(self.gate_b(z)) → self.gate_b(z)
+WrongSigmoid: σ is applied to the sides, not to their gates
+    torch.sigmoid(self.gate_a(z)) * self.a(z) → self.gate_a(z) * torch.sigmoid(self.a(z))
+    torch.sigmoid(self.gate_b(z)) * self.b(z) → self.gate_b(z) * torch.sigmoid(self.b(z))
+GatesExchanged: the gates of the two sides are exchanged
+    self.gate_a(z)) * self.a → self.gate_b(z)) * self.a
+    self.gate_b(z)) * self.b → self.gate_a(z)) * self.b
+NoLastGate: the last gate is left out
+    torch.sigmoid(self.gate(z)) * →
+RawGate: the last gate reads z before the norm
+    z = self.norm(z) → raw, z = z, self.norm(z)
+    self.gate(z) → self.gate(raw)
+TurnedGate: the last gate of the pair (j, i) is used for (i, j)
+    self.gate(z) → self.gate(z.transpose(1, 2))
+* AddsItself: z is added, though the caller does that
+    z = self.norm(z) → raw, z = z, self.norm(z)
+    return torch → return raw + torch
+""",
 )
 
 
 # Row attention
 
-changed(
+mistakes(
     RowAttentionWithPairBias,
-    "BiasScaled",
-    "the bias is divided by √D_h as well",
-    ("+ bias", "+ bias / math.sqrt(q.shape[-1])"),
-    classic=True,
+    """
+* BiasScaled: the bias is divided by √D_h as well
+    + bias → + bias / math.sqrt(q.shape[-1])
+* GatedValues: the gates act on the values, before they are mixed
+    A, v).flatten(3) → A, v * torch.sigmoid(self.gate(m)).unflatten(3, (self.H, -1))).flatten(3)
+    torch.sigmoid(self.gate(m)) * found → found
+BiasTurned: the bias of the pair (j, i) is used for (i, j)
+    + bias → + bias.mT
+NoBias: the bias is left out
+    + bias → + 0 * bias
+""",
 )
-
-changed(
-    RowAttentionWithPairBias,
-    "GatedValues",
-    "the gates act on the values, before they are mixed",
-    (
-        "A, v).flatten(3)",
-        "A, v * torch.sigmoid(self.gate(m)).unflatten(3, (self.H, -1))).flatten(3)",
-    ),
-    ("torch.sigmoid(self.gate(m)) * found", "found"),
-    classic=True,
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "BiasTurned",
-    "the bias of the pair (j, i) is used for (i, j)",
-    ("+ bias", "+ bias.mT"),
-)
-
-changed(RowAttentionWithPairBias, "NoBias", "the bias is left out", ("+ bias", "+ 0 * bias"))
 
 changed(
     RowAttentionWithPairBias,
@@ -1380,32 +1016,18 @@ changed(
     ("softmax(E, dim=-1)", "softmax(E, dim=-1) + bias"),
 )
 
-changed(
+mistakes(
     RowAttentionWithPairBias,
-    "BiasMultiplies",
-    "the scores are multiplied by the bias",
-    ("+ bias", "* bias"),
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "BiasOfOthers",
-    "the heads' biases come in reverse",
-    ("+ bias", "+ bias.flip(2)"),
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "OneBias",
-    "all heads share the mean of their biases",
-    ("+ bias", "+ bias.mean(dim=2, keepdim=True)"),
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "OverQueries",
-    "the softmax is over the queries: columns sum to one",
-    ("softmax(E, dim=-1)", "softmax(E, dim=-2)"),
+    """
+BiasMultiplies: the scores are multiplied by the bias
+    + bias → * bias
+BiasOfOthers: the heads' biases come in reverse
+    + bias → + bias.flip(2)
+OneBias: all heads share the mean of their biases
+    + bias → + bias.mean(dim=2, keepdim=True)
+OverQueries: the softmax is over the queries: columns sum to one
+    softmax(E, dim=-1) → softmax(E, dim=-2)
+""",
 )
 
 changed(
@@ -1415,11 +1037,12 @@ changed(
     (" / math.sqrt(q.shape[-1])", ""),
 )
 
-changed(
+mistakes(
     RowAttentionWithPairBias,
-    "ScaledByAll",
-    "the products are divided by √D, that of all heads together",
-    ("q.shape[-1]", "self.H * q.shape[-1]"),
+    """
+ScaledByAll: the products are divided by √D, that of all heads together
+    q.shape[-1] → self.H * q.shape[-1]
+""",
 )
 
 changed(
@@ -1429,42 +1052,23 @@ changed(
     ("        m = self.norm_m(m)\n", ""),
 )
 
-changed(RowAttentionWithPairBias, "RawPairs", "z is not normalised first", ("self.norm_z(z)", "z"))
-
-changed(
+mistakes(
     RowAttentionWithPairBias,
-    "RawRowGate",
-    "the gate reads m before the norm",
-    ("m = self.norm_m(m)", "raw, m = m, self.norm_m(m)"),
-    ("self.gate(m)", "self.gate(raw)"),
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "NoGate",
-    "the gate is left out",
-    ("torch.sigmoid(self.gate(m)) * found", "found"),
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "Interleaved",
-    "the heads take every H-th feature, not D_h in a row",
-    ("unflatten(3, (self.H, -1))", "unflatten(3, (-1, self.H)).mT"),
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "AddsRows",
-    "m is added, though the caller does that",
-    ("m = self.norm_m(m)", "raw, m = m, self.norm_m(m)"),
-    ("return self.out", "return raw + self.out"),
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "WeightsKept",
-    "the weights are not returned",
-    ("found), A", "found)"),
-    told_by="should return (update, a)",
+    """
+RawPairs: z is not normalised first
+    self.norm_z(z) → z
+RawRowGate: the gate reads m before the norm
+    m = self.norm_m(m) → raw, m = m, self.norm_m(m)
+    self.gate(m) → self.gate(raw)
+NoGate: the gate is left out
+    torch.sigmoid(self.gate(m)) * found → found
+Interleaved: the heads take every H-th feature, not D_h in a row
+    unflatten(3, (self.H, -1)) → unflatten(3, (-1, self.H)).mT
+AddsRows: m is added, though the caller does that
+    m = self.norm_m(m) → raw, m = m, self.norm_m(m)
+    return self.out → return raw + self.out
+WeightsKept: the weights are not returned
+    found), A → found)
+    says: should return (update, a)
+""",
 )

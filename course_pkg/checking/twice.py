@@ -150,10 +150,9 @@ def demand_same(
                 f"From tensors on {place} the result should be there too, yours is on {where}."
             )
         if not random:
-            pair = (
-                (there, here) if ordered else (each.flatten().sort()[0] for each in (there, here))
-            )
-            _demand_close(*pair, place)
+            if not ordered:
+                there, here = (each.flatten().sort()[0] for each in (there, here))
+            _demand_close(there, here, place)
     elif isinstance(here, dict) and isinstance(there, dict):
         demand_same(list(there.values()), list(here.values()), place, random, ordered)
     elif isinstance(here, (list, tuple)) and isinstance(there, (list, tuple)):
