@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,11 +63,12 @@ def claim(
         ClaimFailed: the claim does not hold, in a test.
     """
     given = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
-    bounds, controls = {}, {}
+    bounds: dict[str, Tensor] = {}
+    controls: dict[str, Tensor] = {}
     for relation, bound in (("above", above), ("below", below), ("equal to", equals)):
         if bound is not None:
-            bounds[relation], found = _bound(relation, bound, given)
-            controls |= found
+            bounds[relation], named = _bound(relation, bound, given)
+            controls |= named
     margins = {relation: _margin(relation, given, bound) for relation, bound in bounds.items()}
     if bounds:
         holds = all(_holds(relation, margin) for relation, margin in margins.items())
@@ -80,7 +82,7 @@ def claim(
         holds = shown = bool(value)
         text = what if holds else f"expected: {what}; this is not so"
     sides = [margin.min().item() for relation, margin in margins.items() if relation != "equal to"]
-    found = {"value": _json(shown), "margin": _json(min(sides, default=None))}
+    found: dict[str, Any] = {"value": _json(shown), "margin": _json(min(sides, default=None))}
     if controls or why:
         found["beside"] = [*controls] or [why]
     _show_figures()
