@@ -144,17 +144,17 @@ class TunedRunner(ModelRunner):
     are copies of the last, who write the same numbers to the same place.
 
     Args:
-        model, blocks, block_size, host: as in `ModelRunner`.
+        runner: the one whose place it takes, with its caches.
     """
 
-    def __init__(self, model: Any, blocks: int, block_size: int, host: int = 0):
-        tuned = TunedLlama(model) if isinstance(model, ServedLlama) else model
-        super().__init__(tuned, blocks, block_size, host)
+    def __init__(self, runner: ModelRunner):
+        vars(self).update(vars(runner))
+        if isinstance(self.model, ServedLlama):
+            self.model = TunedLlama(self.model)
         self.graphs: dict[int, tuple] = {}
-        by_kernel = self.cache.K.is_cuda and not isinstance(self.attention, partial)
-        self.replays = (
-            by_kernel and self.model.dtype != torch.float64
-        )  # the kernel takes no float64
+        # With the kernel, which takes no float64: `paged_attention` asks how long the longest is.
+        has_kernel = self.cache.K.is_cuda and not isinstance(self.attention, partial)
+        self.replays = has_kernel and self.model.dtype != torch.float64
         if not self.cache.K.is_cuda:
             self.attention = GatheredAttention()
 
@@ -212,11 +212,11 @@ class TunedScheduler(ChunkedScheduler):
     """A `ChunkedScheduler` that is quick where one token more has room in an own block.
 
     Args:
-        settings: as in `ChunkedScheduler`.
+        scheduler: the one whose place it takes, with what it knows.
     """
 
-    def __init__(self, *settings: Any):
-        super().__init__(*settings)
+    def __init__(self, scheduler: ChunkedScheduler):
+        vars(self).update(vars(scheduler))
         self.spent = 0, 0  # rows of the plan, and their tokens
 
     def count(self, number: int) -> int:
@@ -265,21 +265,11 @@ class TunedEngine(Engine):
         settings: as in `EngineCore`.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        blocks: int,
-        block_size: int = 16,
-        most: int = 64,
-        budget: int | None = None,
-        watermark: int = 0,
-        host: int = 0,
-    ):
-        super().__init__(model, blocks, block_size, most, budget, watermark, host)
-        self.runner = TunedRunner(model, blocks, block_size, host)
+    def __init__(self, *settings: Any, **named: Any):
+        super().__init__(*settings, **named)
+        self.runner = TunedRunner(self.runner)
         if not isinstance(self.scheduler, SwappingScheduler):
-            self.scheduler = TunedScheduler(blocks, block_size, most, watermark, budget)
-            self.sequences = self.scheduler.sequences
+            self.scheduler = TunedScheduler(self.scheduler)
 
     def step(self) -> list[tuple[int, int]]:
         """Compute what the scheduler chooses, and add a token wherever all others are computed.
