@@ -97,12 +97,13 @@ class GatheredAttention:
     """Do what `paged_attention` does by one call of torch's attention, for CPUs.
 
     Keys and values are gathered into memory that is kept: to ask the system for as much anew in
-    each layer takes longer than to fill it.
+    each layer takes longer than to fill it. Tables and lengths that are the same objects as in the
+    call before are taken to say the same: those of all layers of a step are.
     """
 
     def __init__(self):
         self.kept = torch.empty(0), torch.empty(0)
-        self.seen: tuple[Any, ...] = (None, None, 0)
+        self.seen: tuple[Any, ...] = (None,) * 4  # tables and lengths, and what is made of them
 
     def __call__(
         self,
@@ -115,9 +116,10 @@ class GatheredAttention:
         """Attend as `paged_attention` does; what the tables name after a sequence's end is read."""
         (B, T, H, D_h), (G, _, S, _), M = Q.shape, K.shape, tables.shape[1]
         rows = Q.unflatten(2, (G, H // G)).transpose(1, 2).flatten(2, 3)  # (B, G, T · H/G, D_h)
-        if lengths is not self.seen[0]:  # the same in all layers of a step
-            self.seen = lengths, self.bias(T, M * S, lengths, H // G, Q.dtype), tables.flatten()
-        _, bias, blocks = self.seen
+        if tables is not self.seen[0] or lengths is not self.seen[1]:
+            bias = self.bias(T, M * S, lengths, H // G, Q.dtype)
+            self.seen = tables, lengths, tables.flatten(), bias
+        _, _, blocks, bias = self.seen
         count = G * B * M * S * D_h
         if self.kept[0].numel() < count or self.kept[0].dtype != K.dtype:
             self.kept = K.new_empty(2 * count), K.new_empty(2 * count)
@@ -217,19 +219,25 @@ class TunedScheduler(ChunkedScheduler):
 
     def __init__(self, scheduler: ChunkedScheduler):
         vars(self).update(vars(scheduler))
-        self.spent = 0, 0  # rows of the plan, and their tokens
+        self.spent = 0, 0  # rows of the plan that are counted, and their tokens
 
     def count(self, number: int) -> int:
         """Say how many tokens of a sequence are to be computed in this step."""
         rows, tokens = self.spent
-        work = self.plan.work
-        if len(work) == rows + 1:
-            _, start, stop = work[-1]
-            self.spent = rows + 1, tokens + stop - start
-        elif len(work) != rows:
-            self.spent = len(work), sum(stop - start for _, start, stop in work)
+        tokens += sum(stop - start for _, start, stop in self.plan.work[rows:])
+        self.spent = len(self.plan.work), tokens
         sequence = self.sequences[number]
-        return min(len(sequence.tokens) - sequence.computed, self.budget - self.spent[1])
+        return min(len(sequence.tokens) - sequence.computed, self.budget - tokens)
+
+    def preempt(self, number: int) -> None:
+        """Take the blocks of a running sequence and its group, and their rows of the plan."""
+        super().preempt(number)
+        self.spent = 0, 0
+
+    def hand_over(self) -> Plan:
+        """Give out the plan, and begin a new one."""
+        self.spent = 0, 0
+        return super().hand_over()
 
     def extend(self, number: int) -> None:
         """Plan a running sequence's work, and give it the blocks for that; none if it has no work.

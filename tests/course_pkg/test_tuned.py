@@ -105,5 +105,6 @@ def test_gathered_attention_is_paged_attention(T):
         K, V = torch.randn(2, 2, 30, 4, 5, dtype=torch.float64)
         tables = torch.randperm(30)[: B * 7].view(B, 7)
         lengths = torch.randint(T, 29, (B,))
-        given = attend(Q, K, V, tables, lengths)
-        torch.testing.assert_close(given, paged_attention(Q, K, V, tables, lengths))
+        for places in (tables, tables.flip(0)):  # as long, but others
+            given = attend(Q, K, V, places, lengths)
+            torch.testing.assert_close(given, paged_attention(Q, K, V, places, lengths))

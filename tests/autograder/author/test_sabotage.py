@@ -1,5 +1,7 @@
 """Sabotage: what is taken out of a notebook, and which claims count as refuted."""
 
+import argparse
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
@@ -85,6 +87,4 @@ def test_classic_mistakes_take_the_place_of_their_exercises():
 
 
 def _arguments():
-    import argparse
-
     return argparse.Namespace(assignments=[], mistakes=False, jobs=1, json=None)
