@@ -41,7 +41,7 @@ from course_pkg.checking.uses import breach
 # Of the seconds of a cell of the assignment. A right one computes for .5 s at the most, and for
 # some 4 s if it imports torch in a kernel that is not warm; one with a solution, for milliseconds.
 PROCESSOR = 1 / 5
-AGAIN = 1.0  # seconds, in a new kernel, for a cell that did not run to its end in the old one
+AGAIN = 2.0  # seconds, in a new kernel, for a cell that did not run to its end in the old one
 SHARE = 0.5  # of the time left for a student's own cells that a single one may take
 LEAST = 0.02  # seconds; with less, none of these begins: to be stopped takes longer
 EXPLAINING = 15.0  # seconds for finding out why checks fail, which takes most exercises .1
@@ -190,7 +190,8 @@ class Judging:
         """Run in a new kernel what ran in the old one; a cell that ends it too is left out then."""
         for step, most in [*self._done]:
             try:
-                self._run_in(kernel, step, min(self._patience(step).seconds, most))
+                # One that has ended when told to will do so again, on a busy machine a little late.
+                self._run_in(kernel, step, min(self._patience(step).seconds, most), GRACE)
             except KernelDied:
                 self._done.remove((step, most))
                 return
@@ -208,7 +209,8 @@ class Judging:
                 raise KernelDied(f"its own cells ran for more than {self.bounds.all_own:g} s")
             kernel = self.kernel()
             started = time.monotonic()  # a new process is not this cell's doing
-            outputs, why = self._run_in(kernel, step, seconds)
+            grace = max(SHORTEST, self._patience(step).shortened(GRACE))
+            outputs, why = self._run_in(kernel, step, seconds, grace)
         except KernelDied as error:
             took = time.monotonic() - started
             self._patience(step).waste(max(seconds, 0.0))
@@ -226,8 +228,7 @@ class Judging:
         self._errors += [(step.source, words) for words in map(_ended, outputs) if words]
         return outputs
 
-    def _run_in(self, kernel: Kernel, step: Step, seconds: float) -> tuple[list, str]:
-        grace = max(SHORTEST, self._patience(step).shortened(GRACE))
+    def _run_in(self, kernel: Kernel, step: Step, seconds: float, grace: float) -> tuple[list, str]:
         return kernel.run(step.source, seconds, self._processor(step, seconds), grace)
 
     def _charge(self, step: Step, seconds: float) -> None:

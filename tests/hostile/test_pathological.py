@@ -128,8 +128,8 @@ def test_a_page_has_a_bound_for_all_that_it_shows(monkeypatch):
     begin = time.process_time()
     for _ in range(20):
         assert filters.highlight_code(context, slow).startswith("<pre>")
-    assert time.process_time() - begin < 5.0 and left.seconds < 0.1
-    assert filters.markdown2html(context, "*a*" * 1000).startswith("<pre>")
+    assert time.process_time() - begin < 5.0 and left.seconds <= 0
+    assert filters.markdown2html(context, "*a*") == "<pre>*a*</pre>"
 
 
 def test_a_bound_ends_patterns_and_what_catches_everything():

@@ -134,6 +134,8 @@ def test_a_stopped_cell_runs_again_in_a_new_kernel_for_a_moment():
     stopped = [Step("gru_step", defined + LOOP)]
     steps = [*stopped, *(Step(None, source) for source in (ends, uses, ends, uses)), *SOLUTION]
     verdict = Judging(LSTM, Plan.read(LSTM.solved), bounds=Bounds(solution=5.0)).judge(steps)
+    assert "it ran for more than 5 s" in text(verdict.outputs[0][-1:])
+    assert "could not be interrupted" not in text(verdict.outputs[0][-1:])
     assert [text(verdict.outputs[n]) for n in (2, 4)] == ["there\n"] * 2
     assert verdict.points == {"check_init_forget_bias": 2.0}
     assert verdict.seconds["all"] < 30
