@@ -7,7 +7,8 @@ import signal
 import sysconfig
 import threading
 import traceback
-from collections import Counter, deque
+import types
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ LONGEST_TEXT = 400  # characters of an exception's message
 _SCALARS = (bool, int, float, complex, str, bytes)
 _NUMBERS_AND_TEXTS = {*_SCALARS, type(None)}  # a list of a million of these is soon looked through
 _PLAIN = (*_SCALARS, Tensor, np.ndarray, np.generic, torch.dtype)
+_UNKNOWN = object()
+_CONTAINERS = {dict, list, tuple, set, deque, OrderedDict}  # whose methods change nothing else
 _PACKAGE = str(Path(__file__).parents[1])
 _LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
 _REMOTE = str(Path(__file__).parents[1] / "remote")  # where right parts are asked for
@@ -76,6 +79,20 @@ def in_any_order(call: Any) -> Any:
     For equal inputs of which nothing says which comes first: devices sort them differently.
     """
     return call._with(_is_ordered=False) if isinstance(call, Guarded) else call
+
+
+def read_from(holder: Any, read: Callable[[Any], Any]) -> Any:
+    """Look at many things of something guarded with one guard around all of it.
+
+    Args:
+        holder: what is guarded; an oracle is none, and is read as it is.
+        read: gets what it guards, and gives what it has read there, in lists and tuples.
+    Raises:
+        Failure: as `Guarded`.
+    """
+    if not isinstance(holder, Guarded):
+        return read(holder)
+    return holder._attempt(lambda: _from_numpy(read(holder._target)))
 
 
 class Guarded:
@@ -127,6 +144,9 @@ class Guarded:
 
     def __call__(self, *args, **kwargs):
         args, kwargs = _unwrap(args), _unwrap(kwargs)
+        if inspect.isbuiltin(self._target) and type(self._target.__self__) in _CONTAINERS:
+            result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
+            return self._wrap(result, self._name.partition(".")[0])
         named = _named(self._target, args, kwargs)
         inputs = [(name, tensor) for name, value in named.items() for tensor in _tensors(value)]
         copies = [tensor.detach().clone() for _, tensor in inputs]
@@ -244,6 +264,9 @@ class Guarded:
     def __getattr__(self, name: str):
         if name.startswith("_"):
             raise AttributeError(name)
+        value = _stored(self._target, name)
+        if value is not _UNKNOWN:
+            return self._wrap(value, f"{self._name}.{name}")
         found, value = self._attempt(lambda: _attribute(self._target, name))
         if not found:
             raise Failure(f"{self._name} has no attribute or method {name!r}.")
@@ -287,6 +310,21 @@ def attempt(name: str, action: Callable[[], object], seconds: float = SECONDS):
         kinds = tuple(kind.__name__ for kind in type(error).__mro__)
         text = f"{name} raised {kinds[0]}: {_text(error)}{_line_of_student(error, name)}"
         raise Failure(text, kinds=kinds) from None
+
+
+def _stored(target: object, name: str) -> object:
+    """Read what an object has or can do, where that runs no code of its own; else _UNKNOWN."""
+    kind = type(target)
+    if kind in _CONTAINERS:
+        return getattr(target, name, _UNKNOWN)
+    if kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "__slots__"):
+        return _UNKNOWN
+    for each in kind.__mro__:
+        if name in each.__dict__:
+            found = each.__dict__[name]
+            is_method = type(found) is types.FunctionType and name not in target.__dict__
+            return types.MethodType(found, target) if is_method else _UNKNOWN
+    return target.__dict__.get(name, _UNKNOWN)
 
 
 def _attribute(target: object, name: str) -> tuple[bool, object]:

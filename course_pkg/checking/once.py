@@ -50,6 +50,12 @@ def _copied(value: Any) -> Any:
     kind = type(value)
     if kind is Tensor:
         return value.clone()
+    if kind in _TOLD_AT_ONCE:
+        return value
+    if kind is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if hasattr(kind, "_fields"):  # a NamedTuple
+        return kind(*map(_copied, value))
     if kind not in (list, tuple):
         return copy.deepcopy(value)
     if set(map(type, value)) <= _TOLD_AT_ONCE:

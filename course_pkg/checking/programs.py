@@ -163,17 +163,21 @@ def _short(value: object) -> str:
 
 
 def _shortest(program: Program, found: Any, differences: Callable) -> tuple[Program, str]:
-    """Leave out call after call, from the last to the first, for as long as it still differs."""
+    """Leave out calls for as long as it still differs: half of them at first, then one by one."""
     settings, calls = program
-    calls, place = calls[: found[0]], found[0]
-    while place > 0:
-        place -= 1
-        fewer = calls[:place] + calls[place + 1 :]
-        try:
-            (shorter,) = differences([(settings, fewer)])
-        except Failure:
-            continue
-        if shorter:
-            calls, found = fewer[: shorter[0]], shorter
-            place = min(place, len(calls))
-    return (settings, calls), found[1]
+    calls, size = calls[: found[0]], max(1, found[0] // 2)
+    while True:
+        end = len(calls)
+        while end > 0:
+            fewer = calls[: max(0, end - size)] + calls[end:]
+            end -= size
+            try:
+                (shorter,) = differences([(settings, fewer)])
+            except Failure:
+                continue
+            if shorter:
+                calls, found = fewer[: shorter[0]], shorter
+                end = min(end, len(calls))
+        if size == 1:
+            return (settings, calls), found[1]
+        size //= 2

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
+from course_pkg.checking.guard import read_from
 from course_pkg.checking.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.together import of_each, together
@@ -151,7 +152,11 @@ def full_and_empty(fragments, case):
 
 def references(allocator) -> list[int]:
     """Read an allocator's reference counts: a list, a tensor or array, or a dict by block."""
-    found = allocator.references
+    return as_list(allocator.references)
+
+
+def as_list(found) -> list[int]:
+    """Read reference counts."""
     if isinstance(found, Tensor):
         found = found.tolist()
     if isinstance(found, dict):  # it may lack blocks without users
@@ -1294,18 +1299,33 @@ class Managing:
         if name not in self.tables:
             raise Nonsense
 
-    def look(self) -> dict[str, object]:
-        manager, self.tables, self.lengths = self.manager, {}, {}
-        seen: dict[str, object] = {}
+    def read(self, manager) -> tuple[list, object, object]:
+        """Read what is to be seen of a manager."""
+        rows = []
         for name in self.texts:
-            one = record(manager, ord(name))
-            seen[f"the tokens of {name}"] = numbers(one.tokens, "tokens")
-            (listed,) = lists(manager, ord(name))
-            if one.block_table is None:
+            find = getattr(manager.sequences, "get", None)
+            one = find(ord(name)) if find else None
+            if not hasattr(one, "tokens"):
+                return [(name, None, None, None, None)], None, None
+            table, listed = one.block_table, manager.blocks(ord(name))
+            of_table = (None, None) if table is None else (table.blocks, table.length)
+            rows.append((name, one.tokens, listed, *of_table))
+        return rows, manager.allocator.references, manager.allocator.available
+
+    def look(self) -> dict[str, object]:
+        rows, found, available = read_from(self.manager, self.read)
+        self.tables, self.lengths = {}, {}
+        seen: dict[str, object] = {}
+        for name, tokens, listed, blocks, length in rows:
+            if tokens is None:
+                record(self.manager, ord(name))  # says what it is instead
+            seen[f"the tokens of {name}"] = numbers(tokens, "tokens")
+            listed = numbers(listed, f"blocks of sequence {ord(name)}")
+            if blocks is None:
                 seen[f"blocks({name}), which has no table,"] = listed
                 continue
-            self.tables[name] = numbers(one.block_table.blocks, "blocks of a table")
-            self.lengths[name] = number(one.block_table.length, "length")
+            self.tables[name] = numbers(blocks, "blocks of a table")
+            self.lengths[name] = number(length, "length")
             if listed != self.tables[name]:
                 raise Failure(f"blocks should give {self.tables[name]}, yours gives {listed}.")
         self.rename()
@@ -1313,11 +1333,11 @@ class Managing:
             held = " ".join(self.letters[block] for block in blocks)
             seen[f"the blocks of {name}"] = held
             seen[f"the length of {name}"] = self.lengths[name]
-        counts = references(manager.allocator)
+        counts = as_list(found)
         for block, letter in self.letters.items():
             users = [name for name, blocks in self.tables.items() if block in blocks]
             seen[f"the users of block {letter}, held by {' and '.join(users)},"] = counts[block]
-        seen["available"] = number(manager.allocator.available, "available")
+        seen["available"] = number(available, "available")
         return seen
 
     def rename(self) -> None:

@@ -30,7 +30,7 @@ from course_pkg import check, ready
 from course_pkg.checking import CheckFailed, guard, registry, runner
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure
-from course_pkg.checking.guard import Guarded, steps
+from course_pkg.checking.guard import Guarded, read_from, steps
 from course_pkg.checking.registry import CHECKS, Exercise, find
 from course_pkg.checking.roots import roots
 from course_pkg.checking.runner import run
@@ -381,6 +381,40 @@ def test_float32_result_is_accepted():
         return cell_gradient(f.float())
 
     assert report(Exercise.of(cell_gradient), solution).passed
+
+
+def test_what_an_object_keeps_is_read_and_what_runs_code_is_guarded():
+    class Holder:
+        of_all = [1]
+
+        def __init__(self):
+            self.kept, self.names, self.part = [1, 2], {3: "c"}, {"a": object()}
+
+        @property
+        def broken(self):
+            raise KeyError("gone")
+
+        def __getattr__(self, name):
+            if name == "made":
+                return 5
+            raise AttributeError(name)
+
+        def method(self):
+            return self.kept
+
+    holder = Guarded(Holder, "Holder")()
+    assert (holder.kept, holder.names.get(3), holder.of_all) == ([1, 2], "c", [1])
+    assert (holder.made, holder.method(), holder.part.get("b")) == (5, [1, 2], None)
+    assert isinstance(holder.part.get("a"), Guarded)
+    for name, text in {"broken": "Holder raised KeyError", "other": "no attribute"}.items():
+        with pytest.raises(Failure, match=text):
+            getattr(holder, name)
+    with pytest.raises(Failure, match="raised TypeError: unhashable"):
+        holder.part.get([])
+    assert read_from(holder, lambda inner: [inner.kept, np.int64(3)]) == [[1, 2], 3]
+    assert read_from({"a": 1}, lambda inner: inner["a"]) == 1
+    with pytest.raises(Failure, match="Holder raised KeyError"):
+        read_from(holder, lambda inner: inner.broken)
 
 
 def test_missing_method_and_wrong_constructor():

@@ -92,6 +92,25 @@ def test_the_shortest_program_is_told():
     assert told(Forgets) == text
 
 
+def test_half_of_a_long_program_goes_at_once():
+    class Three(Shelf):
+        def put(self, books):
+            super().put(books)
+            self.books = self.books[:2]
+
+    played_programs = []
+
+    def counted(shelves, programs):
+        played_programs.extend(programs)
+        return play(shelves, programs)
+
+    idle = [("put", [1]), ("take",)] * 16
+    calls = [*idle, ("put", [1, 2, 3]), *idle]
+    with pytest.raises(Failure, match=r"A shelf for 9: put \[1, 2, 3\]\.\n"):
+        follow(Guarded(Three, "Shelf"), Oracle, counted, Driver, [((9,), calls)])
+    assert len(played_programs) < 40  # one call after the other, each twice, would be 66
+
+
 def test_errors_are_told():
     class Endless(Shelf):
         def put(self, books):
@@ -107,7 +126,7 @@ def test_errors_are_told():
                 raise KeyError("full")
             super().put(books)
 
-    full = "A shelf for 4: put [5]; put [6]; put [7, 8, 9].\nIt should raise ValueError"
+    full = "A shelf for 4: put [5]; put [7, 8, 9]; put [3].\nIt should raise ValueError"
     assert told(Endless, PROGRAMS[1:]).startswith(f"{full}, yours gives nothing.")
     assert told(Odd, PROGRAMS[1:]).startswith("A shelf for 4: put [7, 8, 9].\nShelf.put raised Key")
     assert told(OtherKind, PROGRAMS[1:]).startswith(f"{full}. Shelf.put raised KeyError: 'full'")
