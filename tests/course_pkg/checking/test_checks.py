@@ -385,7 +385,7 @@ def test_float32_result_is_accepted():
 
 def test_what_an_object_keeps_is_read_and_what_runs_code_is_guarded():
     class Holder:
-        of_all = [1]
+        of_all = 1
 
         def __init__(self):
             self.kept, self.names, self.part = [1, 2], {3: "c"}, {"a": object()}
@@ -403,7 +403,7 @@ def test_what_an_object_keeps_is_read_and_what_runs_code_is_guarded():
             return self.kept
 
     holder = Guarded(Holder, "Holder")()
-    assert (holder.kept, holder.names.get(3), holder.of_all) == ([1, 2], "c", [1])
+    assert (holder.kept, holder.names.get(3), holder.of_all) == ([1, 2], "c", 1)
     assert (holder.made, holder.method(), holder.part.get("b")) == (5, [1, 2], None)
     assert isinstance(holder.part.get("a"), Guarded)
     for name, text in {"broken": "Holder raised KeyError", "other": "no attribute"}.items():
