@@ -1,11 +1,7 @@
 """Known wrong solutions of serving."""
 
-import math
-
-import torch
-
 from autograder.bugs import bug, changed, equivalent, mistakes
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Plan, Sampling
+from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.serving import (
     BeamCore,
     ChunkedScheduler,
@@ -19,12 +15,13 @@ from course_pkg.serving import (
     choose_beams,
 )
 
-
-@bug(Scheduler, "the batch is fixed: nobody joins before all of it have ended", classic=True)
-class Static(Scheduler):
-    def admit(self):
-        if len(self.running) == 0:
-            Scheduler.admit(self)
+mistakes(
+    Scheduler,
+    """
+* Static: the batch is fixed: nobody joins before all of it have ended
+    self.admit() → self.running or self.admit()
+""",
+)
 
 
 @bug(Scheduler, "a shorter sequence overtakes one that waits for more memory")
@@ -38,144 +35,202 @@ class Overtakes(Scheduler):
             self.waiting[:] = others if not self.waiting else [others[0], number, *others[1:]]
 
 
-@bug(Scheduler, "only the blocks of the prompt are set aside, not those of its continuation")
-class OnlyPrompts(Scheduler):
-    def add(self, number, tokens, longest=0, forks=0, together=False):
-        super().add(number, tokens, 0, forks, together)
-
-
-@bug(Scheduler, "nothing is set aside for the forks that are still to come", classic=True)
-class ForgetsForks(Scheduler):
-    def admit(self):
-        forks = {number: each.forks for number, each in self.sequences.items()}
-        for each in self.sequences.values():
-            each.forks = 0
-        Scheduler.admit(self)
-        for number, count in forks.items():
-            self.sequences[number].forks = count
-
-
-@bug(Scheduler, "the forks that are still to come have places, but no blocks", classic=True)
-class NoBlocksForForks(Scheduler):
-    def admit(self):
-        S, free = self.manager.block_size, len(self.manager.allocator.references)
-        while self.waiting:
-            members = self.members(self.waiting[0])
-            together = self.running + members
-            reserved = sum(math.ceil(self.sequences[each].longest / S) for each in together)
-            if self.places(together) > self.most or reserved > free:
-                return
-            self.enter(members)
-
-
-@bug(Scheduler, "the forks that are still to come have blocks, but no places")
-class NoPlacesForForks(Scheduler):
-    def places(self, numbers):
-        return len(numbers)
-
-
-@bug(Scheduler, "more sequences than allowed are admitted")
-class NoLimit(Scheduler):
-    def __init__(self, blocks, block_size, most=64):
-        super().__init__(blocks, block_size, 64)
-
-
-@bug(Scheduler, "what has ended still counts for what is set aside")
-class CountsEnded(Scheduler):
-    def remove(self, number):
-        super().remove(number)
-        blocks = math.ceil(self.sequences[number].longest / self.manager.block_size)
-        for _ in range(min(blocks, self.manager.allocator.available)):
-            self.manager.allocator.allocate()
-
-
-@bug(Scheduler, "all tokens of a sequence are computed in every step, not only the new ones")
-class FromTheStart(Scheduler):
-    def hand_over(self):
-        work, copies = super().hand_over()
-        return Plan([(number, 0, stop) for number, _, stop in work], copies)
-
-
-@bug(Scheduler, "what is planned counts as computed before it is done")
-class ComputedAtOnce(Scheduler):
-    def extend(self, number):
-        super().extend(number)
-        self.sequences[number].computed = len(self.sequences[number].tokens)
-
-
-@bug(Scheduler, "the blocks that must be copied are not part of the plan")
-class ForgetsCopies(Scheduler):
-    def hand_over(self):
-        return Plan(super().hand_over().work, [])
-
-
-@bug(PreemptingScheduler, "the blocks that must be copied are not part of the plan")
-class PreemptsWithoutCopies(PreemptingScheduler):
-    def schedule(self):
-        return Plan(super().schedule().work, [])
-
-
-@bug(
-    PreemptingScheduler, "the copies that are planned are dropped when a sequence loses its blocks"
+mistakes(
+    Scheduler,
+    """
+OnlyPrompts: only the blocks of the prompt are set aside, not those of its continuation
+    max(longest, len(tokens)) → len(tokens)
+* ForgetsForks: nothing is set aside for the forks that are still to come
+    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S)
+    self.places(self.running + members) > self.most → len(self.running + members) > self.most
+* NoBlocksForForks: the forks that are still to come have places, but no blocks
+    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S)
+NoPlacesForForks: the forks that are still to come have blocks, but no places
+    sum(1 + self.sequences[number].forks for number in numbers) → len(numbers)
+NoLimit: more sequences than allowed are admitted
+    self.most = most → self.most = 64
+""",
 )
-class DropsCopies(PreemptingScheduler):
-    def preempt(self, number):
-        super().preempt(number)
-        self.plan.copies.clear()
 
+changed(
+    Scheduler,
+    "CountsEnded",
+    "what has ended still counts for what is set aside",
+    (
+        "        self.close(number)\n",
+        "        self.close(number)\n"
+        "        blocks = math.ceil(self.sequences[number].longest / self.manager.block_size)\n"
+        "        for _ in range(min(blocks, self.manager.allocator.available)):\n"
+        "            self.manager.allocator.allocate()\n",
+    ),
+)
 
-@bug(PreemptingScheduler, "the first to come loses its blocks, not the last")
-class FirstLoses(PreemptingScheduler):
-    def preempt(self, number):
-        super().preempt(self.running[0])
+mistakes(
+    Scheduler,
+    """
+FromTheStart: all tokens of a sequence are computed in every step, not only the new ones
+    (number, start, start + count) → (number, 0, start + count)
+ComputedAtOnce: what is planned counts as computed before it is done
+    start + count)) → start + count)); self.sequences[number].computed += count
+ForgetsCopies: the blocks that must be copied are not part of the plan
+    self.plan.copies.extend(self.manager.grow(number, count)) → self.manager.grow(number, count)
+""",
+)
 
+changed(
+    Scheduler,
+    "AdmitsFirst",
+    "sequences are admitted before those that run are extended",
+    (
+        "            self.extend(number)\n        self.admit()\n",
+        "            self.extend(number)\n",
+    ),
+    (
+        "        for number in self.running:\n",
+        "        self.admit()\n        for number in self.running:\n",
+    ),
+)
 
-@bug(PreemptingScheduler, "who has lost its blocks waits behind all others", classic=True)
-class BackOfTheLine(PreemptingScheduler):
-    def preempt(self, number):
-        members = self.members(number)
-        super().preempt(number)
-        del self.waiting[: len(members)]
-        self.waiting += members
+changed(
+    Scheduler,
+    "AdmitsThenExtends",
+    "newcomers are planned before those that run already",
+    (
+        "        for number in self.running:\n"
+        "            self.extend(number)\n"
+        "        self.admit()\n",
+        "        before = list(self.running)\n"
+        "        self.admit()\n"
+        "        for number in before:\n"
+        "            self.extend(number)\n",
+    ),
+)
 
+mistakes(
+    Scheduler,
+    """
+EmptyWork: work of no token is planned for a sequence of which all is computed
+    if count: → if True:
+OneAtATime: no more than one sequence is admitted in a step
+    while self.waiting: → if self.waiting:
+""",
+)
 
-@bug(PreemptingScheduler, "sequences are admitted in a step in which others lost their blocks")
-class AtOnce(PreemptingScheduler):
-    def schedule(self):
-        self.plan = super().schedule()
-        self.admit()
-        return self.hand_over()
+changed(
+    Scheduler,
+    "PassesOver",
+    "one that has no place is passed over, and those behind it are admitted",
+    (
+        "        while self.waiting:\n            members = self.members(self.waiting[0])",
+        "        for first in list(self.waiting):\n            members = self.members(first)",
+    ),
+    ("reserved > N:\n                return", "reserved > N:\n                continue"),
+)
 
+mistakes(
+    Scheduler,
+    """
+AgainstFree: what all of them need is compared with the free blocks, not with all blocks
+    reserved > N → reserved > self.manager.allocator.available
+NewAgainstFree: only what the newcomers need is compared with the free blocks
+    self.running + members] → members]
+    reserved > N → reserved > self.manager.allocator.available
+NewAgainstAll: nothing is set aside for those that run: only the newcomers count
+    self.running + members] → members]
+RoundedDown: the blocks that a sequence needs are rounded down
+    math.ceil(each.longest / S) → (each.longest // S)
+OneMoreBlock: a sequence that fills its blocks is given one more
+    math.ceil(each.longest / S) → (each.longest // S + 1)
+RoundedTogether: the slots of all sequences are added up before they are rounded up to blocks
+    sum(math.ceil(each.longest / S) * → math.ceil(sum(each.longest *
+    for each in together) → for each in together) / S)
+OnePlaceLess: one sequence less than allowed may run
+    > self.most or → >= self.most or
+OneBlockLess: the last block is never set aside
+    reserved > N → reserved >= N
+TokensForLongest: blocks are set aside for the tokens that a sequence has, not for its longest form
+    math.ceil(each.longest / S) → math.ceil(len(each.tokens) / S)
+NotTheSequence: blocks are set aside for the forks to come, but not for the sequence itself
+    (1 + each.forks) for each → max(1, each.forks) for each
+SlotsForBlocks: blocks are compared with the number of slots
+    reserved > N → reserved > N * S
+PlacesOfNew: more sequences than allowed are admitted
+    self.places(self.running + members) > self.most → self.places(members) > self.most
+CountForStop: work is given as (number, start, count), not (number, start, stop)
+    (number, start, start + count) → (number, start, count)
+MembersAlone: the members of a group that waits are admitted one by one
+    self.members(self.waiting[0]) → [self.waiting[0]]
+""",
+)
 
-@bug(PreemptingScheduler, "the watermark is demanded also when nobody runs: it may wait for ever")
-class AlwaysSpare(PreemptingScheduler):
-    def demand(self, blocks):
-        if blocks + self.watermark > self.manager.allocator.available:
-            raise OutOfBlocks
+PLANNED = "            self.plan.work.append((number, start, start + count))\n"
+changed(
+    Scheduler,
+    "NotedFirst",
+    "work is planned before its blocks are there, and stays planned when there are none",
+    (PLANNED, ""),
+    ("        if count:\n", "        if count:\n" + PLANNED),
+)
 
+mistakes(
+    Scheduler,
+    """
+CopiesReplaced: the copies of each sequence replace those that are planned for others
+    self.plan.copies.extend(self.manager → self.plan.copies[:] = (self.manager
+CountsAlone: the forks that are still to come have blocks, but no places
+    self.places(self.running + members) → len(self.running + members)
+ListedOnce: who is admitted in this step does not count when the next one is to be admitted
+    S, N = → held = list(self.running); S, N =
+    self.running + members] → held + members]
+    self.places(self.running + members) → self.places(held + members)
+""",
+)
 
-@bug(PreemptingScheduler, "the watermark is not left")
-class NoWatermark(PreemptingScheduler):
-    def demand(self, blocks):
-        if blocks > self.manager.allocator.available:
-            raise OutOfBlocks
+changed(
+    Scheduler,
+    "BlocksListedOnce",
+    "nothing is set aside for those admitted in this step when the next one is to be admitted",
+    ("        S, N =", "        held = list(self.running)\n        S, N ="),
+    ("self.running + members]", "held + members]"),
+)
 
+mistakes(
+    Scheduler,
+    """
+FromZero: all tokens of a sequence are computed in every step, not only the new ones
+    (number, start, start + count) → (number, 0, start + count)
+ForksNotDoubled: nothing is set aside for the forks that are still to come
+    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S)
+    self.places(self.running + members) > self.most → len(self.running + members) > self.most
+OneBlockForForks: one block is set aside for each fork to come, however long it may become
+    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S) + each.forks
+""",
+)
 
-@bug(PreemptingScheduler, "one more block than the watermark must be left")
-class OneMoreBlock(PreemptingScheduler):
-    def demand(self, blocks):
-        if blocks + self.watermark >= self.manager.allocator.available and self.running:
-            raise OutOfBlocks
-        super().demand(blocks)
-
-
-@bug(PreemptingScheduler, "of a group, one alone loses its blocks", classic=True)
-class OneOfAGroup(PreemptingScheduler):
-    def preempt(self, number):
-        group = self.sequences[number].group
-        self.sequences[number].group = None
-        super().preempt(number)
-        self.sequences[number].group = group
+mistakes(
+    PreemptingScheduler,
+    """
+PreemptsWithoutCopies: the blocks that must be copied are not part of the plan
+    return self.hand_over() → return Plan(self.hand_over().work, [])
+DropsCopies: the copies that are planned are dropped when a sequence loses its blocks
+    self.preemptions += len(members) → self.preemptions += len(members); self.plan.copies.clear()
+FirstLoses: the first to come loses its blocks, not the last
+    self.running[-1] → self.running[0]
+* BackOfTheLine: who has lost its blocks waits behind all others
+    self.waiting.insert(0, each) → pass
+    self.preemptions += len(members) → self.preemptions += len(members); self.waiting += members
+AtOnce: sequences are admitted in a step in which others lost their blocks
+    if self.preemptions == before: → if True:
+AlwaysSpare: the watermark is demanded also when nobody runs: it may wait for ever
+    self.watermark if self.running else 0 → self.watermark
+NoWatermark: the watermark is not left
+    self.watermark if self.running else 0 → 0
+OneMoreBlock: one more block than the watermark must be left
+    self.watermark if self.running else 0 → self.watermark + 1 if self.running else 0
+* OneOfAGroup: of a group, one alone loses its blocks
+    self.members(number) → [number]
+""",
+)
 
 
 @bug(PreemptingScheduler, "who loses its blocks counts as computed still")
@@ -187,16 +242,17 @@ class StaysComputed(PreemptingScheduler):
 
     def preempt(self, number):
         for each in self.members(number):
-            self.sequences[each].was_preempted = True
+            vars(self.sequences[each])["was_preempted"] = True
         super().preempt(number)
 
 
-@bug(PreemptingScheduler, "what was found in the cache is not counted")
-class NoHits(PreemptingScheduler):
-    def schedule(self):
-        hits, plan = self.hits, super().schedule()
-        self.hits = hits
-        return plan
+mistakes(
+    PreemptingScheduler,
+    """
+NoHits: what was found in the cache is not counted
+    self.hits += found → pass
+""",
+)
 
 
 @bug(PreemptingScheduler, "the forks that are still to come have no places")
@@ -205,16 +261,18 @@ class NoPlaces(PreemptingScheduler):
         return len(numbers)
 
 
-@bug(
+changed(
     PreemptingScheduler,
+    "SetsAside",
     "blocks are set aside for tokens to come",
+    (
+        "        found = sum(",
+        "        S = self.manager.block_size\n"
+        "        self.demand(sum(math.ceil(self.sequences[n].longest / S) for n in members))\n"
+        "        found = sum(",
+    ),
     told_by="two need two of four blocks now, and four later",
 )
-class SetsAside(PreemptingScheduler):
-    def enter(self, members):
-        longest = [self.sequences[number].longest for number in members]
-        self.demand(sum(math.ceil(count / self.manager.block_size) for count in longest))
-        super().enter(members)
 
 
 @bug(PreemptingScheduler, "a group enters when there are blocks for its first sequence")
@@ -226,486 +284,635 @@ class RoomForOne(PreemptingScheduler):
         self.start(members[1:])
 
 
-@bug(ChunkedScheduler, "every sequence has the whole budget for itself", classic=True)
-class BudgetEach(ChunkedScheduler):
-    def count(self, number):
-        work, self.plan = self.plan, Plan([], self.plan.copies)
-        try:
-            return super().count(number)
-        finally:
-            self.plan = work
+changed(
+    PreemptingScheduler,
+    "SkipsRows",
+    "rows are removed from the plan while a loop goes over it, which skips every second one",
+    (
+        "self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]\n",
+        "for row in self.plan.work:\n"
+        "            if row[0] in members:\n"
+        "                self.plan.work.remove(row)\n",
+    ),
+)
 
+ADMITS = "        if self.preemptions == before:\n            self.admit()\n"
+changed(
+    PreemptingScheduler,
+    "AdmitsFirst",
+    "sequences are admitted before those that run are extended",
+    (ADMITS, ""),
+    (
+        "        for number in list(self.running):",
+        "        self.admit()\n        for number in list(self.running):",
+    ),
+)
 
-@bug(ChunkedScheduler, "the budget counts sequences, not tokens")
-class BudgetOfSequences(ChunkedScheduler):
-    def count(self, number):
-        sequence = self.sequences[number]
-        missing = len(sequence.tokens) - sequence.computed
-        return missing if len(self.plan.work) < self.budget else 0
+changed(
+    PreemptingScheduler,
+    "AdmitsThenExtends",
+    "newcomers are planned before those that run already",
+    (ADMITS, ""),
+    (
+        "        for number in list(self.running):",
+        "        held = list(self.running)\n        self.admit()\n        for number in held:",
+    ),
+)
 
+mistakes(
+    PreemptingScheduler,
+    """
+NeverAgain: nobody is admitted any more once a sequence has ever lost its blocks
+    if self.preemptions == before: → if self.preemptions == 0:
+CountsGroups: a group that loses its blocks counts as one preemption
+    self.preemptions += len(members) → self.preemptions += 1
+GroupTurned: a group waits in the opposite order
+    for each in reversed(members): → for each in members:
+AppendsEach: who has lost its blocks waits behind all others
+    self.waiting.insert(0, each) → self.waiting.append(each)
+BehindTheFirst: who has lost its blocks waits behind the first of those that wait
+    self.waiting.insert(0, each) → self.waiting.insert(1, each)
+KeepsBlocks: a sequence that is preempted keeps its blocks
+    self.close(each) → pass
+""",
+)
 
-@bug(ChunkedScheduler, "a prompt that is longer than what is left of the budget waits")
-class NoChunks(ChunkedScheduler):
-    def count(self, number):
-        sequence, found = self.sequences[number], super().count(number)
-        whole = found == len(sequence.tokens) - sequence.computed
-        return found if whole or not self.plan.work else 0
+changed(
+    PreemptingScheduler,
+    "ForgetsBlocks",
+    "a sequence that is preempted keeps its blocks, although nothing of it counts as computed",
+    ("self.close(each)", "self.sequences[each].computed = 0"),
+)
 
+mistakes(
+    PreemptingScheduler,
+    """
+ClosedByManager: the tokens of a sequence that is preempted still count as computed
+    self.close(each) → self.manager.close(each)
+RowsStay: work of a group stays planned when the group loses its blocks
+    if row[0] not in members] → ]
+AllWork: the work of those that keep their blocks is dropped too
+    [row for row in self.plan.work if row[0] not in members] → []
+AskerLoses: the one that asks for blocks loses its own, not the last to come
+    self.preempt(self.running[-1]) → self.preempt(number)
+LongestLoses: the longest loses its blocks, not the last to come
+    self.running[-1] → max(self.running, key=lambda n: len(self.sequences[n].tokens))
+NotTriedAgain: the one that asks is not extended after another has lost its blocks
+    self.preempt(self.running[-1]) → self.preempt(self.running[-1]); break
+StopsThere: the step ends as soon as one has lost its blocks
+    self.preempt(self.running[-1]) → self.preempt(self.running[-1]); return self.hand_over()
+""",
+)
 
-@bug(ChunkedScheduler, "the last token of the budget is not spent")
-class OneUnspent(ChunkedScheduler):
-    def count(self, number):
-        self.budget -= 1
-        try:
-            return max(super().count(number), 0)
-        finally:
-            self.budget += 1
+changed(
+    PreemptingScheduler,
+    "TriesTwice",
+    "only one sequence loses its blocks, although that may not be enough",
+    (
+        "            while number in self.running:\n"
+        "                try:\n"
+        "                    self.extend(number)\n"
+        "                    break\n"
+        "                except OutOfBlocks:\n"
+        "                    self.preempt(self.running[-1])\n",
+        "            if number in self.running:\n"
+        "                try:\n"
+        "                    self.extend(number)\n"
+        "                except OutOfBlocks:\n"
+        "                    self.preempt(self.running[-1])\n"
+        "                    if number in self.running:\n"
+        "                        self.extend(number)\n",
+    ),
+    told_by="PreemptingScheduler.schedule raised OutOfBlocks",
+)
 
+mistakes(
+    PreemptingScheduler,
+    """
+ExtendsTwice: a sequence is extended again after that has succeeded
+    break → pass
+    says: ran for more than
+ExtendsTheLost: a sequence is still extended when it has lost its blocks itself
+    while number in self.running: → while True:
+    says: has no attribute
+OnePlaceLess: one sequence less than allowed may run
+    > self.most or → >= self.most or
+WithoutWork: one enters of which nothing can be computed in this step
+    or not any(map(self.count, members)): → :
+AllWithWork: a group waits until something of each member can be computed
+    not any(map(self.count, members)) → not all(map(self.count, members))
+""",
+)
 
-@bug(
+changed(
+    PreemptingScheduler,
+    "PassesOver",
+    "one that cannot enter is passed over, and those behind it are admitted",
+    (
+        "        while self.waiting:\n            members = self.members(self.waiting[0])\n",
+        "        for first in list(self.waiting):\n"
+        "            if first not in self.waiting:\n"
+        "                continue\n"
+        "            members = self.members(first)\n",
+    ),
+    (
+        "except OutOfBlocks:\n                return\n",
+        "except OutOfBlocks:\n                continue\n",
+    ),
+)
+
+mistakes(
+    PreemptingScheduler,
+    """
+OneAtATime: no more than one sequence is admitted in a step
+    while self.waiting: → if self.waiting:
+MembersAlone: the members of a group that waits are admitted one by one
+    self.members(self.waiting[0]) → [self.waiting[0]]
+HitsTooEarly: what is found counts as hits also of one that cannot enter
+    self.hits += found → pass
+    found = sum(map(self.open, members)) → self.hits += sum(map(self.open, members))
+HitsOfTheLast: `hits` holds what the last one found, not what all have found
+    self.hits += found → self.hits = found
+StaysOpen: one that cannot enter keeps the blocks that were found for it
+    self.close(number) → pass
+FirstIsClosed: of a group that cannot enter, only the first gives back the blocks that were found
+    for number in reversed(members): → for number in members[:1]:
+""",
+)
+
+changed(
+    PreemptingScheduler,
+    "NeedsAll",
+    "blocks are demanded for all tokens, also for those that were found",
+    (
+        "self.sequences[number].block_table.missing(self.count(number)) for number",
+        "math.ceil(len(self.sequences[number].tokens) / self.manager.block_size) for number",
+    ),
+)
+
+mistakes(
+    PreemptingScheduler,
+    """
+DemandsTokens: as many blocks are demanded as there are tokens to compute
+    self.demand(need) → self.demand(sum(map(self.count, members)))
+NoDemand: a group enters without any demand for blocks
+    self.demand(need) → pass
+""",
+)
+
+changed(
+    PreemptingScheduler,
+    "ForgetsOutput",
+    "a sequence that is preempted loses the tokens that it has generated",
+    (
+        "self.close(each)",
+        "self.close(each)\n"
+        "            del self.sequences[each].tokens[self.sequences[each].prompt_length :]",
+    ),
+)
+
+changed(
+    PreemptingScheduler,
+    "SwallowsIt",
+    "`enter` does not raise when the blocks are too few",
+    ("self.close(number)\n            raise\n", "self.close(number)\n            return\n"),
+    told_by="ran for more than",
+)
+
+changed(
+    PreemptingScheduler,
+    "BreaksOff",
+    "who stands behind one that asked for blocks in vain gets no work in this step",
+    (
+        "        if self.preemptions == before:\n",
+        "            if self.preemptions > before:\n"
+        "                break\n"
+        "        if self.preemptions == before:\n",
+    ),
+)
+
+changed(
+    PreemptingScheduler,
+    "ResetForEach",
+    "that one has lost its blocks is forgotten as soon as the next one is extended",
+    (
+        "        for number in list(self.running):\n",
+        "        for number in list(self.running):\n            before = self.preemptions\n",
+    ),
+)
+
+for name, end in ("DropsTheirCopies", 1), ("DropsCopiesFrom", 0):
+    changed(
+        PreemptingScheduler,
+        name,
+        "copies from or into blocks of a sequence that loses them are planned no more",
+        (
+            "        for each in reversed(members):\n",
+            "        lost = {block for each in members for block in self.manager.blocks(each)}\n"
+            f"        kept = [pair for pair in self.plan.copies if pair[{end}] not in lost]\n"
+            "        self.plan.copies[:] = kept\n"
+            "        for each in reversed(members):\n",
+        ),
+    )
+
+changed(
+    PreemptingScheduler,
+    "DemandsEach",
+    "a group enters when there are blocks for each of its members alone",
+    (
+        "            self.demand(need)\n",
+        "            for number in members:\n"
+        "                table = self.sequences[number].block_table\n"
+        "                self.demand(table.missing(self.count(number)))\n",
+    ),
+)
+
+mistakes(
+    PreemptingScheduler,
+    """
+PlacesOfNew: more sequences than allowed are admitted
+    self.places(self.running + members) > self.most → self.places(members) > self.most
+CountsAlone: the forks that are still to come have no places
+    self.places(self.running + members) → len(self.running + members)
+""",
+)
+
+changed(
+    PreemptingScheduler,
+    "NotMoreThanOne",
+    "nobody is preempted for a second time in a step",
+    (
+        "                except OutOfBlocks:\n",
+        "                except OutOfBlocks:\n"
+        "                    if self.preemptions > before:\n"
+        "                        break\n",
+    ),
+)
+
+mistakes(
     ChunkedScheduler,
-    "a budget that starves some who run is accepted",
-    told_by="should raise ValueError when the budget is 2 and 3 may run",
+    """
+* BudgetEach: every sequence has the whole budget for itself
+    self.budget - spent → self.budget
+BudgetOfSequences: the budget counts sequences, not tokens
+    return min( → return (
+    , self.budget - spent) → ) * (len(self.plan.work) < self.budget)
+NoChunks: a prompt that is longer than what is left of the budget waits
+    return min( → found = min(
+    - spent) → - spent); return found * (found == super().count(number) or not spent)
+OneUnspent: the last token of the budget is not spent
+    self.budget - spent → max(self.budget - 1 - spent, 0)
+Starves: a budget that starves some who run is accepted
+    if budget is not None and budget < most: → if False:
+    says: should raise ValueError when the budget is 2 and 3 may run
+TooStrict: a budget as large as `most` is refused
+    budget < most → budget <= most
+    says: ChunkedScheduler raised ValueError
+AlwaysSome: without a budget, a step computes no more than some number of tokens
+    math.inf if → max(most, 100) if
+FirstChunk: the budget limits only the first chunk of a prompt, not those after it
+    spent = sum( → spent = -math.inf if self.sequences[number].computed else sum(
+    self.budget - spent → max(self.budget - spent, 0)
+StopsCounted: the budget counts the positions up to which is computed, not the tokens
+    sum(stop - start for → sum(stop for
+RowsCounted: a sequence in the plan costs one token of the budget, however many it computes
+    sum(stop - start for _, start, stop in self.plan.work) → len(self.plan.work)
+SingleTokensFree: single tokens do not count against the budget
+    in self.plan.work) → in self.plan.work if stop - start > 1)
+AtLeastOne: every sequence computes a token, also when nothing is left of the budget
+    return min( → return max(1, min(
+    - spent) → - spent))
+AllOrNothing: a prompt is computed as a whole or, when the budget is too small for that, not at all
+    return min( → wanted, left = (
+    - spent) → - spent); return wanted if wanted <= left else 0
+""",
 )
-class Starves(ChunkedScheduler):
-    def __init__(self, blocks, block_size, most=64, watermark=0, budget=None):
-        super().__init__(blocks, block_size, most, watermark)
-        self.budget = math.inf if budget is None else budget
 
-
-@bug(
-    ChunkedScheduler,
-    "a budget as large as `most` is refused",
-    told_by="ChunkedScheduler raised ValueError",
-)
-class TooStrict(ChunkedScheduler):
-    def __init__(self, blocks, block_size, most=64, watermark=0, budget=None):
-        if budget is not None and budget <= most:
-            raise ValueError(f"a budget of {budget} tokens starves some of {most} sequences")
-        super().__init__(blocks, block_size, most, watermark, budget)
-
-
-@bug(ChunkedScheduler, "without a budget, a step computes no more than some number of tokens")
-class AlwaysSome(ChunkedScheduler):
-    def __init__(self, blocks, block_size, most=64, watermark=0, budget=None):
-        budget = max(most, 100) if budget is None else budget
-        super().__init__(blocks, block_size, most, watermark, budget)
-
-
-@bug(ChunkedScheduler, "the budget limits only the first chunk of a prompt, not those after it")
-class FirstChunk(ChunkedScheduler):
-    def count(self, number):
-        sequence = self.sequences[number]
-        missing = len(sequence.tokens) - sequence.computed
-        return missing if sequence.computed else max(super().count(number), 0)
-
-
-class WithModel:
-    """Stand before a model and change what it is asked."""
-
-    def __init__(self, model, change):
-        self.model, self.change = model, change
-        self.shape, self.context = model.shape, model.context
-        self.dtype, self.device = model.dtype, model.device
-
-    def __call__(self, tokens, positions, attend, rows):
-        return self.model(*self.change(tokens, positions, attend, rows))
-
-
-class Asking(ModelRunner):
-    """A runner; bugs vary what it asks its model."""
-
-    def forward(self, batch):
-        usual = self.model
-        self.model = WithModel(usual, lambda *asked: self.change(batch, *asked))
-        try:
-            return super().forward(batch)
-        finally:
-            self.model = usual
-
-
-@bug(ModelRunner, "every step counts the positions of its tokens from 0", classic=True)
-class PositionsFromZero(Asking):
-    def change(self, batch, tokens, positions, attend, rows):
-        counted = [n for new, _, _ in batch for n in range(len(new))]
-        return tokens, torch.tensor(counted), attend, rows
-
-
-@bug(ModelRunner, "the positions are one too large: the token to come is counted already")
-class PositionsTooLarge(Asking):
-    def change(self, batch, tokens, positions, attend, rows):
-        return tokens, (positions + 1).clamp(max=self.model.context - 1), attend, rows
-
-
-@bug(ModelRunner, "the positions go on from one sequence to the next")
-class PositionsInOneRow(Asking):
-    def change(self, batch, tokens, positions, attend, rows):
-        return tokens, torch.arange(len(tokens)) + positions[0], attend, rows
-
-
-@bug(
+mistakes(
     ModelRunner,
-    "the logits are taken after the first token of each sequence, not after the last",
-    classic=True,
+    """
+* PositionsFromZero: every step counts the positions of its tokens from 0
+    positions += range(start, stop) → positions += range(len(new))
+PositionsTooLarge: the positions are one too large: the token to come is counted already
+    tensor(positions) → (tensor(positions) + 1).clamp(max=self.model.context - 1)
+PositionsInOneRow: the positions go on from one sequence to the next
+    tensor(positions) → torch.arange(len(tokens)) + positions[0]
+* FirstRow: the logits are taken after the first token of each sequence, not after the last
+    tensor(last) - 1 → tensor([0, *last[:-1]])
+RowAfter: the logits are taken one token after the last of each sequence
+    tensor(last) - 1 → tensor(last).clamp(max=len(tokens) - 1)
+WritesLate: keys and values are not written before they are read
+    self.cache.write(layer, written, K, V) → pass
+    return Y → self.cache.write(layer, written, K, V); return Y
+FirstLayer: every layer reads the keys and values of the first one
+    self.cache.K[layer], self.cache.V[layer] → self.cache.K[0], self.cache.V[0]
+KeepsGradients: gradients are kept, and the cache with them
+    with torch.no_grad() → with torch.enable_grad()
+    says: The logits should have no gradient
+ForgetsThePast: sequences see only the tokens of this step, not what is in the cache
+    values, tables, lengths) → values, tables, torch.full_like(lengths, where.shape[1]))
+""",
 )
-class FirstRow(Asking):
-    def change(self, batch, tokens, positions, attend, rows):
-        before = [0, *rows[:-1].add(1).tolist()]
-        return tokens, positions, attend, torch.tensor(before)
 
-
-@bug(ModelRunner, "the logits are taken one token after the last of each sequence")
-class RowAfter(Asking):
-    def change(self, batch, tokens, positions, attend, rows):
-        return tokens, positions, attend, (rows + 1).clamp(max=len(tokens) - 1)
-
-
-@bug(ModelRunner, "keys and values are not written before they are read")
-class WritesLate(ModelRunner):
-    def forward(self, batch):
-        late, write = [], self.cache.write
-        self.cache.write = lambda *what: late.append(what)
-        try:
-            return super().forward(batch)
-        finally:
-            self.cache.write = write
-            for what in late:
-                write(*what)
-
-
-@bug(ModelRunner, "every layer reads the keys and values of the first one")
-class FirstLayer(ModelRunner):
-    def forward(self, batch):
-        write, attention = self.cache.write, self.attention
-        K, V = self.cache.K, self.cache.V
-        self.attention = lambda Q, _, __, *rest: attention(Q, K[0], V[0], *rest)
-        try:
-            return super().forward(batch)
-        finally:
-            self.cache.write, self.attention = write, attention
-
-
-@bug(
+changed(
     ModelRunner,
-    "gradients are kept, and the cache with them",
-    told_by="The logits should have no gradient",
-)
-class KeepsGradients(Asking):
-    def change(self, batch, *asked):
-        torch.set_grad_enabled(True)  # until the reference leaves its no_grad
-        return asked
-
-
-@bug(ModelRunner, "sequences see only the tokens of this step, not what is in the cache")
-class ForgetsThePast(ModelRunner):
-    def forward(self, batch):
-        attention = self.attention
-
-        def attend(Q, K, V, tables, lengths):
-            return attention(Q, K, V, tables, torch.full_like(lengths, Q.shape[1]))
-
-        self.attention = attend
-        try:
-            return super().forward(batch)
-        finally:
-            self.attention = attention
-
-
-@bug(
-    ModelRunner,
+    "OneAtATime",
     "the model is called for each sequence by itself",
+    (
+        "        if not batch:\n",
+        "        if len(batch) > 1:\n"
+        "            return torch.cat([self.forward([row]) for row in batch])\n"
+        "        if not batch:\n",
+    ),
     told_by="should be called once for the five sequences",
 )
-class OneAtATime(ModelRunner):
-    def forward(self, batch):
-        forward = super().forward
-        return torch.cat([forward([row]) for row in batch]) if batch else forward(batch)
 
-
-@bug(EngineCore, "blocks are not copied before they are written: the plan's copies are ignored")
-class IgnoresCopies(EngineCore):
-    def __init__(self, *settings, **named):
-        super().__init__(*settings, **named)
-        self.runner.copy = lambda copies: None
-
-
-@bug(EngineCore, "blocks are copied after the model has run, when they are written", classic=True)
-class CopiesLate(EngineCore):
-    def __init__(self, *settings, **named):
-        super().__init__(*settings, **named)
-        late, copy, forward = [], self.runner.copy, self.runner.forward
-
-        def run(batch):
-            logits = forward(batch)
-            copy(late)
-            late.clear()
-            return logits
-
-        self.runner.copy, self.runner.forward = late.extend, run
-
-
-@bug(EngineCore, "a chunk of a prompt gives a token although the prompt goes on", classic=True)
-class DrawsTooEarly(EngineCore):
-    def step(self):
-        schedule = self.scheduler.schedule
-
-        def cut():
-            plan = schedule()
-            for number, _, stop in plan.work:
-                self.sequences[number].tokens = self.sequences[number].tokens[:stop]
-            return plan
-
-        self.scheduler.schedule = cut
-        try:
-            return super().step()
-        finally:
-            self.scheduler.schedule = schedule
-
-
-@bug(EngineCore, "the stop token is left out of the result")
-class WithoutStop(EngineCore):
-    def step(self):
-        added = super().step()
-        return [pair for pair in added if pair[1] != self.sequences[pair[0]].sampling.stop]
-
-
-@bug(EngineCore, "one token more than count is added")
-class OneMore(EngineCore):
-    def add(self, prompt, sampling=None):
-        number = super().add(prompt, sampling)
-        sampling = self.sequences[number].sampling
-        self.sequences[number].sampling = Sampling(sampling.max_tokens + 1, *sampling[1:])
-        return number
-
-
-@bug(EngineCore, "all samples of a request draw from one generator")
-class OneGenerator(EngineCore):
-    def draw(self, number, logits):
-        draws = super().draw(number, logits)
-        return [(token, draws[0][1]) for token, _ in draws]
-
-
-@bug(EngineCore, "all samples of a request begin with the same token")
-class OneDraw(EngineCore):
-    def draw(self, number, logits):
-        draws = super().draw(number, logits)
-        return [(draws[0][0], generator) for _, generator in draws]
-
-
-@bug(
+mistakes(
     EngineCore,
-    "the last token is counted among those that are kept",
-    told_by="raised NeverFits: 13 tokens to keep",
+    """
+IgnoresCopies: blocks are not copied before they are written: the plan's copies are ignored
+    block_size, host) → block_size, host); self.runner.copy = lambda copies: None
+* CopiesLate: blocks are copied after the model has run, when they are written
+    self.runner.copy(plan.copies) → pass
+    for row in plan.work]) → for row in plan.work]); self.runner.copy(plan.copies)
+""",
 )
-class TooCareful(EngineCore):
-    def validate(self, prompt, sampling):
-        longer = [*prompt, 0] if len(prompt) + sampling.max_tokens < 60 and prompt else prompt
-        super().validate(longer, sampling)
 
-
-@bug(
+changed(
     EngineCore,
-    "a request that can never fit waits for ever",
-    told_by="should raise NeverFits when 13 slots are needed",
-)
-class WaitsForEver(EngineCore):
-    def validate(self, prompt, sampling):
-        cache = self.runner.cache
-        self.runner.cache = type("Large", (), {"K": torch.empty(1, 1, 10_000, 16, 1)})
-        try:
-            super().validate(prompt, sampling)
-        finally:
-            self.runner.cache = cache
-
-
-@bug(
-    EngineCore,
-    "a request waits before its generator is made, and stays when there is none for its seed",
-    told_by="after a request was refused: the seed is 2^64",
-)
-class QueuesFirst(EngineCore):
-    def add(self, prompt, sampling=None):
-        sampling = Sampling() if sampling is None else sampling
-        self.validate(prompt, sampling)
-        number, slots = next(self.numbers), len(prompt) + sampling.max_tokens - 1
-        forks, together = max(sampling.samples, sampling.beams) - 1, sampling.beams > 1
-        self.scheduler.add(number, prompt, slots, forks, together)
-        self.requests[number] = []
-        self.enter(number, sampling, self.requests[number])
-        return number
-
-
-@bug(
-    EngineCore,
-    "abort ends again what has ended already",
-    told_by="EngineCore.abort raised ValueError",
+    "DrawsTooEarly",
+    "a chunk of a prompt gives a token although the prompt goes on",
+    (
+        "        try:\n            self.runner",
+        "        for number, _, stop in plan.work:\n"
+        "            del self.sequences[number].tokens[stop:]\n"
+        "        try:\n            self.runner",
+    ),
     classic=True,
 )
-class AbortsAgain(EngineCore):
-    def abort(self, number):
-        for sample in self.requests.get(number, []):
-            self.end(sample, "abort")
 
-
-@bug(
+mistakes(
     EngineCore,
-    "an error inside the model leaves tables longer than what is computed",
-    classic=True,
+    """
+WithoutStop: the stop token is left out of the result
+    return added → return [row for row in added if row[1] != self.sequences[row[0]].sampling.stop]
+OneMore: one token more than count is added
+    (number, sampling, self → (number, sampling._replace(max_tokens=sampling.max_tokens + 1), self
+OneGenerator: all samples of a request draw from one generator
+    self.sequences[each].generator = generator → self.sequences[each].generator = draws[0][1]
+OneDraw: all samples of a request begin with the same token
+    self.scheduler.append(each, token) → self.scheduler.append(each, draws[0][0])
+    [(each, token) for → [(each, draws[0][0]) for
+TooCareful: the last token is counted among those that are kept
+    math.ceil((length - 1) / S) → math.ceil(length / S)
+    {beams * (length - 1)} tokens → {beams * length} tokens
+    says: raised NeverFits: 13 tokens to keep
+WaitsForEver: a request that can never fit waits for ever
+    beams * math.ceil((length - 1) / S) > N → False
+    says: should raise NeverFits when 13 slots are needed
+QueuesFirst: a request waits before its generator is made, and stays when there is none for its seed
+    demand_request(prompt, sampling) → pass
+    says: after a request was refused: the seed is 2^64
+* AbortsAgain: abort ends again what has ended already
+    if self.sequences[sample].reason is None: → if True:
+    says: EngineCore.abort raised ValueError
+* KeepsWhatWasPlanned: an error inside the model leaves tables longer than what is computed
+    self.scheduler.undo(plan.work) → pass
+FirstEnds: only the first of a request's samples is asked whether it has ended
+    self.finish(each) → each == number and self.finish(each)
+    says: three samples of one token each should all have ended
+""",
 )
-class KeepsWhatWasPlanned(EngineCore):
-    def __init__(self, *settings, **named):
-        super().__init__(*settings, **named)
-        self.scheduler.undo = lambda work: None
 
-
-@bug(
+changed(
     EngineCore,
-    "only the first of a request's samples is asked whether it has ended",
-    told_by="three samples of one token each should all have ended",
+    "AbortsSome",
+    "abort stops at the first sample that has ended",
+    (
+        'self.end(sample, "abort")\n',
+        'self.end(sample, "abort")\n            else:\n                return\n',
+    ),
 )
-class FirstEnds(EngineCore):
-    def write(self, number, draws):
-        finish = self.finish
-        self.finish = lambda each: finish(each) if each == number else None
-        try:
-            return super().write(number, draws)
-        finally:
-            del self.finish
 
-
-@bug(EngineCore, "abort stops at the first sample that has ended")
-class AbortsSome(EngineCore):
-    def abort(self, number):
-        for sample in self.requests.get(number, []):
-            if self.sequences[sample].reason is not None:
-                return
-            self.end(sample, "abort")
-
-
-@bug(
+changed(
     EngineCore,
+    "OnlyWhatIsFree",
     "a request is refused that fits when others have ended",
+    (
+        "        if max(samples, beams)",
+        "        if math.ceil((length - 1) / S) > self.scheduler.manager.allocator.available:\n"
+        '            raise NeverFits("not now")\n'
+        "        if max(samples, beams)",
+    ),
     told_by="raised NeverFits: not now",
 )
-class OnlyWhatIsFree(EngineCore):
-    def validate(self, prompt, sampling):
-        super().validate(prompt, sampling)
-        slots = len(prompt) + sampling.max_tokens - 1
-        allocator, S = self.scheduler.manager.allocator, self.scheduler.manager.block_size
-        if math.ceil(slots / S) > allocator.available:
-            raise NeverFits("not now")
 
-
-@bug(choose_beams, "a beam that has ended goes on")
-def goes_on(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    return choose_beams(log_p, lengths, next_log_p, torch.zeros_like(ended), width, alpha)
-
-
-@bug(choose_beams, "beams are judged by log p, whatever their length")
-def whatever_length(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    return choose_beams(log_p, lengths, next_log_p, ended, width, 0.0)
-
-
-@bug(choose_beams, "a continuation is judged by the length before it", classic=True)
-def length_before(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    return choose_beams(log_p, lengths - (~ended).long(), next_log_p, ended, width, alpha)
-
-
-@bug(choose_beams, "a beam that has ended is judged by a length that is one too large")
-def ended_one_longer(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    return choose_beams(log_p, lengths + ended, next_log_p, ended, width, alpha)
-
-
-@bug(choose_beams, "no place is reserved for what greedy decoding writes", classic=True)
-def nothing_reserved(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    R, V = next_log_p.shape
-    all_of_them = choose_beams(log_p, lengths, next_log_p, ended, R * V, alpha)
-    length = (lengths + ~ended).tolist()
-    return sorted(all_of_them, key=lambda one: one[2] / length[one[0]] ** alpha)[::-1][:width]
-
-
-@bug(choose_beams, "what is returned is the score, divided by the length, not log p")
-def gives_scores(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    chosen = choose_beams(log_p, lengths, next_log_p, ended, width, alpha)
-    length = (lengths + ~ended).tolist()
-    return [(row, token, total / length[row] ** alpha) for row, token, total in chosen]
-
-
-@bug(choose_beams, "the beams so far do not count: only the next token does")
-def only_the_next(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    return choose_beams(torch.zeros_like(log_p), lengths, next_log_p, ended, width, alpha)
-
-
-@bug(choose_beams, "beams that have ended are left out")
-def without_ended(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    below = torch.where(ended, -math.inf, log_p)
-    return choose_beams(below, lengths, next_log_p, ended, width, alpha)
-
-
-@bug(choose_beams, "every beam keeps its own best continuation: they do not compete")
-def each_its_best(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    chosen = []
-    for row in range(len(log_p)):
-        one = slice(row, row + 1)
-        given = log_p[one], lengths[one], next_log_p[one], ended[one]
-        ((_, token, total),) = choose_beams(*given, 1, alpha)
-        chosen.append((row, token, total))
-    return chosen[:width]
-
-
-@bug(BeamCore, "beams that are not chosen keep their blocks")
-class KeepsDropped(BeamCore):
-    def drop(self, number):
-        for block in self.scheduler.manager.blocks(number):
-            self.scheduler.manager.allocator.share(block)
-        super().drop(number)
-
-
-@bug(
-    BeamCore,
-    "beams that are not chosen stay among the sequences",
-    told_by="beams left in the engine",
+changed(
+    EngineCore,
+    "OnlyExceptions",
+    "a KeyboardInterrupt, which is no Exception, leaves tables longer than what is computed",
+    ("except BaseException:", "except Exception:"),
 )
-class KeepsNumbers(BeamCore):
-    def drop(self, number):
-        if self.sequences[number].reason is None:
-            self.scheduler.remove(number)
 
+DRAWN = """            drawn = {
+                number: self.draw(number, row)
+                for (number, _, stop), row in zip(plan.work, logits, strict=True)
+                if stop == len(self.sequences[number].tokens)  # no chunk of a longer prompt
+            }
+"""
+ADVANCED = """        for number, _, stop in plan.work:
+            self.scheduler.advance(number, stop)
+"""
+changed(
+    EngineCore,
+    "AdvancedTooSoon",
+    "tokens count as computed before `draw`, which may raise",
+    (ADVANCED, ""),
+    (DRAWN, ADVANCED.replace("  for", "      for").replace("  self", "      self") + DRAWN),
+)
 
-@bug(BeamCore, "the search is greedy: only the first beam branches")
-class OnlyGreedy(BeamCore):
-    def branch(self, beams):
-        sampling = self.sequences[beams[0]].sampling
-        self.sequences[beams[0]].sampling = sampling._replace(beams=1)
-        super().branch(beams)
-        self.sequences[beams[0]].sampling = sampling
+changed(
+    EngineCore,
+    "DrawsOutside",
+    "the plan is not undone when `draw` raises",
+    (DRAWN, ""),
+    (ADVANCED, DRAWN.replace("\n    ", "\n").removeprefix("    ") + ADVANCED),
+)
 
+mistakes(
+    EngineCore,
+    """
+NewGenerators: a sample does not keep the generator that has drawn: it draws its first number again
+    self.sequences[each].generator = generator → pass
+""",
+)
 
-@bug(BeamCore, "the log-probability of a beam is that of its last token")
-class LastOnly(BeamCore):
-    def draw(self, number, logits):
-        drawn = super().draw(number, logits)
-        sequence = self.sequences[number]
-        if sequence.sampling.beams > 1:
-            sequence.log_p = 0.0
-        return drawn
+changed(
+    EngineCore,
+    "ForksLate",
+    "a sequence gets its token before it is forked: its forks have that token too",
+    (
+        "        samples = [number, *(self.fork(number) for _ in draws[1:])]\n"
+        "        for each, (token, generator) in zip(samples, draws, strict=True):\n",
+        "        samples = []\n"
+        "        for token, generator in draws:\n"
+        "            each = self.fork(number) if samples else number\n"
+        "            samples.append(each)\n",
+    ),
+)
 
+changed(
+    EngineCore,
+    "CopiesOutside",
+    "what was planned is not taken back when a copy fails: it is made outside the `try`",
+    (
+        "        try:\n            self.runner.copy(plan.copies)\n",
+        "        self.runner.copy(plan.copies)\n        try:\n",
+    ),
+)
 
-@bug(BeamCore, "beams are compared by their logits, not by their log-probabilities", classic=True)
-class ByLogits(BeamCore):
-    def draw(self, number, logits):
-        drawn = super().draw(number, logits)
-        return logits if self.sequences[number].sampling.beams > 1 else drawn
+mistakes(
+    EngineCore,
+    """
+ForkOfAFork: each sample is forked from the one before it, so that the first still expects its forks
+    (self.fork(number) for → (number := self.fork(number) for
+GeneratorsOfTheFirst: the generators of all samples are given to the first one
+    self.sequences[each].generator = generator → self.sequences[number].generator = generator
+TokensOfTheFirst: the tokens of all samples are added to the first one
+    self.scheduler.append(each, token) → self.scheduler.append(number, token)
+    says: Requests should end within 300 steps
+TellsTheFirst: a step returns only the first sample's token
+    (token, _) in zip(samples, draws, → (token, _) in zip(samples[:1], draws[:1],
+TellsOneNumber: a step returns the tokens of all samples under the number of the first
+    return [(each, token) for each, (token, _) in → return [(number, token) for each, (token, _) in
+NeverEnds: a sequence that has all its tokens does not end
+    self.finish(each) → pass
+FinishesFirst: whether a sequence ends is asked before it gets its token
+    self.finish(each) → pass
+    self.scheduler.append(each, token) → self.finish(each); self.scheduler.append(each, token)
+AbortForgets: `abort` takes the request out of `requests`, where `collect` looks for it
+    self.requests.get(number, []) → self.requests.pop(number, [])
+AbortsTheFirst: `abort` ends only the first sample of a request
+    self.requests.get(number, []): → self.requests.get(number, [])[:1]:
+OtherReason: `abort` gives the reason 'length'
+    self.end(sample, "abort") → self.end(sample, "length")
+MustBeKnown: `abort` raises for a request that it does not know
+    self.requests.get(number, []) → self.requests[number]
+    says: EngineCore.abort raised KeyError
+DrawsForChunks: a chunk of a prompt gives a token although the prompt goes on
+    if stop == len(self.sequences[number].tokens) →
+NeverAdvances: what is computed never counts as computed
+    self.scheduler.advance(number, stop) → pass
+""",
+)
 
+changed(
+    EngineCore,
+    "WritesFirst",
+    "tokens are added, and samples forked, before what was read counts as computed",
+    (ADVANCED, ""),
+    (
+        "for pair in self.write(number, draws)]\n        ###",
+        "for pair in self.write(number, draws)]\n" + ADVANCED + "        ###",
+    ),
+)
 
-@bug(BeamCore, "the stop token ends no beam")
-class NeverStops(BeamCore):
-    def finish(self, number):
-        sampling = self.sequences[number].sampling
-        if sampling.beams == 1 or self.sequences[number].tokens[-1] != sampling.stop:
-            super().finish(number)
-        elif len(self.sequences[number].output) == sampling.max_tokens:
-            self.end(number, "length")
+mistakes(
+    EngineCore,
+    """
+NothingUndone: an error inside the model leaves tables longer than what is computed
+    self.scheduler.undo(plan.work) → pass
+SwallowsErrors: an error inside the model is kept quiet: the step returns nothing
+    self.scheduler.undo(plan.work) → self.scheduler.undo(plan.work); return []
+    says: should raise RuntimeError when the model fails
+NeverCopies: blocks are not copied before they are written: the plan's copies are ignored
+    self.runner.copy(plan.copies) → pass
+OneBeamMustFit: blocks are demanded for one beam only
+    if beams * math.ceil((length - 1) / S) > N: → if math.ceil((length - 1) / S) > N:
+    says: two beams need four blocks
+RoundedTogether: the slots of all beams are added up before they are rounded up to blocks
+    beams * math.ceil((length - 1) / S) → math.ceil(beams * (length - 1) / S)
+    says: two beams need four blocks
+OnlyWhenDrawn: the settings are looked at only if the temperature is above 0
+    token_probabilities(torch.zeros → if sampling.temperature > 0: token_probabilities(torch.zeros
+    says: top_p is 2 and the temperature 0
+ContextTooShort: a request that just fills the context is refused
+    if length > self.runner → if length >= self.runner
+    says: exceed the context
+""",
+)
+
+changed(
+    EngineCore,
+    "DrawsInOutput",
+    "a sequence that is computed again gets a token after each piece of its output, not the last",
+    (
+        "stop == len(self.sequences[number].tokens)",
+        "stop >= self.sequences[number].prompt_length",
+    ),
+)
+
+mistakes(
+    choose_beams,
+    """
+goes_on: a beam that has ended goes on
+    total = log_p[:, None] → ended = torch.zeros_like(ended); total = log_p[:, None]
+whatever_length: beams are judged by log p, whatever their length
+    ** alpha → ** 0
+* length_before: a continuation is judged by the length before it
+    (lengths + ~ended)[:, None] → lengths[:, None]
+ended_one_longer: a beam that has ended is judged by a length that is one too large
+    lengths + ~ended → lengths + 1
+* nothing_reserved: no place is reserved for what greedy decoding writes
+    score[0, score[0].argmax()] = math.inf → pass
+gives_scores: what is returned is the score, divided by the length, not log p
+    score[0, score[0].argmax()] = → total = score.clone(); score[0, score[0].argmax()] =
+only_the_next: the beams so far do not count: only the next token does
+    total = log_p[:, None] → log_p = torch.zeros_like(log_p); total = log_p[:, None]
+without_ended: beams that have ended are left out
+    total[ended, 0] = log_p[ended] → pass
+""",
+)
+
+changed(
+    choose_beams,
+    "each_its_best",
+    "every beam keeps its own best continuation: they do not compete",
+    (
+        "best = score.flatten().topk(count).indices.tolist()",
+        "V = next_log_p.shape[1]\n"
+        "    best = [n * V + int(row.argmax()) for n, row in enumerate(score)][:width]",
+    ),
+)
+
+mistakes(
+    BeamCore,
+    """
+KeepsDropped: beams that are not chosen keep their blocks
+    self.scheduler.remove → self.sequences[number].block_table = None; self.scheduler.remove
+KeepsNumbers: beams that are not chosen stay among the sequences
+    del self.sequences[number] → pass
+    says: beams left in the engine
+OnlyGreedy: the search is greedy: only the first beam branches
+    ended, sampling.beams, sampling.alpha) → ended, 1, sampling.alpha)
+    self.sequences[going[0]].sampling.beams - len(going) → 0
+LastOnly: the log-probability of a beam is that of its last token
+    return torch.log_softmax( → self.sequences[number].log_p = 0.0; return torch.log_softmax(
+* ByLogits: beams are compared by their logits, not by their log-probabilities
+    torch.log_softmax(logits.to(precise), dim=0).cpu() → logits
+""",
+)
+
+changed(
+    BeamCore,
+    "NeverStops",
+    "the stop token ends no beam",
+    (
+        "self.finish(number)",
+        "if len(self.sequences[number].output) == sampling.max_tokens:\n"
+        '                    self.end(number, "length")',
+    ),
+)
 
 
 @bug(BeamCore, "alpha is not used")
@@ -717,101 +924,53 @@ class WithoutAlpha(BeamCore):
         return number
 
 
-@bug(BeamCore, "a fork has the log-probability of its parent")
-class KeepsLogP(BeamCore):
-    def branch(self, beams):
-        before, self.parents = {n: self.sequences[n].log_p for n in beams}, {}
-        super().branch(beams)
-        for child, parent in self.parents.items():
-            self.sequences[child].log_p = before[parent]
-
-    def split(self, number):
-        child = super().split(number)
-        self.parents[child] = number
-        return child
-
-
-@bug(BeamCore, "the beams change their order: the first is no longer the greedy one")
-class OtherOrder(BeamCore):
-    def branch(self, beams):
-        super().branch(beams)
-        beams.reverse()
-
-
-@bug(Engine, "the prompts' outputs come in the opposite order")
-class Backwards(Engine):
-    def collect(self, numbers):
-        return super().collect(numbers[::-1])
-
-
-@bug(Engine, "prompts before the one that is refused have begun", told_by="running, -1, waiting")
-class BeginsSome(Engine):
-    def enlist(self, prompts, sampling):
-        each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
-        return [self.add(*request) for request in zip(prompts, each, strict=True)]
-
-
-@bug(Engine, "take gives all tokens every time, not only those that are new")
-class TakesAll(Engine):
-    def take(self, number):
-        for each in self.requests[number]:
-            self.sequences[each].taken = 0
-        return super().take(number)
-
-
-@bug(Engine, "take gives the last token of each sample only", classic=True)
-class TakesLast(Engine):
-    def take(self, number):
-        found = dict(super().take(number))
-        return list(found.items())
-
-
-@bug(Engine, "only the first sample's tokens are handed out")
-class FirstSample(Engine):
-    def take(self, number):
-        return [pair for pair in super().take(number) if pair[0] == 0]
-
-
-@bug(Engine, "the tokens of all samples count as those of the first")
-class SampleZero(Engine):
-    def take(self, number):
-        return [(0, token) for _, token in super().take(number)]
-
-
-@bug(Engine, "a stream hands out the tokens of its own steps only")
-class OwnSteps(Engine):
-    def stream(self, prompts, sampling=None):
-        numbers = self.enlist(prompts, sampling)
-        try:
-            if any(self.sequences[number].sampling.beams > 1 for number in numbers):
-                raise ValueError("beams cannot be streamed")
-            while self.unfinished(numbers):
-                for number in numbers:
-                    self.take(number)
-                self.step()
-                for place, number in enumerate(numbers):
-                    yield from ((place, *pair) for pair in self.take(number))
-        finally:
-            self.withdraw(numbers)
-
-
-@bug(
-    Engine,
-    "a stream ends with the last step, and forgets what the steps of others have added",
-    told_by="tokens of a stream whose last steps others have made",
+mistakes(
+    BeamCore,
+    """
+KeepsLogP: a fork has the log-probability of its parent
+    self.sequences[number].log_p = → if number in beams[: len(old)]: self.sequences[number].log_p =
+OtherOrder: the beams change their order: the first is no longer the greedy one
+    self.expect(beams) → self.expect(beams); beams.reverse()
+""",
 )
-class EndsTooSoon(Engine):
-    def stream(self, prompts, sampling=None):
-        numbers = self.enlist(prompts, sampling)
-        try:
-            if any(self.sequences[number].sampling.beams > 1 for number in numbers):
-                raise ValueError("beams change")
-            while self.unfinished(numbers):
-                self.step()
-                for place, number in enumerate(numbers):
-                    yield from ((place, *pair) for pair in self.take(number))
-        finally:
-            self.withdraw(numbers)
+
+mistakes(
+    Engine,
+    """
+Backwards: the prompts' outputs come in the opposite order
+    return self.collect(numbers) → return self.collect(numbers[::-1])
+""",
+)
+
+changed(
+    Engine,
+    "BeginsSome",
+    "prompts before the one that is refused have begun",
+    (
+        "own))\n        except BaseException:\n            self.withdraw(numbers)\n",
+        "own))\n        except BaseException:\n",
+    ),
+    told_by="running, -1, waiting",
+)
+
+mistakes(
+    Engine,
+    """
+TakesAll: take gives all tokens every time, not only those that are new
+    sequence.taken += len(new) → pass
+* TakesLast: take gives the last token of each sample only
+    return found → return list(dict(found).items())
+FirstSample: only the first sample's tokens are handed out
+    for token in new] → for token in new if sample == 0]
+SampleZero: the tokens of all samples count as those of the first
+    (sample, token) for → (0, token) for
+OwnSteps: a stream hands out the tokens of its own steps only
+    is_going = bool( → list(map(self.take, numbers)); is_going = bool(
+EndsTooSoon: a stream ends with the last step, and forgets what the steps of others have added
+    while is_going: → while self.unfinished(numbers):
+    says: tokens of a stream whose last steps others have made
+""",
+)
 
 
 @bug(
@@ -843,13 +1002,16 @@ class AtTheEnd(Engine):
         yield from sorted(super().stream(prompts, sampling), key=lambda event: event[0])
 
 
-@bug(Engine, "what was begun stays in the engine when the model fails", told_by="generate")
-class LeavesRequests(Engine):
-    def generate(self, prompts, sampling=None):
-        numbers = self.enlist(prompts, sampling)
-        while self.unfinished(numbers):
-            self.step()
-        return self.collect(numbers)
+changed(
+    Engine,
+    "LeavesRequests",
+    "what was begun stays in the engine when the model fails",
+    (
+        "self.step()\n        except BaseException:\n            self.withdraw(numbers)\n",
+        "self.step()\n        except BaseException:\n",
+    ),
+    told_by="generate",
+)
 
 
 @bug(
@@ -879,6 +1041,45 @@ class KeepsAll(Engine):
         return found
 
 
+changed(
+    Engine,
+    "StreamOnlyExceptions",
+    "a stream that is closed is not withdrawn: its end comes as GeneratorExit, no Exception",
+    (
+        "        finally:\n            self.withdraw(numbers)\n",
+        "        except Exception:\n"
+        "            self.withdraw(numbers)\n"
+        "            raise\n"
+        "        self.withdraw(numbers)\n",
+    ),
+    told_by="free blocks, running, -1, waiting, requests at the end",
+)
+
+changed(
+    Engine,
+    "GenerateOnlyExceptions",
+    "a KeyboardInterrupt, which is no Exception, leaves the requests in the engine",
+    ("self.step()\n        except BaseException:", "self.step()\n        except Exception:"),
+    ("own))\n        except BaseException:", "own))\n        except Exception:"),
+    told_by="free blocks, running, -1, waiting, requests: generate",
+)
+
+mistakes(
+    Engine,
+    """
+ServesEverybody: `generate` goes on until all requests have ended, those of others too
+    while self.unfinished(numbers): → while self.scheduler.running or self.scheduler.waiting:
+    says: unfinished ones, which another has added
+CollectsAll: `generate` takes the requests of others out of the engine too
+    return self.collect(numbers) → return self.collect(list(self.requests))
+    says: generate
+OneStepMore: a stream makes one more step when all has ended
+    if is_going: → if True:
+    says: steps that were made, and requests left
+""",
+)
+
+
 @bug(SwapSpace, "a block that several sequences use goes out once for each", classic=True)
 class OutForEach(SwapSpace):
     def out(self, tables):
@@ -888,1028 +1089,68 @@ class OutForEach(SwapSpace):
         return copies
 
 
-@bug(SwapSpace, "every use of a block counts as a block", told_by="raised OutOfBlocks: too few")
-class CountsUses(SwapSpace):
-    def out(self, tables):
-        if sum(map(len, tables.values())) > self.available:
-            raise OutOfBlocks("too few")
-        return super().out(tables)
-
-
-@bug(SwapSpace, "blocks on the host are never free again")
-class KeepsHost(SwapSpace):
-    def drop(self, number):
-        del self.tables[number]
-
-
-@bug(SwapSpace, "the copies are given as (to, from)")
-class ToFrom(SwapSpace):
-    def out(self, tables):
-        return [(target, source) for source, target in super().out(tables)]
-
-
-@bug(
+mistakes(
     SwapSpace,
-    "the number of the first host block is not added",
-    told_by="different blocks from 100 to 108",
+    """
+CountsUses: every use of a block counts as a block
+    len(blocks) > self.available → sum(map(len, tables.values())) > self.available
+    f"{len(blocks)} blocks to swap, and {self.available} on the host" → "too few"
+    says: raised OutOfBlocks: too few
+KeepsHost: blocks on the host are never free again
+    self.allocator.free(block) → pass
+ToFrom: the copies are given as (to, from)
+    [(block, self.first + place) for → [(self.first + place, block) for
+NotAdded: the number of the first host block is not added
+    [(block, self.first + place) for → [(block, place) for
+    says: different blocks from 100 to 108
+""",
 )
-class NotAdded(SwapSpace):
-    def out(self, tables):
-        return [(source, target - self.first) for source, target in super().out(tables)]
 
 
 @bug(SwapSpace, "some of a group go out although there is no room for all")
 class SomeGoOut(SwapSpace):
     def out(self, tables):
-        copies = []
-        for number, table in tables.items():
-            if number not in self.tables:
-                rest = {number: table}
-                copies += super().out(
-                    rest if len(copies) else tables if self._all(tables) else rest
-                )
-        return copies
+        try:
+            return super().out(tables)
+        except OutOfBlocks:
+            copies = []
+            for number, table in tables.items():
+                copies += super().out({number: table})
+            return copies
 
-    def _all(self, tables):
-        return len({block for table in tables.values() for block in table}) <= self.available
-
-
-@bug(SwapSpace, "a block comes back to each sequence that used it as a block of its own")
-class BackForEach(SwapSpace):
-    def back(self, numbers, blocks):
-        tables, copies = super().back(numbers, blocks)
-        for number in numbers[1:]:
-            tables[number] = tables[number][::-1]
-        return tables, copies
-
-
-@bug(
-    SwapSpace,
-    "blocks on the host count as available although they are in use",
-    told_by="raised OutOfBlocks: all 6 blocks are in use",
-)
-class AllAvailable(SwapSpace):
-    @property
-    def available(self):
-        return len(self.allocator.references)
-
-
-@bug(
-    SwapSpace,
-    "only the first of several sequences is remembered",
-    told_by="SwapSpace.back raised KeyError",
-)
-class OneRemembered(SwapSpace):
-    def out(self, tables):
-        copies = super().out(tables)
-        for number in list(tables)[1:]:
-            del self.tables[number]
-        return copies
-
-
-@bug(SwappingScheduler, "what is swapped out is computed again all the same", classic=True)
-class ComputesAgain(SwappingScheduler):
-    def preempt(self, number):
-        members = self.members(number)
-        super().preempt(number)
-        for each in members:
-            if each in self.space.tables:
-                self.space.drop(each)
-            self.sequences[each].computed = 0
-
-
-@bug(SwappingScheduler, "nothing is copied out")
-class NoCopiesOut(SwappingScheduler):
-    def preempt(self, number):
-        before = len(self.plan.copies)
-        super().preempt(number)
-        del self.plan.copies[before:]
-
-
-@bug(SwappingScheduler, "nothing is copied back", told_by="(-1: nothing came there)")
-class NoCopiesBack(SwappingScheduler):
-    def enter(self, members):
-        before = len(self.plan.copies)
-        super().enter(members)
-        self.plan.copies[before:] = [pair for pair in self.plan.copies[before:] if pair[0] < 10]
-
-
-@bug(SwappingScheduler, "the host's blocks are kept when a sequence ends that is swapped out")
-class KeepsOnHost(SwappingScheduler):
-    def remove(self, number):
-        table = self.space.tables.pop(number, None)
-        super().remove(number)
-        if table is not None:
-            self.space.tables[number] = table
-
-
-@bug(
-    SwappingScheduler,
-    "nothing is computed again when the host is full: it is an error",
-    told_by="raised RuntimeError: the host is full",
-)
-class NeverRecomputes(SwappingScheduler):
-    def preempt(self, number):
-        blocks = {block for each in self.members(number) for block in self.manager.blocks(each)}
-        if len(blocks) > self.space.available:
-            raise RuntimeError("the host is full")
-        super().preempt(number)
-
-
-@bug(SwappingScheduler, "a group counts as one swap")
-class CountsGroups(SwappingScheduler):
-    def preempt(self, number):
-        swaps = self.swaps
-        super().preempt(number)
-        self.swaps = swaps + (self.swaps > swaps)
-
-
-@bug(SwappingScheduler, "the blocks of a table come back in the opposite order")
-class BackInReverse(SwappingScheduler):
-    def enter(self, members):
-        swapped = [each for each in members if each in self.space.tables]
-        super().enter(members)
-        for each in swapped:
-            self.sequences[each].block_table.blocks.reverse()
-
-
-changed(
-    Scheduler,
-    "AdmitsFirst",
-    "sequences are admitted before those that run are extended",
-    (
-        "            self.extend(number)\n        self.admit()\n",
-        "            self.extend(number)\n",
-    ),
-    (
-        "        for number in self.running:\n",
-        "        self.admit()\n        for number in self.running:\n",
-    ),
-)
-changed(
-    Scheduler,
-    "AdmitsThenExtends",
-    "newcomers are planned before those that run already",
-    (
-        "        for number in self.running:\n"
-        "            self.extend(number)\n"
-        "        self.admit()\n",
-        "        before = list(self.running)\n"
-        "        self.admit()\n"
-        "        for number in before:\n"
-        "            self.extend(number)\n",
-    ),
-)
-changed(
-    Scheduler,
-    "EmptyWork",
-    "work of no token is planned for a sequence of which all is computed",
-    ("        if count:\n", "        if True:\n"),
-)
-changed(
-    Scheduler,
-    "OneAtATime",
-    "no more than one sequence is admitted in a step",
-    ("        while self.waiting:\n", "        if self.waiting:\n"),
-)
-changed(
-    Scheduler,
-    "PassesOver",
-    "one that has no place is passed over, and those behind it are admitted",
-    (
-        "        while self.waiting:\n            members = self.members(self.waiting[0])",
-        "        for first in list(self.waiting):\n            members = self.members(first)",
-    ),
-    ("reserved > N:\n                return", "reserved > N:\n                continue"),
-)
-mistakes(
-    Scheduler,
-    """
-AgainstFree: what all of them need is compared with the free blocks, not with all blocks
-    reserved > N → reserved > self.manager.allocator.available
-""",
-)
-changed(
-    Scheduler,
-    "NewAgainstFree",
-    "only what the newcomers need is compared with the free blocks",
-    (
-        "for number in self.running + members]\n            reserved",
-        "for number in members]\n            reserved",
-    ),
-    ("reserved > N", "reserved > self.manager.allocator.available"),
-)
-changed(
-    Scheduler,
-    "NewAgainstAll",
-    "nothing is set aside for those that run: only the newcomers count",
-    (
-        "for number in self.running + members]\n            reserved",
-        "for number in members]\n            reserved",
-    ),
-)
-mistakes(
-    Scheduler,
-    """
-RoundedDown: the blocks that a sequence needs are rounded down
-    math.ceil(each.longest / S) → (each.longest // S)
-OneMoreBlock: a sequence that fills its blocks is given one more
-    math.ceil(each.longest / S) → (each.longest // S + 1)
-""",
-)
-changed(
-    Scheduler,
-    "RoundedTogether",
-    "the slots of all sequences are added up before they are rounded up to blocks",
-    (
-        "sum(math.ceil(each.longest / S) * (1 + each.forks) for each in together)",
-        "math.ceil(sum(each.longest * (1 + each.forks) for each in together) / S)",
-    ),
-)
-mistakes(
-    Scheduler,
-    """
-OnePlaceLess: one sequence less than allowed may run
-    > self.most or → >= self.most or
-OneBlockLess: the last block is never set aside
-    reserved > N → reserved >= N
-TokensForLongest: blocks are set aside for the tokens that a sequence has, not for its longest form
-    math.ceil(each.longest / S) → math.ceil(len(each.tokens) / S)
-NotTheSequence: blocks are set aside for the forks to come, but not for the sequence itself
-    (1 + each.forks) for each → max(1, each.forks) for each
-SlotsForBlocks: blocks are compared with the number of slots
-    reserved > N → reserved > N * S
-PlacesOfNew: more sequences than allowed are admitted
-    self.places(self.running + members) > self.most → self.places(members) > self.most
-CountForStop: work is given as (number, start, count), not (number, start, stop)
-    (number, start, start + count) → (number, start, count)
-MembersAlone: the members of a group that waits are admitted one by one
-    self.members(self.waiting[0]) → [self.waiting[0]]
-""",
-)
-PLANNED = "            self.plan.work.append((number, start, start + count))\n"
-changed(
-    Scheduler,
-    "NotedFirst",
-    "work is planned before its blocks are there, and stays planned when there are none",
-    (PLANNED, ""),
-    ("        if count:\n", "        if count:\n" + PLANNED),
-)
-mistakes(
-    Scheduler,
-    """
-CopiesReplaced: the copies of each sequence replace those that are planned for others
-    self.plan.copies.extend(self.manager → self.plan.copies[:] = (self.manager
-CountsAlone: the forks that are still to come have blocks, but no places
-    self.places(self.running + members) → len(self.running + members)
-""",
-)
-changed(
-    Scheduler,
-    "ListedOnce",
-    "who is admitted in this step does not count when the next one is to be admitted",
-    (
-        "        while self.waiting:\n",
-        "        held = list(self.running)\n        while self.waiting:\n",
-    ),
-    ("for number in self.running + members]\n", "for number in held + members]\n"),
-    ("self.places(self.running + members)", "self.places(held + members)"),
-)
-changed(
-    Scheduler,
-    "BlocksListedOnce",
-    "nothing is set aside for those admitted in this step when the next one is to be admitted",
-    (
-        "        while self.waiting:\n",
-        "        held = list(self.running)\n        while self.waiting:\n",
-    ),
-    ("for number in self.running + members]\n", "for number in held + members]\n"),
-)
-mistakes(
-    Scheduler,
-    """
-FromZero: all tokens of a sequence are computed in every step, not only the new ones
-    (number, start, start + count) → (number, 0, start + count)
-ForksNotDoubled: nothing is set aside for the forks that are still to come
-    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S)
-    self.places(self.running + members) > self.most → len(self.running + members) > self.most
-OneBlockForForks: one block is set aside for each fork to come, however long it may become
-    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S) + each.forks
-""",
-)
-ROWS = "self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]\n"
-changed(
-    PreemptingScheduler,
-    "SkipsRows",
-    "rows are removed from the plan while a loop goes over it, which skips every second one",
-    (
-        ROWS,
-        "for row in self.plan.work:\n"
-        "            if row[0] in members:\n"
-        "                self.plan.work.remove(row)\n",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "AdmitsFirst",
-    "sequences are admitted before those that run are extended",
-    ("        if self.preemptions == before:\n            self.admit()\n", ""),
-    (
-        "        for number in list(self.running):",
-        "        self.admit()\n        for number in list(self.running):",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "AdmitsThenExtends",
-    "newcomers are planned before those that run already",
-    ("        if self.preemptions == before:\n            self.admit()\n", ""),
-    (
-        "        for number in list(self.running):",
-        "        held = list(self.running)\n        self.admit()\n        for number in held:",
-    ),
-)
-mistakes(
-    PreemptingScheduler,
-    """
-NeverAgain: nobody is admitted any more once a sequence has ever lost its blocks
-    if self.preemptions == before: → if self.preemptions == 0:
-CountsGroups: a group that loses its blocks counts as one preemption
-    self.preemptions += len(members) → self.preemptions += 1
-""",
-)
-changed(
-    PreemptingScheduler,
-    "GroupTurned",
-    "a group waits in the opposite order",
-    (
-        "for each in reversed(members):\n            self.running",
-        "for each in members:\n            self.running",
-    ),
-)
-mistakes(
-    PreemptingScheduler,
-    """
-AppendsEach: who has lost its blocks waits behind all others
-    self.waiting.insert(0, each) → self.waiting.append(each)
-BehindTheFirst: who has lost its blocks waits behind the first of those that wait
-    self.waiting.insert(0, each) → self.waiting.insert(1, each)
-""",
-)
-changed(
-    PreemptingScheduler,
-    "KeepsBlocks",
-    "a sequence that is preempted keeps its blocks",
-    ("            self.close(each)\n        self.preemptions", "        self.preemptions"),
-)
-changed(
-    PreemptingScheduler,
-    "ForgetsBlocks",
-    "a sequence that is preempted keeps its blocks, although nothing of it counts as computed",
-    (
-        "            self.close(each)\n        self.preemptions",
-        "            self.sequences[each].computed = 0\n        self.preemptions",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "ClosedByManager",
-    "the tokens of a sequence that is preempted still count as computed",
-    (
-        "            self.close(each)\n        self.preemptions",
-        "            self.manager.close(each)\n        self.preemptions",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "RowsStay",
-    "work of a group stays planned when the group loses its blocks",
-    ("        " + ROWS, ""),
-)
-changed(
-    PreemptingScheduler,
-    "AllWork",
-    "the work of those that keep their blocks is dropped too",
-    (ROWS, "self.plan.work.clear()\n"),
-)
-mistakes(
-    PreemptingScheduler,
-    """
-AskerLoses: the one that asks for blocks loses its own, not the last to come
-    self.preempt(self.running[-1]) → self.preempt(number)
-""",
-)
-changed(
-    PreemptingScheduler,
-    "LongestLoses",
-    "the longest loses its blocks, not the last to come",
-    (
-        "self.preempt(self.running[-1])",
-        "self.preempt(max(self.running, key=lambda n: len(self.sequences[n].tokens)))",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "NotTriedAgain",
-    "the one that asks is not extended after another has lost its blocks",
-    (
-        "self.preempt(self.running[-1])\n",
-        "self.preempt(self.running[-1])\n                    break\n",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "StopsThere",
-    "the step ends as soon as one has lost its blocks",
-    (
-        "self.preempt(self.running[-1])\n",
-        "self.preempt(self.running[-1])\n                    return self.hand_over()\n",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "TriesTwice",
-    "only one sequence loses its blocks, although that may not be enough",
-    (
-        "            while number in self.running:\n"
-        "                try:\n"
-        "                    self.extend(number)\n"
-        "                    break\n"
-        "                except OutOfBlocks:\n"
-        "                    self.preempt(self.running[-1])\n",
-        "            if number in self.running:\n"
-        "                try:\n"
-        "                    self.extend(number)\n"
-        "                except OutOfBlocks:\n"
-        "                    self.preempt(self.running[-1])\n"
-        "                    if number in self.running:\n"
-        "                        self.extend(number)\n",
-    ),
-    told_by="PreemptingScheduler.schedule raised OutOfBlocks",
-)
-changed(
-    PreemptingScheduler,
-    "ExtendsTwice",
-    "a sequence is extended again after that has succeeded",
-    (
-        "                    self.extend(number)\n                    break\n",
-        "                    self.extend(number)\n",
-    ),
-    told_by="ran for more than",
-)
-mistakes(
-    PreemptingScheduler,
-    """
-ExtendsTheLost: a sequence is still extended when it has lost its blocks itself
-    while number in self.running: → while True:
-    says: has no attribute
-OnePlaceLess: one sequence less than allowed may run
-    > self.most or → >= self.most or
-""",
-)
-changed(
-    PreemptingScheduler,
-    "WithoutWork",
-    "one enters of which nothing can be computed in this step",
-    (" or not any(map(self.count, members)):", ":"),
-)
-mistakes(
-    PreemptingScheduler,
-    """
-AllWithWork: a group waits until something of each member can be computed
-    not any(map(self.count, members)) → not all(map(self.count, members))
-""",
-)
-changed(
-    PreemptingScheduler,
-    "PassesOver",
-    "one that cannot enter is passed over, and those behind it are admitted",
-    (
-        "        while self.waiting:\n"
-        "            members = self.members(self.waiting[0])\n"
-        "            if self.places",
-        "        for first in list(self.waiting):\n"
-        "            if first not in self.waiting:\n"
-        "                continue\n"
-        "            members = self.members(first)\n"
-        "            if self.places",
-    ),
-    (
-        "except OutOfBlocks:\n                return\n",
-        "except OutOfBlocks:\n                continue\n",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "OneAtATime",
-    "no more than one sequence is admitted in a step",
-    ("        while self.waiting:\n", "        if self.waiting:\n"),
-)
-changed(
-    PreemptingScheduler,
-    "MembersAlone",
-    "the members of a group that waits are admitted one by one",
-    (
-        "            members = self.members(self.waiting[0])\n            if self.places",
-        "            members = [self.waiting[0]]\n            if self.places",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "HitsTooEarly",
-    "what is found counts as hits also of one that cannot enter",
-    (
-        "        found = sum(map(self.open, members))\n",
-        "        found = sum(map(self.open, members))\n        self.hits += found\n",
-    ),
-    ("            raise\n        self.hits += found\n", "            raise\n"),
-)
-changed(
-    PreemptingScheduler,
-    "HitsOfTheLast",
-    "`hits` holds what the last one found, not what all have found",
-    ("raise\n        self.hits += found", "raise\n        self.hits = found"),
-)
-changed(
-    PreemptingScheduler,
-    "StaysOpen",
-    "one that cannot enter keeps the blocks that were found for it",
-    (
-        "            for number in reversed(members):\n"
-        "                self.close(number)\n"
-        "            raise\n",
-        "            raise\n",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "FirstIsClosed",
-    "of a group that cannot enter, only the first gives back the blocks that were found",
-    (
-        "            for number in reversed(members):\n"
-        "                self.close(number)\n"
-        "            raise\n",
-        "            self.close(members[0])\n            raise\n",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "NeedsAll",
-    "blocks are demanded for all tokens, also for those that were found",
-    (
-        "self.sequences[number].block_table.missing(self.count(number)) for number",
-        "math.ceil(len(self.sequences[number].tokens) / self.manager.block_size) for number",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "DemandsTokens",
-    "as many blocks are demanded as there are tokens to compute",
-    ("self.demand(need)\n", "self.demand(sum(map(self.count, members)))\n"),
-)
-changed(
-    PreemptingScheduler,
-    "NoDemand",
-    "a group enters without any demand for blocks",
-    ("            self.demand(need)\n", "            pass\n"),
-)
-changed(
-    PreemptingScheduler,
-    "ForgetsOutput",
-    "a sequence that is preempted loses the tokens that it has generated",
-    (
-        "            self.close(each)\n        self.preemptions",
-        "            self.close(each)\n"
-        "            del self.sequences[each].tokens[self.sequences[each].prompt_length :]\n"
-        "        self.preemptions",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "SwallowsIt",
-    "`enter` does not raise when the blocks are too few",
-    (
-        "                self.close(number)\n            raise\n",
-        "                self.close(number)\n            return\n",
-    ),
-    told_by="ran for more than",
-)
-changed(
-    PreemptingScheduler,
-    "BreaksOff",
-    "who stands behind one that asked for blocks in vain gets no work in this step",
-    (
-        "        if self.preemptions == before:\n",
-        "            if self.preemptions > before:\n"
-        "                break\n"
-        "        if self.preemptions == before:\n",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "ResetForEach",
-    "that one has lost its blocks is forgotten as soon as the next one is extended",
-    (
-        "        for number in list(self.running):\n",
-        "        for number in list(self.running):\n            before = self.preemptions\n",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "DropsTheirCopies",
-    "copies from or into blocks of a sequence that loses them are planned no more",
-    (
-        "        for each in reversed(members):\n            self.running",
-        "        lost = {block for each in members for block in self.manager.blocks(each)}\n"
-        "        self.plan.copies[:] = [row for row in self.plan.copies if row[1] not in lost]\n"
-        "        for each in reversed(members):\n            self.running",
-    ),
-)
-changed(
-    PreemptingScheduler,
-    "DropsCopiesFrom",
-    "copies from or into blocks of a sequence that loses them are planned no more",
-    (
-        "        for each in reversed(members):\n            self.running",
-        "        lost = {block for each in members for block in self.manager.blocks(each)}\n"
-        "        self.plan.copies[:] = [row for row in self.plan.copies if row[0] not in lost]\n"
-        "        for each in reversed(members):\n            self.running",
-    ),
-)
-MISSING = "self.sequences[number].block_table.missing(self.count(number))"
-changed(
-    PreemptingScheduler,
-    "DemandsEach",
-    "a group enters when there are blocks for each of its members alone",
-    (
-        "            self.demand(need)\n",
-        f"            for number in members:\n                self.demand({MISSING})\n",
-    ),
-)
-mistakes(
-    PreemptingScheduler,
-    """
-PlacesOfNew: more sequences than allowed are admitted
-    self.places(self.running + members) > self.most → self.places(members) > self.most
-CountsAlone: the forks that are still to come have no places
-    self.places(self.running + members) → len(self.running + members)
-""",
-)
-changed(
-    PreemptingScheduler,
-    "NotMoreThanOne",
-    "nobody is preempted for a second time in a step",
-    (
-        "                except OutOfBlocks:\n",
-        "                except OutOfBlocks:\n"
-        "                    if self.preemptions > before:\n"
-        "                        break\n",
-    ),
-)
-SPENT = "sum(stop - start for _, start, stop in self.plan.work)"
-changed(
-    ChunkedScheduler,
-    "StopsCounted",
-    "the budget counts the positions up to which is computed, not the tokens",
-    (SPENT, "sum(stop for _, _, stop in self.plan.work)"),
-)
-changed(
-    ChunkedScheduler,
-    "RowsCounted",
-    "a sequence in the plan costs one token of the budget, however many it computes",
-    (SPENT, "len(self.plan.work)"),
-)
-changed(
-    ChunkedScheduler,
-    "SingleTokensFree",
-    "single tokens do not count against the budget",
-    (SPENT, "sum(stop - start for _, start, stop in self.plan.work if stop - start > 1)"),
-)
-changed(
-    ChunkedScheduler,
-    "AtLeastOne",
-    "every sequence computes a token, also when nothing is left of the budget",
-    (
-        "return min(super().count(number), self.budget - spent)",
-        "return max(1, min(super().count(number), self.budget - spent))",
-    ),
-)
-changed(
-    ChunkedScheduler,
-    "AllOrNothing",
-    "a prompt is computed as a whole or, when the budget is too small for that, not at all",
-    (
-        "return min(super().count(number), self.budget - spent)",
-        "wanted = super().count(number)\n"
-        "        return wanted if wanted <= self.budget - spent else 0",
-    ),
-)
-EXTENDED = "        self.plan.copies.extend(copies)\n        for each in members:\n            "
-changed(
-    SwappingScheduler,
-    "ComputedLost",
-    "what is swapped out no longer counts as computed",
-    (
-        "        for each in members:\n"
-        "            self.sequences[each].computed = computed[each]\n"
-        "        self.swaps",
-        "        self.swaps",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "OutFirst",
-    "blocks go out before the copies that were planned earlier, and that fill them",
-    (
-        EXTENDED + "self.sequences",
-        EXTENDED.replace(".extend(copies)", "[:0] = copies") + "self.sequences",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "OutReplaces",
-    "what goes out replaces the copies that are planned already",
-    (
-        EXTENDED + "self.sequences",
-        EXTENDED.replace(".extend(copies)", "[:] = copies") + "self.sequences",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "BackReplaces",
-    "what comes back replaces the copies that are planned already",
-    (EXTENDED + "sequence =", EXTENDED.replace(".extend(copies)", "[:] = copies") + "sequence ="),
-)
-changed(
-    SwappingScheduler,
-    "NotCopiedBack",
-    "what comes back from the host is not copied",
-    (EXTENDED + "sequence =", EXTENDED.partition("\n")[2] + "sequence ="),
-)
-changed(
-    SwappingScheduler,
-    "OutOneByOne",
-    "the members of a group go out one by one, and share nothing on the host",
-    (
-        "            copies = self.space.out({each: self.manager.blocks(each) "
-        "for each in members})\n",
-        "            copies = []\n"
-        "            for each in members:\n"
-        "                copies += self.space.out({each: self.manager.blocks(each)})\n",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "OnlyOneGoesOut",
-    "of a group, only one member goes out to the host",
-    ("for each in members})\n        except", "for each in [number]})\n        except"),
-)
-changed(
-    SwappingScheduler,
-    "AlwaysShares",
-    "`share` counts the first user of a block too, whom `allocate` has counted already",
-    (
-        "                if block in blocks:\n"
-        "                    blocks.remove(block)  # its first user is counted already\n"
-        "                else:\n"
-        "                    self.manager.allocator.share(block)\n",
-        "                self.manager.allocator.share(block)\n",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "NobodyLoses",
-    "nobody loses its blocks when the host is full",
-    (
-        "        except OutOfBlocks:\n            super().preempt(number)\n            return\n",
-        "        except OutOfBlocks:\n            return\n",
-    ),
-    told_by="ran for more than",
-)
-changed(
-    SwappingScheduler,
-    "StaysComputed",
-    "what the host had no room for still counts as computed",
-    (
-        "            super().preempt(number)\n            return\n",
-        "            super().preempt(number)\n"
-        "            for each in members:\n"
-        "                self.sequences[each].computed = computed[each]\n"
-        "            return\n",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "SwapsAnyway",
-    "what the host had no room for counts as a swap",
-    (
-        "            super().preempt(number)\n            return\n",
-        "            super().preempt(number)\n"
-        "            self.swaps += len(members)\n"
-        "            return\n",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "AskedTooLate",
-    "the tables are given to `out` after their blocks were taken away",
-    (
-        "        try:\n            copies",
-        "        super().preempt(number)\n        try:\n            copies",
-    ),
-    (
-        "        except OutOfBlocks:\n"
-        "            super().preempt(number)\n"
-        "            return\n"
-        "        super().preempt(number)\n",
-        "        except OutOfBlocks:\n            return\n",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "WholeBlocks",
-    "a table that comes back has as many positions as its blocks have slots",
-    (
-        "append(sequence.computed, tables[each])",
-        "append(len(tables[each]) * self.manager.block_size, tables[each])",
-    ),
-)
-COMPUTED = """        for each in members:
-            self.sequences[each].computed = computed[each]
-"""
-changed(
-    SwappingScheduler,
-    "OneStaysComputed",
-    "of a group that is swapped out, only one member still counts as computed",
-    (COMPUTED, "        self.sequences[number].computed = computed[number]\n"),
-)
-changed(
-    SwappingScheduler,
-    "FullBlocksOnly",
-    "only full blocks go out, and what is in the last one is computed again",
-    (
-        "computed = {each: self.sequences[each].computed for each in members}\n",
-        "S = self.manager.block_size\n"
-        "        computed = {each: self.sequences[each].computed // S * S for each in members}\n",
-    ),
-    (
-        "self.manager.blocks(each) for each in members})\n        except",
-        "self.manager.blocks(each)[: computed[each] // S] for each in members})\n        except",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "CountsAsHits",
-    "what comes back from the host counts as found in the cache",
-    (
-        "            sequence = self.sequences[each]\n",
-        "            sequence = self.sequences[each]\n            self.hits += sequence.computed\n",
-    ),
-)
-BACK = """            for block in tables[each]:
-                if block in blocks:
-                    blocks.remove(block)  # its first user is counted already
-                else:
-                    self.manager.allocator.share(block)
-"""
-changed(
-    SwappingScheduler,
-    "SeenByEach",
-    "a block that two of a group share has one user when it is back",
-    (BACK, ""),
-)
-changed(
-    SwappingScheduler,
-    "NoneAfterTheFirst",
-    "a block has one user more than it should when it is shared by a group that comes back",
-    (
-        BACK,
-        "            for block in tables[each]:\n"
-        "                if sum(block in table for table in tables.values()) > 1:\n"
-        "                    self.manager.allocator.share(block)\n",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "CountsBackToo",
-    "what comes back counts as a swap too",
-    (
-        "        places = self.space.blocks(members)\n",
-        "        places = self.space.blocks(members)\n        self.swaps += len(members)\n",
-    ),
-)
-mistakes(
-    SwappingScheduler,
-    """
-CountsBlocks: the blocks that go out are counted as swaps, not the sequences
-    self.swaps += len(members) → self.swaps += len(copies)
-""",
-)
-changed(
-    SwappingScheduler,
-    "EmptyTables",
-    "a table that comes back has the tokens of its sequence as positions, not what is computed",
-    ("append(sequence.computed, tables[each])", "append(len(sequence.tokens), tables[each])"),
-)
-changed(
-    SwappingScheduler,
-    "ComputedAfterwards",
-    "what is swapped out no longer counts as computed",
-    (
-        "        computed = {each: self.sequences[each].computed for each in members}\n",
-        "",
-    ),
-    (
-        "        super().preempt(number)\n        self.plan",
-        "        super().preempt(number)\n"
-        "        computed = {each: self.sequences[each].computed for each in members}\n"
-        "        self.plan",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "OneForAll",
-    "a whole group comes back with as many tokens computed as one of its members has",
-    (
-        "self.sequences[each].computed = computed[each]",
-        "self.sequences[each].computed = computed[number]",
-    ),
-)
-changed(
-    SwappingScheduler,
-    "FirstForAll",
-    "a whole group comes back with as many tokens computed as one of its members has",
-    (
-        "self.sequences[each].computed = computed[each]",
-        "self.sequences[each].computed = computed[members[0]]",
-    ),
-)
 
 mistakes(
     SwapSpace,
     """
+BackForEach: a block comes back to each sequence that used it as a block of its own
+    self.tables[number]] for → self.tables[number]][:: 1 if number == numbers[0] else -1] for
+AllAvailable: blocks on the host count as available although they are in use
+    return self.allocator.available → return len(self.allocator.references)
+    says: raised OutOfBlocks: all 6 blocks are in use
+OneRemembered: only the first of several sequences is remembered
+    self.tables[number] = [here → if number == next(iter(tables)): self.tables[number] = [here
+    says: SwapSpace.back raised KeyError
 KeptPlaces: where a block has gone is remembered from call to call, when it holds something else
     here: dict[int, int] = {} → here = self.__dict__.setdefault('here', {})
-""",
-)
-changed(
-    SwapSpace,
-    "NeverShares",
-    "a block that several use has one user on the host",
-    ("                    self.allocator.share(here[block])\n", "                    pass\n"),
-)
-changed(
-    SwapSpace,
-    "OthersForgotten",
-    "the tables of those that went out earlier are forgotten",
-    (
-        "        here: dict[int, int] = {}\n",
-        "        here: dict[int, int] = {}\n        self.tables = {}\n",
-    ),
-)
-mistakes(
-    SwapSpace,
-    """
+NeverShares: a block that several use has one user on the host
+    self.allocator.share(here[block]) → pass
+OthersForgotten: the tables of those that went out earlier are forgotten
+    here: dict[int, int] = {} → here, self.tables = {}, {}
 OneBlockLess: the last block on the host is never used
     len(blocks) > self.available → len(blocks) >= self.available
-""",
-)
-changed(
-    SwapSpace,
-    "NotDropped",
-    "sequences that come back keep their blocks on the host",
-    (
-        "        for number in numbers:\n            self.drop(number)\n        return",
-        "        return",
-    ),
-)
-changed(
-    SwapSpace,
-    "OnlyForgotten",
-    "the tables of sequences that come back are forgotten, but their blocks are not freed",
-    (
-        "            self.drop(number)\n        return",
-        "            del self.tables[number]\n        return",
-    ),
-)
-changed(
-    SwapSpace,
-    "FirstDropped",
-    "of several sequences that come back, only the first leaves the host",
-    (
-        "        for number in numbers:\n            self.drop(number)\n        return",
-        "        self.drop(numbers[0])\n        return",
-    ),
-)
-mistakes(
-    SwapSpace,
-    """
+NotDropped: sequences that come back keep their blocks on the host
+    self.drop(number) → pass
+OnlyForgotten: the tables of sequences that come back are forgotten, but their blocks are not freed
+    self.drop(number) → del self.tables[number]
+FirstDropped: of several sequences that come back, only the first leaves the host
+    self.drop(number) → number == numbers[0] and self.drop(number)
 BackTurned: the copies back are given as (to, from)
     [(self.first + place, block) for → [(block, self.first + place) for
 BackNotAdded: the number of the first host block is not added to what comes back
     [(self.first + place, block) for → [(place, block) for
 """,
 )
+
 changed(
     SwapSpace,
     "DroppedFirst",
@@ -1931,6 +1172,7 @@ changed(
         "in numbers}\n        return",
     ),
 )
+
 mistakes(
     SwapSpace,
     """
@@ -1939,267 +1181,205 @@ NotAtOnce: some blocks are taken before it is known that they are too few
 """,
 )
 
-changed(
-    EngineCore,
-    "OnlyExceptions",
-    "a KeyboardInterrupt, which is no Exception, leaves tables longer than what is computed",
-    ("except BaseException:", "except Exception:"),
-)
-DRAWN = """            drawn = {
-                number: self.draw(number, row)
-                for (number, _, stop), row in zip(plan.work, logits, strict=True)
-                if stop == len(self.sequences[number].tokens)  # no chunk of a longer prompt
-            }
-"""
-ADVANCED = """        for number, _, stop in plan.work:
-            self.scheduler.advance(number, stop)
-"""
-changed(
-    EngineCore,
-    "AdvancedTooSoon",
-    "tokens count as computed before `draw`, which may raise",
-    (ADVANCED, ""),
-    (DRAWN, ADVANCED.replace("  for", "      for").replace("  self", "      self") + DRAWN),
-)
-changed(
-    EngineCore,
-    "DrawsOutside",
-    "the plan is not undone when `draw` raises",
-    (DRAWN, ""),
-    (ADVANCED, DRAWN.replace("\n    ", "\n").removeprefix("    ") + ADVANCED),
-)
-changed(
-    EngineCore,
-    "NewGenerators",
-    "a sample does not keep the generator that has drawn: it draws its first number again",
-    ("            self.sequences[each].generator = generator\n", ""),
-)
-changed(
-    EngineCore,
-    "ForksLate",
-    "a sequence gets its token before it is forked: its forks have that token too",
-    (
-        "        samples = [number, *(self.fork(number) for _ in draws[1:])]\n"
-        "        for each, (token, generator) in zip(samples, draws, strict=True):\n",
-        "        samples = []\n"
-        "        for token, generator in draws:\n"
-        "            each = self.fork(number) if samples else number\n"
-        "            samples.append(each)\n",
-    ),
-)
-changed(
-    EngineCore,
-    "CopiesOutside",
-    "what was planned is not taken back when a copy fails: it is made outside the `try`",
-    (
-        "        try:\n            self.runner.copy(plan.copies)\n",
-        "        self.runner.copy(plan.copies)\n        try:\n",
-    ),
-)
-changed(
-    EngineCore,
-    "ForkOfAFork",
-    "each sample is forked from the one before it, so that the first still expects its forks",
-    (
-        "        samples = [number, *(self.fork(number) for _ in draws[1:])]\n",
-        "        samples = [number]\n"
-        "        for _ in draws[1:]:\n"
-        "            samples.append(self.fork(samples[-1]))\n",
-    ),
-)
 mistakes(
-    EngineCore,
+    SwappingScheduler,
     """
-GeneratorsOfTheFirst: the generators of all samples are given to the first one
-    self.sequences[each].generator = generator → self.sequences[number].generator = generator
-TokensOfTheFirst: the tokens of all samples are added to the first one
-    self.scheduler.append(each, token) → self.scheduler.append(number, token)
-    says: Requests should end within 300 steps
+* ComputesAgain: what is swapped out is computed again all the same
+    self.sequences[each].computed = computed[each] → self.space.drop(each)
+NoCopiesOut: nothing is copied out
+    copies = self.space.out( → copies, _ = [], self.space.out(
 """,
 )
-changed(
-    EngineCore,
-    "TellsTheFirst",
-    "a step returns only the first sample's token",
-    (
-        "return [(each, token) for each, (token, _) in zip(samples, draws, strict=True)]",
-        "return [(number, draws[0][0])]",
-    ),
-)
+
+
+@bug(SwappingScheduler, "nothing is copied back", told_by="(-1: nothing came there)")
+class NoCopiesBack(SwappingScheduler):
+    def enter(self, members):
+        before = len(self.plan.copies)
+        super().enter(members)
+        self.plan.copies[before:] = [pair for pair in self.plan.copies[before:] if pair[0] < 10]
+
+
 mistakes(
-    EngineCore,
+    SwappingScheduler,
     """
-TellsOneNumber: a step returns the tokens of all samples under the number of the first
-    return [(each, token) for each, (token, _) in → return [(number, token) for each, (token, _) in
+KeepsOnHost: the host's blocks are kept when a sequence ends that is swapped out
+    self.space.drop(number) → pass
 """,
 )
-changed(
-    EngineCore,
-    "NeverEnds",
-    "a sequence that has all its tokens does not end",
-    ("            self.finish(each)\n", ""),
+
+
+@bug(
+    SwappingScheduler,
+    "nothing is computed again when the host is full: it is an error",
+    told_by="raised RuntimeError: the host is full",
 )
-changed(
-    EngineCore,
-    "FinishesFirst",
-    "whether a sequence ends is asked before it gets its token",
-    ("            self.finish(each)\n", ""),
-    (
-        "            self.scheduler.append(each, token)\n",
-        "            self.finish(each)\n            self.scheduler.append(each, token)\n",
-    ),
-)
+class NeverRecomputes(SwappingScheduler):
+    def preempt(self, number):
+        blocks = {block for each in self.members(number) for block in self.manager.blocks(each)}
+        if len(blocks) > self.space.available:
+            raise RuntimeError("the host is full")
+        super().preempt(number)
+
+
 mistakes(
-    EngineCore,
+    SwappingScheduler,
     """
-AbortForgets: `abort` takes the request out of `requests`, where `collect` looks for it
-    self.requests.get(number, []) → self.requests.pop(number, [])
-AbortsTheFirst: `abort` ends only the first sample of a request
-    self.requests.get(number, []): → self.requests.get(number, [])[:1]:
-OtherReason: `abort` gives the reason 'length'
-    self.end(sample, "abort") → self.end(sample, "length")
-MustBeKnown: `abort` raises for a request that it does not know
-    self.requests.get(number, []) → self.requests[number]
-    says: EngineCore.abort raised KeyError
+CountsGroups: a group counts as one swap
+    self.swaps += len(members) → self.swaps += 1
 """,
 )
+
 changed(
-    EngineCore,
-    "DrawsForChunks",
-    "a chunk of a prompt gives a token although the prompt goes on",
+    SwappingScheduler,
+    "BackInReverse",
+    "the blocks of a table come back in the opposite order",
     (
-        "                if stop == len(self.sequences[number].tokens)"
-        "  # no chunk of a longer prompt\n",
-        "",
+        "        self.start(members)\n",
+        "        self.start(members)\n"
+        "        for each in members:\n"
+        "            self.sequences[each].block_table.blocks.reverse()\n",
     ),
 )
-changed(
-    EngineCore,
-    "NeverAdvances",
-    "what is computed never counts as computed",
-    (ADVANCED, ""),
-)
-changed(
-    EngineCore,
-    "WritesFirst",
-    "tokens are added, and samples forked, before what was read counts as computed",
-    (ADVANCED, ""),
-    (
-        "for pair in self.write(number, draws)]\n        ###",
-        "for pair in self.write(number, draws)]\n" + ADVANCED + "        ###",
-    ),
-)
-changed(
-    EngineCore,
-    "NothingUndone",
-    "an error inside the model leaves tables longer than what is computed",
-    ("            self.scheduler.undo(plan.work)\n            raise\n", "            raise\n"),
-)
-changed(
-    EngineCore,
-    "SwallowsErrors",
-    "an error inside the model is kept quiet: the step returns nothing",
-    (
-        "            self.scheduler.undo(plan.work)\n            raise\n",
-        "            self.scheduler.undo(plan.work)\n            return []\n",
-    ),
-    told_by="should raise RuntimeError when the model fails",
-)
-changed(
-    EngineCore,
-    "NeverCopies",
-    "blocks are not copied before they are written: the plan's copies are ignored",
-    ("            self.runner.copy(plan.copies)\n", ""),
-)
+
 mistakes(
-    EngineCore,
+    SwappingScheduler,
     """
-OneBeamMustFit: blocks are demanded for one beam only
-    if beams * math.ceil((length - 1) / S) > N: → if math.ceil((length - 1) / S) > N:
-    says: two beams need four blocks
-RoundedTogether: the slots of all beams are added up before they are rounded up to blocks
-    beams * math.ceil((length - 1) / S) → math.ceil(beams * (length - 1) / S)
-    says: two beams need four blocks
+ComputedLost: what is swapped out no longer counts as computed
+    self.sequences[each].computed = computed[each] → pass
 """,
 )
+
 changed(
-    EngineCore,
-    "OnlyWhenDrawn",
-    "the settings are looked at only if the temperature is above 0",
+    SwappingScheduler,
+    "OutFirst",
+    "blocks go out before the copies that were planned earlier, and that fill them",
     (
-        "        token_probabilities(torch.zeros(1, 2), sampling.temperature, sampling.top_k, "
-        "sampling.top_p)\n",
-        "        if sampling.temperature > 0:\n"
-        "            settings = sampling.temperature, sampling.top_k, sampling.top_p\n"
-        "            token_probabilities(torch.zeros(1, 2), *settings)\n",
+        "super().preempt(number)\n        self.plan.copies.extend(copies)",
+        "super().preempt(number)\n        self.plan.copies[:0] = copies",
     ),
-    told_by="top_p is 2 and the temperature 0",
 )
+
 mistakes(
-    EngineCore,
+    SwappingScheduler,
     """
-ContextTooShort: a request that just fills the context is refused
-    if length > self.runner → if length >= self.runner
-    says: exceed the context
+OutReplaces: what goes out replaces the copies that are planned already
+    self.swaps += len(members) → self.swaps += len(members); self.plan.copies[:] = copies
+BackReplaces: what comes back replaces the copies that are planned already
+    tables, copies = → self.plan.copies.clear(); tables, copies =
+NotCopiedBack: what comes back from the host is not copied
+    copies = self.space.back(members, blocks) → copies = self.space.back(members, blocks)[0], []
+OutOneByOne: the members of a group go out one by one, and share nothing on the host
+    self.space.out({each: → [pair for each in members for pair in self.space.out({each:
+    self.manager.blocks(each) for each in members}) → self.manager.blocks(each)})]
+OnlyOneGoesOut: of a group, only one member goes out to the host
+    blocks(each) for each in members → blocks(each) for each in [number]
+AlwaysShares: `share` counts the first user of a block too, whom `allocate` has counted already
+    blocks.remove(block) → self.manager.allocator.share(block)
 """,
 )
+
 changed(
-    EngineCore,
-    "DrawsInOutput",
-    "a sequence that is computed again gets a token after each piece of its output, not the last",
+    SwappingScheduler,
+    "NobodyLoses",
+    "nobody loses its blocks when the host is full",
+    ("            super().preempt(number)\n            return\n", "            return\n"),
+    told_by="ran for more than",
+)
+
+changed(
+    SwappingScheduler,
+    "StaysComputed",
+    "what the host had no room for still counts as computed",
     (
-        "if stop == len(self.sequences[number].tokens)",
-        "if stop >= self.sequences[number].prompt_length",
+        "            super().preempt(number)\n            return\n",
+        "            super().preempt(number)\n"
+        "            for each in members:\n"
+        "                self.sequences[each].computed = computed[each]\n"
+        "            return\n",
     ),
 )
+
 changed(
-    Engine,
-    "StreamOnlyExceptions",
-    "a stream that is closed is not withdrawn: its end comes as GeneratorExit, no Exception",
+    SwappingScheduler,
+    "SwapsAnyway",
+    "what the host had no room for counts as a swap",
     (
-        "        finally:\n            self.withdraw(numbers)\n",
-        "        except Exception:\n"
-        "            self.withdraw(numbers)\n"
-        "            raise\n"
-        "        self.withdraw(numbers)\n",
+        "            super().preempt(number)\n            return\n",
+        "            super().preempt(number)\n"
+        "            self.swaps += len(members)\n"
+        "            return\n",
     ),
-    told_by="free blocks, running, -1, waiting, requests at the end",
 )
+
 changed(
-    Engine,
-    "GenerateOnlyExceptions",
-    "a KeyboardInterrupt, which is no Exception, leaves the requests in the engine",
-    ("self.step()\n        except BaseException:", "self.step()\n        except Exception:"),
-    ("own))\n        except BaseException:", "own))\n        except Exception:"),
-    told_by="free blocks, running, -1, waiting, requests: generate",
+    SwappingScheduler,
+    "AskedTooLate",
+    "the tables are given to `out` after their blocks were taken away",
+    (
+        "        try:\n            copies",
+        "        super().preempt(number)\n        try:\n            copies",
+    ),
+    (
+        "            super().preempt(number)\n"
+        "            return\n"
+        "        super().preempt(number)\n",
+        "            return\n",
+    ),
 )
+
 mistakes(
-    Engine,
+    SwappingScheduler,
     """
-ServesEverybody: `generate` goes on until all requests have ended, those of others too
-    while self.unfinished(numbers): → while self.scheduler.running or self.scheduler.waiting:
-    says: unfinished ones, which another has added
+WholeBlocks: a table that comes back has as many positions as its blocks have slots
+    append(sequence.computed, → append(len(tables[each]) * self.manager.block_size,
+OneStaysComputed: of a group that is swapped out, only one member still counts as computed
+    each].computed = computed[each] → number].computed = computed[number]
+FullBlocksOnly: only full blocks go out, and what is in the last one is computed again
+    computed = {each: → S = self.manager.block_size; computed = {each:
+    .computed for each in members} → .computed // S * S for each in members}
+    self.manager.blocks(each) for → self.manager.blocks(each)[: computed[each] // S] for
+CountsAsHits: what comes back from the host counts as found in the cache
+    sequence = self → self.hits += self.sequences[each].computed; sequence = self
+SeenByEach: a block that two of a group share has one user when it is back
+    self.manager.allocator.share(block) → pass
 """,
 )
+
 changed(
-    Engine,
-    "CollectsAll",
-    "`generate` takes the requests of others out of the engine too",
-    (
-        "return self.collect(numbers)\n        ###",
-        "return self.collect(list(self.requests))\n        ###",
-    ),
-    told_by="generate",
+    SwappingScheduler,
+    "NoneAfterTheFirst",
+    "a block has one user more than it should when it is shared by a group that comes back",
+    ("if block in blocks:", "if sum(block in table for table in tables.values()) == 1:"),
 )
+
+mistakes(
+    SwappingScheduler,
+    """
+CountsBackToo: what comes back counts as a swap too
+    places = self → self.swaps += len(members); places = self
+CountsBlocks: the blocks that go out are counted as swaps, not the sequences
+    self.swaps += len(members) → self.swaps += len(copies)
+""",
+)
+
 changed(
-    Engine,
-    "OneStepMore",
-    "a stream makes one more step when all has ended",
-    (
-        "                if is_going:\n                    self.step()\n",
-        "                self.step()\n",
-    ),
-    told_by="steps that were made, and requests left",
+    SwappingScheduler,
+    "EmptyTables",
+    "a table that comes back has the tokens of its sequence as positions, not what is computed",
+    ("append(sequence.computed,", "append(len(sequence.tokens),"),
+)
+
+mistakes(
+    SwappingScheduler,
+    """
+ComputedAfterwards: what is swapped out no longer counts as computed
+    = computed[each] → = self.sequences[each].computed
+OneForAll: a whole group comes back with as many tokens computed as one of its members has
+    = computed[each] → = computed[number]
+FirstForAll: a whole group comes back with as many tokens computed as one of its members has
+    = computed[each] → = computed[members[0]]
+""",
 )
 
 equivalent(

@@ -1,13 +1,9 @@
 """Known wrong solutions of swin."""
 
-import math
-
 import torch
-from torch import nn
 from torch.nn import functional
 
-from autograder.bugs import bug, changed, equivalent
-from course_pkg.attention import masked_softmax
+from autograder.bugs import bug, changed, equivalent, mistakes
 from course_pkg.swin import (
     PatchMerging,
     Swin,
@@ -20,792 +16,322 @@ from course_pkg.swin import (
     window_reverse,
 )
 
-
-def refuse(h, w, M):
-    if h % M or w % M:
-        raise ValueError(f"{h} × {w} cannot be cut into {M} × {M}")
-
-
-@bug(window_partition, "rows and columns within each window are exchanged")
-def columns_first_inside(X, M):
-    B, h, w, D = X.shape
-    refuse(h, w, M)
-    grid = X.reshape(B, h // M, M, w // M, M, D)
-    return grid.permute(0, 1, 3, 4, 2, 5).reshape(B, -1, M * M, D)
-
-
-@bug(window_partition, "the windows come column by column instead of row by row")
-def columns_of_windows(X, M):
-    B, h, w, D = X.shape
-    refuse(h, w, M)
-    grid = X.reshape(B, h // M, M, w // M, M, D)
-    return grid.permute(0, 3, 1, 2, 4, 5).reshape(B, -1, M * M, D)
-
-
-@bug(window_partition, "the map is only reshaped: each window is a piece of a row", classic=True)
-def strips(X, M):
-    B, h, w, D = X.shape
-    refuse(h, w, M)
-    return X.reshape(B, -1, M * M, D)
-
-
-@bug(window_partition, "h and h/M are exchanged, and w and w/M: positions lie a window apart")
-def dilated(X, M):
-    B, h, w, D = X.shape
-    refuse(h, w, M)
-    return X.reshape(B, M, h // M, M, w // M, D).permute(0, 2, 4, 1, 3, 5).reshape(B, -1, M * M, D)
-
-
-@bug(window_partition, "height and width are exchanged when the map is cut")
-def sides_exchanged(X, M):
-    B, h, w, D = X.shape
-    refuse(h, w, M)
-    return X.reshape(B, w // M, M, h // M, M, D).transpose(2, 3).reshape(B, -1, M * M, D)
-
-
-@bug(window_partition, "windows of different images are mixed: the images' axis is moved")
-def images_mixed(X, M):
-    B, _, _, D = X.shape
-    return window_partition(X, M).transpose(0, 1).reshape(B, -1, M * M, D)
-
-
-@bug(window_partition, "the windows of all images share one axis")
-def one_axis(X, M):
-    return window_partition(X, M).flatten(0, 1)
-
-
-@bug(window_partition, "windows are still squares, (B, N, M, M, D), instead of lists of positions")
-def squares(X, M):
-    return window_partition(X, M).unflatten(2, (M, M))
-
-
-@bug(window_partition, "the features come before the positions")
-def features_first(X, M):
-    return window_partition(X, M).mT
-
-
-@bug(
+mistakes(
     window_partition,
-    "rows and columns that do not fill a window are dropped without an error",
-    told_by="should raise ValueError when a map has 9 rows and M",
+    """
+columns_first_inside: rows and columns within each window are exchanged
+    grid.transpose(2, 3) → grid.permute(0, 1, 3, 4, 2, 5)
+columns_of_windows: the windows come column by column instead of row by row
+    grid.transpose(2, 3) → grid.permute(0, 3, 1, 2, 4, 5)
+* strips: the map is only reshaped: each window is a piece of a row
+    grid.transpose(2, 3) → X
+dilated: h and h/M are exchanged, and w and w/M: positions lie a window apart
+    (B, h // M, M, w // M, M, D) → (B, M, h // M, M, w // M, D)
+    grid.transpose(2, 3) → grid.permute(0, 2, 4, 1, 3, 5)
+sides_exchanged: height and width are exchanged when the map is cut
+    (B, h // M, M, w // M, M, D) → (B, w // M, M, h // M, M, D)
+images_mixed: windows of different images are mixed: the images' axis is moved
+    (B, -1, M * M, D) → (B, -1, M * M, D).transpose(0, 1).reshape(B, -1, M * M, D)
+one_axis: the windows of all images share one axis
+    (B, -1, M * M, D) → (-1, M * M, D)
+squares: windows are still squares, (B, N, M, M, D), instead of lists of positions
+    (B, -1, M * M, D) → (B, -1, M, M, D)
+features_first: the features come before the positions
+    (B, -1, M * M, D) → (B, -1, M * M, D).mT
+dropped: rows and columns that do not fill a window are dropped without an error
+    h % M or w % M → False
+    X.reshape → X[:, : h // M * M, : w // M * M].reshape
+    says: should raise ValueError when a map has 9 rows and M
+width_unseen: only the height is checked
+    h % M or w % M → h % M
+    X.reshape → X[:, :, : w // M * M].reshape
+    says: should raise ValueError when a map has 9 columns
+area_checked: M² must divide the number of positions, but M need not divide each side
+    h % M or w % M → h * w % M**2
+    X.reshape → X[:, : h // M * M, : w // M * M].reshape
+    says: should raise ValueError when a map has 9 rows and 4 columns
+squeezed: axes of size 1 are dropped
+    (B, -1, M * M, D) → (B, -1, M * M, D).squeeze()
+    says: should have shape (1,
+""",
 )
-def dropped(X, M):
-    _, h, w, _ = X.shape
-    return window_partition(X[:, : h // M * M, : w // M * M], M)
 
-
-@bug(
-    window_partition,
-    "only the height is checked",
-    told_by="should raise ValueError when a map has 9 columns",
-)
-def width_unseen(X, M):
-    _, _, w, _ = X.shape
-    return window_partition(X[:, :, : w // M * M], M)
-
-
-@bug(
-    window_partition,
-    "M² must divide the number of positions, but M need not divide each side",
-    told_by="should raise ValueError when a map has 9 rows and 4 columns",
-)
-def area_checked(X, M):
-    _, h, w, _ = X.shape
-    if h * w % M**2:
-        raise ValueError(f"{h} × {w} cannot be cut into {M} × {M}")
-    return window_partition(X[:, : h // M * M, : w // M * M], M)
-
-
-@bug(
-    window_partition,
-    "axes of size 1 are dropped",
-    told_by="should have shape (1,",
-)
-def squeezed(X, M):
-    return window_partition(X, M).squeeze()
-
-
-def refuse_windows(windows, M, size):
-    _, N, T, _ = windows.shape
-    refuse(*size, M)
-    if T != M * M or N * T != size[0] * size[1]:
-        raise ValueError(f"{N} windows of {T} do not make up {size}")
-
-
-@bug(window_reverse, "the windows are only reshaped: each becomes a piece of a row")
-def strips(windows, M, size):
-    refuse_windows(windows, M, size)
-    return windows.reshape(len(windows), *size, -1)
-
-
-@bug(window_reverse, "windows are laid out column by column instead of row by row")
-def columns_of_windows(windows, M, size):
-    refuse_windows(windows, M, size)
-    grid = windows.reshape(len(windows), size[1] // M, size[0] // M, M, M, -1)
-    return grid.permute(0, 2, 3, 1, 4, 5).reshape(len(windows), *size, -1)
-
-
-@bug(window_reverse, "rows and columns within each window are exchanged")
-def columns_first_inside(windows, M, size):
-    return window_reverse(windows.unflatten(2, (M, M)).transpose(2, 3).flatten(2, 3), M, size)
-
-
-@bug(window_reverse, "height and width are exchanged", classic=True)
-def sides_exchanged(windows, M, size):
-    refuse_windows(windows, M, size)
-    grid = windows.reshape(len(windows), size[1] // M, size[0] // M, M, M, -1)
-    return grid.transpose(2, 3).reshape(len(windows), *size, -1)
-
-
-@bug(window_reverse, "the positions of each window are spread over the map, a window apart")
-def dilated(windows, M, size):
-    refuse_windows(windows, M, size)
-    grid = windows.reshape(len(windows), size[0] // M, size[1] // M, M, M, -1)
-    return grid.permute(0, 3, 1, 4, 2, 5).reshape(len(windows), *size, -1)
-
-
-@bug(window_reverse, "the maps are returned as lists of positions, (B, h·w, D)")
-def flat(windows, M, size):
-    return window_reverse(windows, M, size).flatten(1, 2)
-
-
-@bug(window_reverse, "the maps are returned transposed, (B, w, h, D)")
-def on_the_side(windows, M, size):
-    return window_reverse(windows, M, size).transpose(1, 2)
-
-
-@bug(window_reverse, "windows of different images are mixed")
-def images_mixed(windows, M, size):
-    B, N, T, D = windows.shape
-    return window_reverse(windows.transpose(0, 1).reshape(B, N, T, D), M, size)
-
-
-@bug(
+mistakes(
     window_reverse,
+    """
+strips: the windows are only reshaped: each becomes a piece of a row
+    grid.transpose(2, 3) → windows
+columns_of_windows: windows are laid out column by column instead of row by row
+    (B, h // M, w // M, M, M, D) → (B, w // M, h // M, M, M, D)
+    grid.transpose(2, 3) → grid.permute(0, 2, 3, 1, 4, 5)
+""",
+)
+
+changed(
+    window_reverse,
+    "columns_first_inside",
+    "rows and columns within each window are exchanged",
+    (
+        "    B, N, T, D = windows.shape\n",
+        "    windows = windows.unflatten(2, (M, M)).transpose(2, 3).flatten(2, 3)\n"
+        "    B, N, T, D = windows.shape\n",
+    ),
+)
+
+mistakes(
+    window_reverse,
+    """
+* sides_exchanged: height and width are exchanged
+    (B, h // M, w // M, M, M, D) → (B, w // M, h // M, M, M, D)
+dilated: the positions of each window are spread over the map, a window apart
+    grid.transpose(2, 3) → grid.permute(0, 3, 1, 4, 2, 5)
+flat: the maps are returned as lists of positions, (B, h·w, D)
+    (B, h, w, D) → (B, h * w, D)
+on_the_side: the maps are returned transposed, (B, w, h, D)
+    (B, h, w, D) → (B, h, w, D).transpose(1, 2)
+images_mixed: windows of different images are mixed
+    windows.reshape → windows.transpose(0, 1).reshape
+""",
+)
+
+changed(
+    window_reverse,
+    "unnoticed",
     "too many or too few windows go unnoticed",
+    (
+        'raise ValueError(f"{N} windows of {T} positions do not make up a map of {h} × {w}")',
+        "return windows.new_zeros(B, h, w, D)",
+    ),
     told_by="should raise ValueError when six windows are given for eight",
 )
-def unnoticed(windows, M, size):
-    try:
-        return window_reverse(windows, M, size)
-    except ValueError:
-        return windows.new_zeros(len(windows), *size, windows.shape[3])
 
-
-@bug(
+changed(
     window_reverse,
+    "whole_windows_counted",
     "sides that M does not divide go unnoticed where the number of whole windows is right",
+    ("h % M or w % M or N * T != h * w", "N != (h // M) * (w // M)"),
+    ("return grid", "return functional.pad(grid"),
+    ("(B, h, w, D)", "(B, h // M * M, w // M * M, D), (0, 0, 0, w % M, 0, h % M))"),
     told_by="has two whole windows",
 )
-def whole_windows_counted(windows, M, size):
-    h, w = size
-    if windows.shape[2] != M * M or windows.shape[1] != (h // M) * (w // M):
-        raise ValueError(f"{tuple(windows.shape)} do not make up {size}")
-    maps = window_reverse(windows, M, (h // M * M, w // M * M))
-    return functional.pad(maps, (0, 0, 0, w % M, 0, h % M))
 
-
-def offsets(M):
-    place = torch.arange(M * M)
-    p, q = place // M, place % M
-    return p[:, None] - p, q[:, None] - q
-
-
-@bug(relative_position_index, "the query's place is subtracted from the key's")
-def key_minus_query(M):
-    return relative_position_index(M).T.contiguous()
-
-
-@bug(relative_position_index, "rows and columns are exchanged")
-def columns_first(M):
-    down, right = offsets(M)
-    return (right + M - 1) * (2 * M - 1) + down + M - 1
-
-
-@bug(
-    relative_position_index, "the row's offset is multiplied by 2M instead of 2M - 1", classic=True
-)
-def one_too_many(M):
-    down, right = offsets(M)
-    return (down + M - 1) * (2 * M) + right + M - 1
-
-
-@bug(relative_position_index, "the two offsets are added up: different offsets collide")
-def added(M):
-    down, right = offsets(M)
-    return down + right + 2 * (M - 1)
-
-
-@bug(relative_position_index, "offsets are not raised by M - 1, so that some numbers are negative")
-def negative(M):
-    down, right = offsets(M)
-    return down * (2 * M - 1) + right
-
-
-@bug(relative_position_index, "only the row's offset is raised by M - 1")
-def half_raised(M):
-    down, right = offsets(M)
-    return (down + M - 1) * (2 * M - 1) + right
-
-
-@bug(relative_position_index, "offsets are taken without their sign: left and right are the same")
-def without_sign(M):
-    down, right = offsets(M)
-    return down.abs() * (2 * M - 1) + right.abs()
-
-
-@bug(relative_position_index, "every pair has a number of its own")
-def absolute(M):
-    return torch.arange(M**4).reshape(M * M, M * M)
-
-
-@bug(
+mistakes(
     relative_position_index,
-    "the row's offset is multiplied by M: different offsets collide",
-    classic=True,
+    """
+key_minus_query: the query's place is subtracted from the key's
+    p[:, None] - p → p - p[:, None]
+    q[:, None] - q → q - q[:, None]
+columns_first: rows and columns are exchanged
+    down * (2 * M - 1) + right → right * (2 * M - 1) + down
+* one_too_many: the row's offset is multiplied by 2M instead of 2M - 1
+    down * (2 * M - 1) → down * 2 * M
+added: the two offsets are added up: different offsets collide
+    down * (2 * M - 1) → down
+negative: offsets are not raised by M - 1, so that some numbers are negative
+    - p + M - 1 → - p
+    - q + M - 1 → - q
+half_raised: only the row's offset is raised by M - 1
+    - q + M - 1 → - q
+without_sign: offsets are taken without their sign: left and right are the same
+    p[:, None] - p + M - 1 → (p[:, None] - p).abs()
+    q[:, None] - q + M - 1 → (q[:, None] - q).abs()
+absolute: every pair has a number of its own
+    down * (2 * M - 1) + right → torch.arange(M**4).reshape(M * M, M * M)
+* factor_too_small: the row's offset is multiplied by M: different offsets collide
+    down * (2 * M - 1) → down * M
+four_axes: the result has an axis for each row and column, (M, M, M, M)
+    down * (2 * M - 1) + right → (down * (2 * M - 1) + right).reshape(M, M, M, M)
+""",
 )
-def factor_too_small(M):
-    down, right = offsets(M)
-    return (down + M - 1) * M + right + M - 1
 
-
-@bug(relative_position_index, "the result has an axis for each row and column, (M, M, M, M)")
-def four_axes(M):
-    return relative_position_index(M).reshape(M, M, M, M)
-
-
-class Varied(WindowAttention):
-    """An attention whose steps the bugs below vary."""
-
-    def forward(self, windows, mask=None, return_weights=False):
-        Q, K, V = self.split(self.qkv(windows))
-        A = self.weigh(self.similar(Q, K, self.bias()), mask)
-        Y = self.join(A @ V)
-        return (Y, A) if return_weights else Y
-
-    def split(self, qkv):
-        return qkv.unflatten(-1, (3, self.H, -1)).permute(3, 0, 1, 4, 2, 5)
-
-    def bias(self):
-        return self.bias_table[relative_position_index(self.M)].permute(2, 0, 1)
-
-    def similar(self, Q, K, bias):
-        return Q @ K.mT / math.sqrt(Q.shape[-1]) + bias
-
-    def weigh(self, E, mask):
-        return masked_softmax(E, None if mask is None else mask[:, None])
-
-    def join(self, heads):
-        return self.out(heads.transpose(2, 3).flatten(3))
-
-
-@bug(WindowAttention, "the biases are left out")
-class NoBias(Varied):
-    def similar(self, Q, K, bias):
-        return super().similar(Q, K, 0)
-
-
-@bug(WindowAttention, "queries and keys of the bias matrix are exchanged")
-class BiasTransposed(Varied):
-    def bias(self):
-        return super().bias().mT
-
-
-@bug(
+mistakes(
     WindowAttention,
-    "the biases of the first call are kept, although the table changes",
-    told_by="WindowAttention depends on an earlier call",
-)
-class BiasKept(Varied):
-    def bias(self):
-        return self.__dict__.setdefault("kept", super().bias())
-
-
-@bug(WindowAttention, "every head uses the biases of head 0")
-class OneBias(Varied):
-    def bias(self):
-        return super().bias()[:1]
-
-
-@bug(WindowAttention, "the biases are also divided by √D_h")
-class BiasScaled(Varied):
-    def similar(self, Q, K, bias):
-        return (Q @ K.mT + bias) / math.sqrt(Q.shape[-1])
-
-
-@bug(WindowAttention, "the biases are added to the weights, after the softmax")
-class BiasLate(Varied):
-    def weigh(self, E, mask):
-        return super().weigh(E - self.bias(), mask) + self.bias()
-
-
-@bug(WindowAttention, "the similarities are not divided by √D_h")
-class Unscaled(Varied):
-    def similar(self, Q, K, bias):
-        return Q @ K.mT + bias
-
-
-@bug(WindowAttention, "the similarities are divided by √D instead of √D_h")
-class ScaledByAll(Varied):
-    def similar(self, Q, K, bias):
-        return Q @ K.mT / math.sqrt(Q.shape[-1] * self.H) + bias
-
-
-@bug(WindowAttention, "the mask is ignored")
-class Unmasked(Varied):
-    def weigh(self, E, mask):
-        return super().weigh(E, None)
-
-
-@bug(WindowAttention, "the mask is inverted: True forbids")
-class Inverted(Varied):
-    def weigh(self, E, mask):
-        return super().weigh(E, None if mask is None else ~mask)
-
-
-@bug(WindowAttention, "the mask is added to the similarities, as 0 and 1")
-class MaskAdded(Varied):
-    def weigh(self, E, mask):
-        return super().weigh(E if mask is None else E + mask[:, None], None)
-
-
-@bug(WindowAttention, "the mask acts after the softmax, so that weights do not sum to one")
-class MaskLate(Varied):
-    def weigh(self, E, mask):
-        A = super().weigh(E, None)
-        return A if mask is None else A * mask[:, None]
-
-
-@bug(WindowAttention, "all windows use the mask of window 0")
-class FirstMask(Varied):
-    def weigh(self, E, mask):
-        return super().weigh(E, None if mask is None else mask[:1])
-
-
-@bug(WindowAttention, "the softmax runs over the queries instead of the keys")
-class OverQueries(Varied):
-    def weigh(self, E, mask):
-        return super().weigh(E.mT, None if mask is None else mask.mT).mT
-
-
-@bug(WindowAttention, "each head has every H-th feature instead of D_h neighbouring ones")
-class Interleaved(Varied):
-    def split(self, qkv):
-        return qkv.unflatten(-1, (3, -1, self.H)).permute(3, 0, 1, 5, 2, 4)
-
-    def join(self, heads):
-        return self.out(heads.permute(0, 1, 3, 4, 2).flatten(3))
-
-
-@bug(
-    WindowAttention,
-    "the output of qkv is cut by heads first: query, key, value of head 0, …",
-    classic=True,
-)
-class HeadsFirst(Varied):
-    def split(self, qkv):
-        return qkv.unflatten(-1, (self.H, 3, -1)).permute(4, 0, 1, 3, 2, 5)
-
-
-@bug(WindowAttention, "queries and keys are exchanged")
-class KeysFirst(Varied):
-    def split(self, qkv):
-        Q, K, V = super().split(qkv)
-        return K, Q, V
-
-
-@bug(WindowAttention, "heads are joined without moving their axis after the positions'")
-class JoinedWrongly(Varied):
-    def join(self, heads):
-        B, N, H, T, D_h = heads.shape
-        return self.out(heads.reshape(B, N, T, H * D_h))
-
-
-@bug(WindowAttention, "the last projection, out, is left out")
-class NoOut(Varied):
-    def join(self, heads):
-        return heads.transpose(2, 3).flatten(3)
-
-
-@bug(WindowAttention, "forbidden keys get a similarity of -100 instead of no weight")
-class MinusHundred(Varied):
-    def weigh(self, E, mask):
-        return super().weigh(E if mask is None else E.masked_fill(~mask[:, None], -100.0), None)
-
-
-@bug(
-    WindowAttention,
-    "large similarities overflow: their exponentials are computed as they are",
-    told_by="yours is nan",
-)
-class Overflows(Varied):
-    def weigh(self, E, mask):
-        powers = E.exp() if mask is None else E.exp() * mask[:, None]
-        return powers / powers.sum(dim=-1, keepdim=True)
-
-
-@bug(
-    WindowAttention,
-    "no gradient reaches the bias table",
-    told_by="No gradient reaches bias_table",
-)
-class BiasDetached(Varied):
-    def bias(self):
-        return super().bias().detach()
-
-
-WEIGHED = "        A = masked_softmax(E, None if mask is None else mask[:, None])\n"
-changed(
-    WindowAttention,
-    "MinusBillion",
-    "forbidden keys get a similarity of -1e9, which allowed ones may lie below",
-    (
-        WEIGHED,
-        "        E = E if mask is None else E.masked_fill(~mask[:, None], -1e9)\n"
-        "        A = torch.softmax(E, dim=-1)\n",
-    ),
-)
-changed(
-    WindowAttention,
-    "BillionLess",
-    "-1e9 is added to the similarities of forbidden keys, which may be larger than that",
-    (
-        WEIGHED,
-        "        E = E if mask is None else E - 1e9 * ~mask[:, None]\n"
-        "        A = torch.softmax(E, dim=-1)\n",
-    ),
+    """
+NoBias: the biases are left out
+    + bias →
+BiasTransposed: queries and keys of the bias matrix are exchanged
+    .permute(2, 0, 1) → .permute(2, 1, 0)
+BiasKept: the biases of the first call are kept, although the table changes
+    + bias → + vars(self).setdefault("kept", bias)
+    says: WindowAttention depends on an earlier call
+OneBias: every head uses the biases of head 0
+    + bias → + bias[:1]
+BiasScaled: the biases are also divided by √D_h
+    Q @ K.mT / math.sqrt(D // self.H) + bias → (Q @ K.mT + bias) / math.sqrt(D // self.H)
+BiasLate: the biases are added to the weights, after the softmax
+    + bias →
+    mask[:, None]) → mask[:, None]) + bias
+Unscaled: the similarities are not divided by √D_h
+    / math.sqrt(D // self.H) →
+ScaledByAll: the similarities are divided by √D instead of √D_h
+    / math.sqrt(D // self.H) → / math.sqrt(D)
+Unmasked: the mask is ignored
+    None if mask is None else mask[:, None] → None
+Inverted: the mask is inverted: True forbids
+    else mask[:, None] → else ~mask[:, None]
+MaskAdded: the mask is added to the similarities, as 0 and 1
+    (E, None if mask is None else mask[:, None]) → (E if mask is None else E + mask[:, None], None)
+MaskLate: the mask acts after the softmax, so that weights do not sum to one
+    None if mask is None else mask[:, None]) → None); A = A if mask is None else A * mask[:, None]
+FirstMask: all windows use the mask of window 0
+    else mask[:, None] → else mask[:1, None]
+OverQueries: the softmax runs over the queries instead of the keys
+    masked_softmax(E, → masked_softmax(E.mT,
+    else mask[:, None]) → else mask[:, None].mT).mT
+Interleaved: each head has every H-th feature instead of D_h neighbouring ones
+    3, self.H, D // self.H) → 3, D // self.H, self.H)
+    qkv.permute(3, 0, 1, 4, 2, 5) → qkv.permute(3, 0, 1, 5, 2, 4)
+    (A @ V).transpose(2, 3) → (A @ V).permute(0, 1, 3, 4, 2)
+* HeadsFirst: the output of qkv is cut by heads first: query, key, value of head 0, …
+    3, self.H, D // self.H) → self.H, 3, D // self.H)
+    qkv.permute(3, 0, 1, 4, 2, 5) → qkv.permute(4, 0, 1, 3, 2, 5)
+KeysFirst: queries and keys are exchanged
+    Q, K, V = → K, Q, V =
+JoinedWrongly: heads are joined without moving their axis after the positions'
+    (A @ V).transpose(2, 3) → (A @ V)
+NoOut: the last projection, out, is left out
+    Y = self.out( → Y = (
+MinusHundred: forbidden keys get a similarity of -100 instead of no weight
+    + bias → + bias; E = E if mask is None else E.masked_fill(~mask[:, None], -100.0)
+    None if mask is None else mask[:, None] → None
+Overflows: large similarities overflow: their exponentials are computed as they are
+    + bias → + bias; E = E.exp() if mask is None else E.exp() * mask[:, None]
+    masked_softmax(E, None if mask is None else mask[:, None]) → E / E.sum(dim=-1, keepdim=True)
+    says: yours is nan
+BiasDetached: no gradient reaches the bias table
+    + bias → + bias.detach()
+    says: No gradient reaches bias_table
+MinusBillion: forbidden keys get a similarity of -1e9, which allowed ones may lie below
+    + bias → + bias; E = E if mask is None else E.masked_fill(~mask[:, None], -1e9)
+    masked_softmax(E, None if mask is None else mask[:, None]) → torch.softmax(E, dim=-1)
+BillionLess: -1e9 is added to the similarities of forbidden keys, which may be larger than that
+    + bias → + bias; E = E if mask is None else E - 1e9 * ~mask[:, None]
+    masked_softmax(E, None if mask is None else mask[:, None]) → torch.softmax(E, dim=-1)
+""",
 )
 
+mistakes(
+    window_attention_cost,
+    """
+without_out: three projections are counted: the last one, out, is forgotten
+    projections = 4 → projections = 3
+one_product: one product of queries and keys is counted, but not A V
+    2 * (h * w) ** 2 → (h * w) ** 2
+    2 * M**2 → M**2
+no_projections: the projections are left out
+    projections = 4 → projections = 0
+doubled: multiplications and additions are counted one by one
+    projections = 4 → projections = 8
+    2 * (h * w) ** 2 → 4 * (h * w) ** 2
+    2 * M**2 → 4 * M**2
+line_of_a_window: a window has M positions instead of M²
+    2 * M**2 → 2 * M
+* single_window: the products of a single window are counted
+    2 * M**2 * h * w → 2 * M**4
+square_again: windows attend to each other: M² is multiplied by (h w)²
+    2 * M**2 * h * w → 2 * M**2 * (h * w) ** 2
+square_maps: h w is taken for h², as if every map were square
+    projections = 4 → w = h; projections = 4
+exchanged: the two counts are exchanged
+    2 * (h * w) ** 2 → 2 * h * w * M**2
+    2 * M**2 * h * w → 2 * (h * w) ** 2
+linear: h w is not squared
+    (h * w) ** 2 → h * w
+""",
+)
 
-def cost(h, w, D, M, projections=4, products=2):
-    return {
-        "global": projections * h * w * D**2 + products * (h * w) ** 2 * D,
-        "windowed": projections * h * w * D**2 + products * M**2 * h * w * D,
-    }
-
-
-@bug(window_attention_cost, "three projections are counted: the last one, out, is forgotten")
-def without_out(h, w, D, M):
-    return cost(h, w, D, M, projections=3)
-
-
-@bug(window_attention_cost, "one product of queries and keys is counted, but not A V")
-def one_product(h, w, D, M):
-    return cost(h, w, D, M, products=1)
-
-
-@bug(window_attention_cost, "the projections are left out")
-def no_projections(h, w, D, M):
-    return cost(h, w, D, M, projections=0)
-
-
-@bug(window_attention_cost, "multiplications and additions are counted one by one")
-def doubled(h, w, D, M):
-    return {kind: 2 * value for kind, value in cost(h, w, D, M).items()}
-
-
-@bug(window_attention_cost, "a window has M positions instead of M²")
-def line_of_a_window(h, w, D, M):
-    return cost(h, w, D, M) | {"windowed": 4 * h * w * D**2 + 2 * M * h * w * D}
-
-
-@bug(window_attention_cost, "the products of a single window are counted", classic=True)
-def single_window(h, w, D, M):
-    return cost(h, w, D, M) | {"windowed": 4 * h * w * D**2 + 2 * M**4 * D}
-
-
-@bug(window_attention_cost, "windows attend to each other: M² is multiplied by (h w)²")
-def square_again(h, w, D, M):
-    return cost(h, w, D, M) | {"windowed": 4 * h * w * D**2 + 2 * M**2 * (h * w) ** 2 * D}
-
-
-@bug(window_attention_cost, "h w is taken for h², as if every map were square")
-def square_maps(h, w, D, M):
-    return cost(h, h, D, M)
-
-
-@bug(window_attention_cost, "the two counts are exchanged")
-def exchanged(h, w, D, M):
-    both = cost(h, w, D, M)
-    return {"global": both["windowed"], "windowed": both["global"]}
-
-
-@bug(window_attention_cost, "h w is not squared")
-def linear(h, w, D, M):
-    return cost(h, w, D, M) | {"global": 4 * h * w * D**2 + 2 * h * w * D}
-
-
-def by_part(part, M):
-    part = window_partition(part.long()[None, :, :, None], M)[0, :, :, 0]
-    return part[:, :, None] == part[:, None]
-
-
-def crossed(size, M, shift):
-    """Which rows and columns of the rolled map come from the other side."""
-    if not 0 <= shift < M:
-        raise ValueError(f"shift {shift}")
-    return torch.arange(size[0]) >= size[0] - shift, torch.arange(size[1]) >= size[1] - shift
-
-
-@bug(shifted_window_mask, "the mask is inverted: True forbids")
-def inverted(size, M, shift):
-    return ~shifted_window_mask(size, M, shift)
-
-
-@bug(shifted_window_mask, "everything is allowed", told_by="should be False, yours is True")
-def all_allowed(size, M, shift):
-    return torch.ones_like(shifted_window_mask(size, M, shift))
-
-
-@bug(shifted_window_mask, "only the rows that come from the top are set apart, not the columns")
-def rows_only(size, M, shift):
-    down, _ = crossed(size, M, shift)
-    return by_part(down[:, None].expand(size), M)
-
-
-@bug(shifted_window_mask, "only the columns that come from the left are set apart, not the rows")
-def columns_only(size, M, shift):
-    _, right = crossed(size, M, shift)
-    return by_part(right.expand(size), M)
-
-
-@bug(shifted_window_mask, "top right and bottom left parts have the same number", classic=True)
-def two_parts_alike(size, M, shift):
-    down, right = crossed(size, M, shift)
-    return by_part(down[:, None].long() + right.long(), M)
-
-
-@bug(shifted_window_mask, "all parts but the largest have the same number", classic=True)
-def all_rolled_alike(size, M, shift):
-    down, right = crossed(size, M, shift)
-    return by_part(down[:, None] | right, M)
-
-
-@bug(
+mistakes(
     shifted_window_mask,
-    "only the part that came from the top and from the left has a number of its own",
-    classic=True,
+    """
+inverted: the mask is inverted: True forbids
+    == part[:, None, :] → != part[:, None, :]
+all_allowed: everything is allowed
+    2 * from_top[:, None] + from_left → 0 * from_top[:, None] + 0 * from_left
+    says: should be False, yours is True
+rows_only: only the rows that come from the top are set apart, not the columns
+    + from_left → + 0 * from_left
+columns_only: only the columns that come from the left are set apart, not the rows
+    2 * from_top → 0 * from_top
+* two_parts_alike: top right and bottom left parts have the same number
+    2 * from_top → 1 * from_top
+* all_rolled_alike: all parts but the largest have the same number
+    2 * from_top[:, None] + from_left → from_top[:, None] | from_left
+* corner_alone: only the part that came from the top and from the left has a number of its own
+    2 * from_top[:, None] + from_left → from_top[:, None] & from_left
+one_late: the parts meet one position too late
+    >= h - shift → > h - shift
+    >= w - shift → > w - shift
+complement: the last M - shift rows and columns are set apart, not the last shift
+    >= h - shift → >= h - (M - shift)
+    >= w - shift → >= w - (M - shift)
+not_rolled: the first rows and columns are set apart, as if the map were not rolled
+    >= h - shift → < shift
+    >= w - shift → < shift
+sides_exchanged: height and width are exchanged
+    h, w = size → w, h = size
+numbers: the mask holds numbers to add, 0 and -100, instead of truth values
+    return part → return torch.where(part
+    part[:, None, :] → part[:, None, :], 0.0, -100.0)
+    says: should hold truth values
+parts_named: each window's mask names its parts and does not compare pairs
+    part[:, None, :] → 0 * part[:, None, :]
+any_shift: a shift of a whole window is accepted
+    if not 0 <= shift < M: → if False:
+    h, w = size → shift, (h, w) = shift % M, size
+    says: should raise ValueError when shift is
+always_half: the shift is taken to be half a window, whatever is given
+    h, w = size → shift, (h, w) = M // 2 if shift else 0, size
+rest_dropped: rows and columns that do not fill a window are dropped without an error
+    h, w = size → h, w = size[0] // M * M, size[1] // M * M
+    says: should raise ValueError when a map has 9 rows
+width_unchecked: only the height is checked
+    h, w = size → h, w = size[0], size[1] // M * M
+    says: should raise ValueError when a map has 13 columns
+squeezed: axes of size 1 are dropped
+    return part[:, :, None] == → return torch.eq(part[:, :, None],
+    part[:, None, :] → part[:, None, :]).squeeze()
+    says: mask of a single window should have shape
+""",
 )
-def corner_alone(size, M, shift):
-    down, right = crossed(size, M, shift)
-    return by_part(down[:, None] & right, M)
 
-
-@bug(shifted_window_mask, "the parts meet one position too late")
-def one_late(size, M, shift):
-    h, w = size
-    crossed(size, M, shift)
-    down, right = torch.arange(h) > h - shift, torch.arange(w) > w - shift
-    return by_part(2 * down[:, None].long() + right, M)
-
-
-@bug(shifted_window_mask, "the last M - shift rows and columns are set apart, not the last shift")
-def complement(size, M, shift):
-    h, w = size
-    crossed(size, M, shift)
-    down, right = torch.arange(h) >= h - (M - shift), torch.arange(w) >= w - (M - shift)
-    return by_part(2 * down[:, None].long() + right, M)
-
-
-@bug(shifted_window_mask, "the first rows and columns are set apart, as if the map were not rolled")
-def not_rolled(size, M, shift):
-    h, w = size
-    crossed(size, M, shift)
-    down, right = torch.arange(h) < shift, torch.arange(w) < shift
-    return by_part(2 * down[:, None].long() + right, M)
-
-
-@bug(shifted_window_mask, "height and width are exchanged")
-def sides_exchanged(size, M, shift):
-    return shifted_window_mask(size[::-1], M, shift)
-
-
-@bug(
-    shifted_window_mask,
-    "the mask holds numbers to add, 0 and -100, instead of truth values",
-    told_by="should hold truth values",
+mistakes(
+    SwinBlock,
+    """
+NeverShifts: the block never shifts
+    self.shift if min(h, w) > self.M else 0 → 0
+RollsTheOtherWay: the map is rolled down and to the right first, and back afterwards
+    (h, w)), (shift, shift) → (h, w)), (-shift, -shift)
+    self.norm_1(X), (-shift, -shift) → self.norm_1(X), (shift, shift)
+NotBack: the map is not rolled back
+    (shift, shift) → (0, 0)
+* RollsOn: the map is rolled in the same direction twice
+    (shift, shift) → (-shift, -shift)
+* RollsOnDownwards: the map is rolled in the same direction twice
+    (-shift, -shift) → (shift, shift)
+RowsOnly: only the rows are rolled
+    (-shift, -shift) → (-shift, 0)
+    (shift, shift) → (shift, 0)
+NoMask: a shifted block uses no mask: opposite edges of the map see each other
+    shifted_window_mask((h, w), self.M, shift).to(X.device) if shift else None → None
+InvertedMask: the mask is inverted
+    mask = shifted → mask = ~shifted
+AlwaysShifts: even a map of one window is shifted
+    self.shift if min(h, w) > self.M else 0 → self.shift
+ShiftsNarrow: a map is shifted unless both of its sides are one window
+    min(h, w) → max(h, w)
+HeightDecides: a map that is one window wide is shifted, unless it is one window high as well
+    min(h, w) → h
+WidthDecides: a map that is one window high is shifted, unless it is one window wide as well
+    min(h, w) → w
+HalfAWindow: the map is shifted by half a window, whatever shift is
+    self.shift if min → self.M // 2 if self.shift and min
+ShiftForgotten: the block no longer shifts once it has seen a map of one window
+    shift = self.shift if → shift = self.shift = self.shift if
+MaskKept: the mask of an earlier map with as many windows is used again
+    mask = shifted → mask = vars(self).setdefault("kept", {}).setdefault(h * w, shifted
+    .to(X.device) → .to(X.device))
+""",
 )
-def numbers(size, M, shift):
-    return torch.where(shifted_window_mask(size, M, shift), 0.0, -100.0)
-
-
-@bug(shifted_window_mask, "each window's mask names its parts and does not compare pairs")
-def parts_named(size, M, shift):
-    down, right = crossed(size, M, shift)
-    part = ~(down[:, None] | right)
-    return window_partition(part[None, :, :, None], M)[0].expand(-1, -1, M * M)
-
-
-@bug(
-    shifted_window_mask,
-    "a shift of a whole window is accepted",
-    told_by="should raise ValueError when shift is",
-)
-def any_shift(size, M, shift):
-    return shifted_window_mask(size, M, shift % M)
-
-
-@bug(shifted_window_mask, "the shift is taken to be half a window, whatever is given")
-def always_half(size, M, shift):
-    crossed(size, M, shift)
-    return shifted_window_mask(size, M, M // 2 if shift else 0)
-
-
-@bug(
-    shifted_window_mask,
-    "rows and columns that do not fill a window are dropped without an error",
-    told_by="should raise ValueError when a map has 9 rows",
-)
-def rest_dropped(size, M, shift):
-    return shifted_window_mask((size[0] // M * M, size[1] // M * M), M, shift)
-
-
-@bug(
-    shifted_window_mask,
-    "only the height is checked",
-    told_by="should raise ValueError when a map has 13 columns",
-)
-def width_unchecked(size, M, shift):
-    return shifted_window_mask((size[0], size[1] // M * M), M, shift)
-
-
-@bug(
-    shifted_window_mask,
-    "axes of size 1 are dropped",
-    told_by="mask of a single window should have shape",
-)
-def squeezed(size, M, shift):
-    return shifted_window_mask(size, M, shift).squeeze()
-
-
-class Steps(SwinBlock):
-    """A block whose steps the bugs below vary."""
-
-    def forward(self, X):
-        X = self.add_attention(X)
-        return X + self.think(self.norm_2(X))
-
-    def add_attention(self, X):
-        return X + self.look(self.norm_1(X))
-
-    def amount(self, X):
-        return self.shift if min(X.shape[1:3]) > self.M else 0
-
-    def look(self, X):
-        size, shift = tuple(X.shape[1:3]), self.amount(X)
-        windows = window_partition(self.forth(X, shift), self.M)
-        Y = self.attention(windows, self.mask(size, shift) if shift else None)
-        return self.back(window_reverse(Y, self.M, size), shift)
-
-    def forth(self, X, shift):
-        return X.roll((-shift, -shift), (1, 2))
-
-    def back(self, X, shift):
-        return X.roll((shift, shift), (1, 2))
-
-    def mask(self, size, shift):
-        return shifted_window_mask(size, self.M, shift)
-
-    def think(self, X):
-        return self.contract(functional.gelu(self.expand(X)))
-
-
-@bug(SwinBlock, "the block never shifts")
-class NeverShifts(Steps):
-    def amount(self, X):
-        return 0
-
-
-@bug(SwinBlock, "the map is rolled down and to the right first, and back afterwards")
-class RollsTheOtherWay(Steps):
-    def forth(self, X, shift):
-        return super().forth(X, -shift)
-
-    def back(self, X, shift):
-        return super().back(X, -shift)
-
-
-@bug(SwinBlock, "the map is not rolled back")
-class NotBack(Steps):
-    def back(self, X, shift):
-        return X
-
-
-@bug(SwinBlock, "the map is rolled in the same direction twice", classic=True)
-class RollsOn(Steps):
-    def back(self, X, shift):
-        return super().back(X, -shift)
-
-
-@bug(SwinBlock, "the map is rolled in the same direction twice", classic=True)
-class RollsOnDownwards(Steps):
-    def forth(self, X, shift):
-        return super().forth(X, -shift)
-
-
-@bug(SwinBlock, "only the rows are rolled")
-class RowsOnly(Steps):
-    def forth(self, X, shift):
-        return X.roll(-shift, 1)
-
-    def back(self, X, shift):
-        return X.roll(shift, 1)
-
-
-@bug(SwinBlock, "a shifted block uses no mask: opposite edges of the map see each other")
-class NoMask(Steps):
-    def mask(self, size, shift):
-        return None
-
-
-@bug(SwinBlock, "the mask is inverted")
-class InvertedMask(Steps):
-    def mask(self, size, shift):
-        return ~super().mask(size, shift)
-
-
-@bug(SwinBlock, "even a map of one window is shifted")
-class AlwaysShifts(Steps):
-    def amount(self, X):
-        return self.shift
-
-
-@bug(SwinBlock, "a map is shifted unless both of its sides are one window")
-class ShiftsNarrow(Steps):
-    def amount(self, X):
-        return self.shift if max(X.shape[1:3]) > self.M else 0
-
-
-@bug(SwinBlock, "a map that is one window wide is shifted, unless it is one window high as well")
-class HeightDecides(Steps):
-    def amount(self, X):
-        return self.shift if X.shape[1] > self.M else 0
-
-
-@bug(SwinBlock, "a map that is one window high is shifted, unless it is one window wide as well")
-class WidthDecides(Steps):
-    def amount(self, X):
-        return self.shift if X.shape[2] > self.M else 0
-
-
-@bug(SwinBlock, "the map is shifted by half a window, whatever shift is")
-class HalfAWindow(Steps):
-    def amount(self, X):
-        return self.M // 2 if super().amount(X) else 0
-
-
-@bug(SwinBlock, "the block no longer shifts once it has seen a map of one window")
-class ShiftForgotten(Steps):
-    def amount(self, X):
-        self.shift = super().amount(X)
-        return self.shift
-
-
-@bug(SwinBlock, "the mask of an earlier map with as many windows is used again")
-class MaskKept(Steps):
-    def mask(self, size, shift):
-        kept = self.__dict__.setdefault("kept", {})
-        return kept.setdefault(size[0] * size[1], super().mask(size, shift))
 
 
 @bug(
@@ -819,67 +345,37 @@ class FilledUp(SwinBlock):
         return super().forward(functional.pad(X, (0, 0, 0, -w % self.M, 0, -h % self.M)))[:, :h, :w]
 
 
-@bug(SwinBlock, "what comes in is not added to the attention's output")
-class NoFirstShortcut(Steps):
-    def add_attention(self, X):
-        return self.look(self.norm_1(X))
-
-
-@bug(SwinBlock, "the sum after the attention is not added to the network's output")
-class NoSecondShortcut(Steps):
-    def forward(self, X):
-        return self.think(self.norm_2(self.add_attention(X)))
-
-
-@bug(SwinBlock, "the network's output is added to the block's input, before the attention")
-class WrongSum(Steps):
-    def forward(self, X):
-        return X + self.think(self.norm_2(self.add_attention(X)))
-
-
-@bug(SwinBlock, "the layer norms come after the sums, as in post-LN")
-class PostNorm(Steps):
-    def forward(self, X):
-        X = self.norm_1(X + self.look(X))
-        return self.norm_2(X + self.think(X))
-
-
-@bug(SwinBlock, "norm_1 is left out")
-class NoFirstNorm(Steps):
-    def add_attention(self, X):
-        return X + self.look(X)
-
-
-@bug(SwinBlock, "norm_2 is left out")
-class NoSecondNorm(Steps):
-    def forward(self, X):
-        X = self.add_attention(X)
-        return X + self.think(X)
-
-
-@bug(SwinBlock, "norm_1 is used twice")
-class SameNorm(Steps):
-    def forward(self, X):
-        X = self.add_attention(X)
-        return X + self.think(self.norm_1(X))
-
-
-@bug(SwinBlock, "the network comes before the attention")
-class ThinksFirst(Steps):
-    def forward(self, X):
-        return self.add_attention(X + self.think(self.norm_2(X)))
-
-
-@bug(SwinBlock, "ReLU is used instead of GELU")
-class Relu(Steps):
-    def think(self, X):
-        return self.contract(self.expand(X).relu())
-
-
-@bug(SwinBlock, "GELU is computed by its approximation with tanh")
-class ApproximateGelu(Steps):
-    def think(self, X):
-        return self.contract(functional.gelu(self.expand(X), approximate="tanh"))
+mistakes(
+    SwinBlock,
+    """
+NoFirstShortcut: what comes in is not added to the attention's output
+    X = X + torch → X = torch
+NoSecondShortcut: the sum after the attention is not added to the network's output
+    return X + → return
+WrongSum: the network's output is added to the block's input, before the attention
+    X = X + torch → Z = X + torch
+    self.norm_2(X) → self.norm_2(Z)
+PostNorm: the layer norms come after the sums, as in post-LN
+    self.norm_1(X), (-shift → X, (-shift
+    X = X + torch → X = self.norm_1(X + torch
+    (shift, shift), dims=(1, 2)) → (shift, shift), dims=(1, 2)))
+    self.norm_2(X) → X
+    return X + self.contract(wide) → return self.norm_2(X + self.contract(wide))
+NoFirstNorm: norm_1 is left out
+    self.norm_1(X) → X
+NoSecondNorm: norm_2 is left out
+    self.norm_2(X) → X
+SameNorm: norm_1 is used twice
+    self.norm_2(X) → self.norm_1(X)
+ThinksFirst: the network comes before the attention
+    X.shape → X.shape; X = X + self.contract(functional.gelu(self.expand(self.norm_2(X))))
+    return X + self.contract(wide) → return X
+Relu: ReLU is used instead of GELU
+    functional.gelu( → functional.relu(
+ApproximateGelu: GELU is computed by its approximation with tanh
+    self.norm_2(X))) → self.norm_2(X)), approximate="tanh")
+""",
+)
 
 
 @bug(SwinBlock, "the maps are changed in place")
@@ -891,277 +387,95 @@ class InPlace(SwinBlock):
         return Y
 
 
-class Corners(PatchMerging):
-    """A merging whose steps the bugs below vary."""
-
-    order = ((0, 0), (1, 0), (0, 1), (1, 1))
-
-    def forward(self, X):
-        self.refuse(X)
-        return self.reduction(self.norm(self.join(X)))
-
-    def refuse(self, X):
-        refuse(X.shape[1], X.shape[2], 2)
-
-    def join(self, X):
-        return torch.cat([X[:, row::2, column::2] for row, column in self.order], dim=-1)
-
-
-@bug(
+mistakes(
     PatchMerging,
-    "the corners come in reading order: top left, top right, bottom left, bottom right",
-    classic=True,
+    """
+* AsOneReads: the corners come in reading order: top left, top right, bottom left, bottom right
+    for column in (0, 1) for row in (0, 1) → for row in (0, 1) for column in (0, 1)
+Clockwise: the corners come clockwise
+    for column in (0, 1) for row in (0, 1) → for row, column in ((0, 0), (0, 1), (1, 1), (1, 0))
+CounterClockwise: the corners come counter-clockwise
+    for column in (0, 1) for row in (0, 1) → for row, column in ((0, 0), (1, 0), (1, 1), (0, 1))
+Interleaved: the four numbers of each feature are side by side
+    torch.cat(corners, dim=-1) → torch.stack(corners, dim=-1).flatten(3)
+FourInARow: the map is only reshaped: four neighbours in a row become one
+    torch.cat(corners, dim=-1) → X.reshape(-1, h // 2, w // 2, 4 * X.shape[3])
+Quarters: the map's quarters are laid on each other, not its neighbours
+    X[:, row::2, column::2] → X.chunk(2, dim=1)[row].chunk(2, dim=2)[column]
+NoNorm: the layer norm is left out
+    self.norm( → (
+Flat: the maps are returned as lists of positions
+    torch.cat(corners, dim=-1))) → torch.cat(corners, dim=-1))).flatten(1, 2)
+Padded: odd sides are filled up with zeros instead of refused
+    h % 2 or w % 2 → False
+    X[:, row:: → functional.pad(X, (0, 0, 0, w % 2, 0, h % 2))[:, row::
+    says: should raise ValueError when a map has 5 rows
+WidthUnseen: only the height is checked
+    h % 2 or w % 2 → h % 2
+    X[:, row:: → functional.pad(X, (0, 0, 0, w % 2, 0, h % 2))[:, row::
+    says: should raise ValueError when a map has 5 columns
+AreaChecked: 4 must divide the number of positions, but 2 need not divide each side
+    h % 2 or w % 2 → h * w % 4
+    X[:, row:: → functional.pad(X, (0, 0, 0, w % 2, 0, h % 2))[:, row::
+    says: should raise ValueError when a map has 20 positions
+Squeezed: axes of size 1 are dropped
+    torch.cat(corners, dim=-1))) → torch.cat(corners, dim=-1))).squeeze(1).squeeze(-2)
+    says: should have shape (
+""",
 )
-class AsOneReads(Corners):
-    order = ((0, 0), (0, 1), (1, 0), (1, 1))
 
-
-@bug(PatchMerging, "the corners come clockwise")
-class Clockwise(Corners):
-    order = ((0, 0), (0, 1), (1, 1), (1, 0))
-
-
-@bug(PatchMerging, "the corners come counter-clockwise")
-class CounterClockwise(Corners):
-    order = ((0, 0), (1, 0), (1, 1), (0, 1))
-
-
-@bug(PatchMerging, "the four numbers of each feature are side by side")
-class Interleaved(Corners):
-    def join(self, X):
-        return super().join(X).unflatten(-1, (4, -1)).mT.flatten(3)
-
-
-@bug(PatchMerging, "the map is only reshaped: four neighbours in a row become one")
-class FourInARow(Corners):
-    def join(self, X):
-        B, h, w, D = X.shape
-        return X.reshape(B, h // 2, w // 2, 4 * D)
-
-
-@bug(PatchMerging, "the map's quarters are laid on each other, not its neighbours")
-class Quarters(Corners):
-    def join(self, X):
-        halves = [half.chunk(2, dim=2) for half in X.chunk(2, dim=1)]
-        return torch.cat([halves[row][column] for row, column in self.order], dim=-1)
-
-
-@bug(PatchMerging, "the layer norm is left out")
-class NoNorm(Corners):
-    def forward(self, X):
-        self.refuse(X)
-        return self.reduction(self.join(X))
-
-
-@bug(PatchMerging, "the maps are returned as lists of positions")
-class Flat(Corners):
-    def forward(self, X):
-        return super().forward(X).flatten(1, 2)
-
-
-@bug(
-    PatchMerging,
-    "odd sides are filled up with zeros instead of refused",
-    told_by="should raise ValueError when a map has 5 rows",
+mistakes(
+    Swin,
+    """
+NeverShifts: no block is shifted
+    M // 2 if shifted and block % 2 else 0 → 0
+AlwaysShifts: all blocks are shifted
+    shifted and block % 2 → shifted
+FirstShifts: the first block of each stage is shifted, and the second is not
+    block % 2 → (block + 1) % 2
+CountedThrough: blocks are counted through all stages, so that a stage can begin with a shift
+    block % 2 → (sum(depths[:number]) + block) % 2
+ShiftsByOne: blocks shift by one position instead of half a window
+    M // 2 if → min(M // 2, 1) if
+RoundsUp: half a window is rounded up
+    M // 2 if → (M + 1) // 2 if
+SecondAlone: the second block of a stage is shifted, but none after it
+    block % 2 → block == 1
+ShiftsAnyway: blocks shift even if shifted is False
+    shifted and block % 2 → block % 2
+ShiftedOrOdd: a block shifts if shifted is True or its number is odd, not only where both hold
+    shifted and block % 2 → shifted or block % 2
+NoPatchNorm: the layer norm after the patches, patch_norm, is left out
+    X = self.patch_norm( → X = (
+OnTheSide: rows and columns of the patches are exchanged
+    permute(0, 2, 3, 1) → permute(0, 3, 2, 1)
+AfterMerging: each map is taken after its merging
+    return found → return [*(m(X) for m, X in zip(self.mergings, found, strict=False)), found[-1]]
+ChannelsFirst: the maps are returned channels first
+    return found → return [X.permute(0, 3, 1, 2) for X in found]
+    self.maps(images)[-1] → self.maps(images)[-1].permute(0, 2, 3, 1)
+NormedMap: the last map is already normalised in maps
+    return found → return [*found[:-1], self.norm(found[-1])]
+    self.norm(self.maps(images)[-1]) → self.maps(images)[-1]
+LastMap: only the last map is returned
+    return found → return found[-1]
+    self.maps(images)[-1] → self.maps(images)
+    says: should return (map of stage 0
+NoNorm: the last layer norm is left out
+    self.norm(self.maps(images)[-1]) → self.maps(images)[-1]
+NormOfMean: the mean is taken before the layer norm
+    [-1]).mean(dim=(1, 2)) → [-1].mean(dim=(1, 2)))
+FirstPosition: the classes are read off the first position alone
+    .mean(dim=(1, 2)) → [:, 0, 0]
+MeanOfRows: the mean is taken over rows only
+    .mean(dim=(1, 2)) → .mean(dim=1)
+Largest: the largest value is taken instead of the mean
+    .mean(dim=(1, 2)) → .amax(dim=(1, 2))
+* Reshaped: the patches are reshaped to have the channels last, not permuted
+    X = self.patch_norm(self.patches(images) → X = self.patches(images); X = self.patch_norm(X
+    .permute(0, 2, 3, 1) → .reshape(len(X), *X.shape[2:], -1)
+""",
 )
-class Padded(Corners):
-    def refuse(self, X):
-        pass
-
-    def join(self, X):
-        return super().join(functional.pad(X, (0, 0, 0, X.shape[2] % 2, 0, X.shape[1] % 2)))
-
-
-@bug(
-    PatchMerging,
-    "only the height is checked",
-    told_by="should raise ValueError when a map has 5 columns",
-)
-class WidthUnseen(Padded):
-    def refuse(self, X):
-        refuse(X.shape[1], 2, 2)
-
-
-@bug(
-    PatchMerging,
-    "4 must divide the number of positions, but 2 need not divide each side",
-    told_by="should raise ValueError when a map has 20 positions",
-)
-class AreaChecked(Padded):
-    def refuse(self, X):
-        if X.shape[1] * X.shape[2] % 4:
-            raise ValueError(f"{X.shape[1]} × {X.shape[2]}")
-
-
-@bug(PatchMerging, "axes of size 1 are dropped", told_by="should have shape (")
-class Squeezed(Corners):
-    def forward(self, X):
-        return super().forward(X).squeeze(1).squeeze(-2)
-
-
-class Shifts(Swin):
-    """A Swin whose blocks shift by other amounts."""
-
-    def __init__(self, C, P, D, depths, heads, M, classes, shifted=True):
-        super().__init__(C, P, D, depths, heads, M, classes, shifted)
-        before = 0
-        for stage in self.stages:
-            for number, block in enumerate(stage):
-                block.shift = self.amount(before, number, M, shifted)
-            before += len(stage)
-
-    def amount(self, before, number, M, shifted):
-        return M // 2 if shifted and number % 2 else 0
-
-
-@bug(Swin, "no block is shifted")
-class NeverShifts(Shifts):
-    def amount(self, before, number, M, shifted):
-        return 0
-
-
-@bug(Swin, "all blocks are shifted")
-class AlwaysShifts(Shifts):
-    def amount(self, before, number, M, shifted):
-        return M // 2 * shifted
-
-
-@bug(Swin, "the first block of each stage is shifted, and the second is not")
-class FirstShifts(Shifts):
-    def amount(self, before, number, M, shifted):
-        return super().amount(before, number + 1, M, shifted)
-
-
-@bug(Swin, "blocks are counted through all stages, so that a stage can begin with a shift")
-class CountedThrough(Shifts):
-    def amount(self, before, number, M, shifted):
-        return super().amount(before, before + number, M, shifted)
-
-
-@bug(Swin, "blocks shift by one position instead of half a window")
-class ShiftsByOne(Shifts):
-    def amount(self, before, number, M, shifted):
-        return int(super().amount(before, number, M, shifted) > 0)
-
-
-@bug(Swin, "half a window is rounded up")
-class RoundsUp(Shifts):
-    def amount(self, before, number, M, shifted):
-        return (M + 1) // 2 if shifted and number % 2 else 0
-
-
-@bug(Swin, "the second block of a stage is shifted, but none after it")
-class SecondAlone(Shifts):
-    def amount(self, before, number, M, shifted):
-        return M // 2 if shifted and number == 1 else 0
-
-
-@bug(Swin, "blocks shift even if shifted is False")
-class ShiftsAnyway(Shifts):
-    def amount(self, before, number, M, shifted):
-        return super().amount(before, number, M, True)
-
-
-@bug(Swin, "a block shifts if shifted is True or its number is odd, not only where both hold")
-class ShiftedOrOdd(Shifts):
-    def amount(self, before, number, M, shifted):
-        return M // 2 if shifted or number % 2 else 0
-
-
-@bug(Swin, "the layer norm after the patches, patch_norm, is left out")
-class NoPatchNorm(Swin):
-    def maps(self, images):
-        norm, self.patch_norm = self.patch_norm, nn.Identity()
-        found = super().maps(images)
-        self.patch_norm = norm
-        return found
-
-
-@bug(Swin, "rows and columns of the patches are exchanged")
-class OnTheSide(Swin):
-    def maps(self, images):
-        X = self.patch_norm(self.patches(images).permute(0, 3, 2, 1))
-        found = [self.stages[0](X)]
-        for merging, stage in zip(self.mergings, self.stages[1:], strict=True):
-            found.append(stage(merging(found[-1])))
-        return found
-
-
-@bug(Swin, "each map is taken after its merging")
-class AfterMerging(Swin):
-    def maps(self, images):
-        found = super().maps(images)
-        return [*(m(X) for m, X in zip(self.mergings, found, strict=False)), found[-1]]
-
-
-@bug(Swin, "the maps are returned channels first")
-class ChannelsFirst(Swin):
-    def maps(self, images):
-        return [X.permute(0, 3, 1, 2) for X in super().maps(images)]
-
-    def forward(self, images):
-        return self.head(self.norm(super().maps(images)[-1]).mean(dim=(1, 2)))
-
-
-@bug(Swin, "the last map is already normalised in maps")
-class NormedMap(Swin):
-    def maps(self, images):
-        *first, last = super().maps(images)
-        return [*first, self.norm(last)]
-
-    def forward(self, images):
-        return self.head(self.maps(images)[-1].mean(dim=(1, 2)))
-
-
-@bug(Swin, "only the last map is returned", told_by="should return (map of stage 0")
-class LastMap(Swin):
-    def maps(self, images):
-        return super().maps(images)[-1]
-
-    def forward(self, images):
-        return self.head(self.norm(self.maps(images)).mean(dim=(1, 2)))
-
-
-@bug(Swin, "the last layer norm is left out")
-class NoNorm(Swin):
-    def forward(self, images):
-        return self.head(self.maps(images)[-1].mean(dim=(1, 2)))
-
-
-@bug(Swin, "the mean is taken before the layer norm")
-class NormOfMean(Swin):
-    def forward(self, images):
-        return self.head(self.norm(self.maps(images)[-1].mean(dim=(1, 2))))
-
-
-@bug(Swin, "the classes are read off the first position alone")
-class FirstPosition(Swin):
-    def forward(self, images):
-        return self.head(self.norm(self.maps(images)[-1])[:, 0, 0])
-
-
-@bug(Swin, "the mean is taken over rows only")
-class MeanOfRows(Swin):
-    def forward(self, images):
-        return self.head(self.norm(self.maps(images)[-1]).mean(dim=1))
-
-
-@bug(Swin, "the largest value is taken instead of the mean")
-class Largest(Swin):
-    def forward(self, images):
-        return self.head(self.norm(self.maps(images)[-1]).amax(dim=(1, 2)))
-
-
-@bug(Swin, "the patches are reshaped to have the channels last, not permuted", classic=True)
-class Reshaped(Swin):
-    def maps(self, images):
-        X = self.patches(images)
-        X = self.patch_norm(X.reshape(len(X), *X.shape[2:], -1))
-        found = [self.stages[0](X)]
-        for merging, stage in zip(self.mergings, self.stages[1:], strict=True):
-            found.append(stage(merging(found[-1])))
-        return found
-
 
 equivalent(
     window_partition,
