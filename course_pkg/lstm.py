@@ -49,7 +49,9 @@ def lstm_step(
     """Take one step of an LSTM, all four gates from one matrix product.
 
     [i f o g] = W [h_{t-1}; x_t] + b,   i, f, o through σ and g through tanh
-    c_t = f ⊙ c_{t-1} + i ⊙ g,   h_t = o ⊙ tanh(c_t)      (Gers et al. 2000, §3)
+    c_t = f ⊙ c_{t-1} + i ⊙ g,   h_t = o ⊙ tanh(c_t)      (Zaremba et al. 2014, §3.1)
+
+    The forget gate is that of Gers et al. (2000, §3), whose squashing functions are not tanh.
 
     Args:
         x: the input x_t.

@@ -56,7 +56,8 @@ def sinusoidal_positions(T: int, D: int, base: float = 10000.0) -> Float[Tensor,
 class LearnedPositions(nn.Module):
     """Add to the vector at each position a vector of its own, learned like any other weight.
 
-    Parameter: P (T_max, D), drawn from N(0, 1)      (Gehring et al. 2017, §3.1)
+    Parameter: P (T_max, D), drawn from N(0, 1), as torch.nn.Embedding is
+    (Gehring et al. 2017, §3.1; they draw with a standard deviation of 0.1, §3.5).
 
     Args:
         T_max: the longest sequence.

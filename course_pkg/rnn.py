@@ -17,7 +17,9 @@ def rnn_step(
 ) -> Float[Tensor, "B H"]:
     """Take one step of a vanilla RNN.
 
-    h_t = tanh(W [h_{t-1}; x_t] + b)      (Elman 1990; Goodfellow et al. 2016, §10.2, eq. 10.8-10.9)
+    h_t = tanh(W [h_{t-1}; x_t] + b)      (Goodfellow et al. 2016, §10.2, eq. 10.8-10.9)
+
+    Elman's network of 1990 has logistic units in place of tanh.
 
     Args:
         x: the input x_t.
