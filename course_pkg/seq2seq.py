@@ -320,7 +320,8 @@ def beam_search(
 
     At every step the candidates are the hypotheses that have ended, as they are, and every
     continuation of the others by one word. One place is reserved for what greedy decoding writes,
-    so that the search never ends below it; the best of the other candidates fill the rest.
+    so that the search never ends below it; the best of the other candidates fill the rest. (The
+    reserved place is an addition of this course: the papers keep the best `width` candidates.)
 
     Args:
         decoder: has `start` and `step`.
