@@ -5,6 +5,7 @@ file, say) is not found here, and calls what raises (see enforcement).
 """
 
 import ast
+import builtins
 import functools
 import re
 import symtable
@@ -249,7 +250,7 @@ class _Code:
                 if name in self._reads[id(statement)]:
                     found |= self._names.get(name, set())
                     if name not in self._bindings:
-                        found |= {f"{module}.{name}" for module in self._stars}
+                        found |= {f"{m}.{name}" for m in self._stars if _may_have(m, name)}
                 return found
             case ast.Attribute(value, attr):
                 paths = resolve(value)
@@ -267,6 +268,11 @@ class _Code:
                     return {text}  # sys.modules
                 return _with(resolve(value), text)
         return set()
+
+
+def _may_have(module: str, name: str) -> bool:
+    """Whether `from module import *` can bind a name: no module of the course hides a builtin."""
+    return not (hasattr(builtins, name) and module.partition(".")[0] == __name__.partition(".")[0])
 
 
 def _with(paths: set[str], name: str) -> set[str]:

@@ -1,5 +1,7 @@
 """What an exercise forbids is found in the text of a submission; what only mentions it is not."""
 
+import ast
+import builtins
 import importlib
 import inspect
 import time
@@ -224,3 +226,17 @@ def test_attention_must_not_be_torchs():
 
 def _wrap(name: str) -> str:
     return f"def gru_step(*inputs):\n    return {name}(*inputs)"
+
+
+def test_a_builtin_is_the_builtin_below_a_star():
+    """`from course_pkg.checks.lstm import *` brings no float; what it does bring is found."""
+    star = "from course_pkg.checks.lstm import *\n"
+    assert breach(GRU, [star + RIGHT.replace("h\n", "h * float(1)\n")], GIVEN) is None
+    assert "course_pkg" in breach(GRU, [star + RIGHT.replace("h\n", "lstm_step(x, h)\n")], GIVEN)
+    for path in (ROOT / "course_pkg").rglob("*.py"):
+        names = {
+            node.id
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        assert not names & set(dir(builtins)) - {"_"}, path
