@@ -530,25 +530,13 @@ too_wide: a convolution is taken to reach k positions to each side
 """,
 )
 
-changed(
-    attention_cost,
-    "twice_as_wide",
-    "a convolution is taken to reach k - 1 positions to each side",
-    ("if k < 3", "path = math.ceil((T - 1) / (k - 1))\n    if k < 3"),
-    ("math.ceil((T - 1) / (k // 2))", "path"),
-)
-
-changed(
-    attention_cost,
-    "rounded_down",
-    "the convolution's path length is rounded down",
-    ("if k < 3", "path = (T - 1) // (k // 2)\n    if k < 3"),
-    ("math.ceil((T - 1) / (k // 2))", "path"),
-)
-
 mistakes(
     attention_cost,
     """
+twice_as_wide: a convolution is taken to reach k - 1 positions to each side
+    k // 2 → k - 1
+rounded_down: the convolution's path length is rounded down
+    math.ceil((T - 1) / (k // 2)) → (T - 1) // (k // 2)
 * no_projections: the three projections are left out of self-attention's products
     3 * T * D**2 + →
 scores_only: the product A V is not counted

@@ -20,8 +20,8 @@ mistakes(
 FromTheStart: every append overwrites what is there from the start
     torch.empty(B → torch.zeros(B
     empty_like → zeros_like
-    T = K.shape[-2] → length, self.length, T = self.length, 0, K.shape[-2]
-    self.length = end → self.length = min(length + T, capacity)
+    K[:, :, self.length : end] → K[:, :, :T]
+    V[:, :, self.length : end] → V[:, :, :T]
 """,
 )
 
@@ -59,10 +59,12 @@ HalfAppended: an append that is refused has changed the length already
     K[:, :, self.length : end] → K[:, :, end - T : end]
     V[:, :, self.length : end] → V[:, :, end - T : end]
 OnlyTheLast: only what was appended last is kept
-    T = K.shape[-2] → self.length, T = 0, K.shape[-2]
+    K[:, :, self.length : end] → K[:, :, :T]
+    V[:, :, self.length : end] → V[:, :, :T]
+    self.length = end → self.length = T
 NewestFirst: what is appended comes before what was there
-    T = K.shape[-2] → K, V = map(torch.cat, zip((K, V), self.read()), (2, 2)); T = K.shape[-2]
-    end = self.length + T → self.length, end = 0, T
+    K[:, :, self.length : end] = K → K[:, :, :end] = torch.cat([K, self.read()[0]], 2)
+    V[:, :, self.length : end] = V → V[:, :, :end] = torch.cat([V, self.read()[1]], 2)
 MixedUp: keys and values are mixed up
     self.K[:, :, : self.length], self.V → self.V[:, :, : self.length], self.K
 ByOne: the length grows by one with every append, however many positions come
@@ -89,16 +91,16 @@ mistakes(
 HowManyToForget: truncate takes how many positions to forget, not how many to keep
     0 <= length <= → 0 <= (length := self.length - length) <=
 * BehindTheCut: append goes on after what was truncated
-    torch.empty(B → torch.zeros(B
-    empty_like → zeros_like
     self.length = 0 → self.length = self.end = 0
-    T = K.shape[-2] → length, self.length, T = self.length, self.end, K.shape[-2]
-    self.length = end → self.length, self.end = length + T, end
+    end = self.length + T → end = self.end + T
+    K[:, :, self.length : end] → K[:, :, self.end : end]
+    V[:, :, self.length : end] → V[:, :, self.end : end]
+    self.length = end → self.length, self.end = self.length + T, end
 * BringsBack: append goes on after what was truncated
-    torch.empty(B → torch.zeros(B
-    empty_like → zeros_like
     self.length = 0 → self.length = self.end = 0
-    T = K.shape[-2] → self.length, T = self.end, K.shape[-2]
+    end = self.length + T → end = self.end + T
+    K[:, :, self.length : end] → K[:, :, self.end : end]
+    V[:, :, self.length : end] → V[:, :, self.end : end]
     self.length = end → self.length = self.end = end
 * ReadsOn: truncate does not change what is read
     torch.empty(B → torch.zeros(B
@@ -134,10 +136,6 @@ class Sliding(KVCache):
 mistakes(
     KVCache,
     """
-OneTooFew: the last position that there is room for is refused
-    T = K.shape[-2] → T = K.shape[2]
-    if end > capacity → if end >= capacity
-    says: positions do not fit into a cache for
 * Broadcast: the keys and values of one text are used for all
     K.shape != (B, G → K.shape[1:] != (G
     V.shape != (B, G → V.shape[1:] != (G

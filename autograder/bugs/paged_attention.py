@@ -397,9 +397,7 @@ added_logarithms: s is the sum of s_a and s_b, although they are logarithms
 only_the_larger: s is the larger of the two, not the logarithm of the sum
     (highest + torch.log(some)).masked_fill(total == 0, -math.inf) → torch.maximum(s_a, s_b)
 not_normalised: the weighted outputs are not divided by the sum of the weights
-    torch.finfo(s_a.dtype).min → -1e300
     / some[..., None] →
-    (highest + torch.log(some)).masked_fill(total == 0, -math.inf) → torch.logaddexp(s_a, s_b)
 linear_weights: the weights are s_a and s_b themselves, not their exponentials
     (w_a[..., None] * Y_a + w_b[..., None] * Y_b) → (s_a[..., None] * Y_a + s_b[..., None] * Y_b)
     / some[..., None] → / (s_a + s_b)[..., None]
@@ -429,7 +427,8 @@ mistakes(
 unscaled: the scores are not divided by √D_h
     (Q / math.sqrt(D_h)) → Q
 whole_last_block: the slots of the last block that are not in use are not masked
-    at > last[long] → at >= (lengths[long, None, None] / S).ceil() * S
+    blocks = tables → n = lengths[long, None, None]; blocks = tables
+    at > last[long] → (at > last[long]) & ((at < n) | (at // S > (n - 1) // S))
 not_itself: a query does not see its own position
     at > last[long] → at >= last[long]
 one_too_many: a query sees one position too many
@@ -454,10 +453,13 @@ changed(
     paged_attention,
     "averaged_steps",
     "what the steps give is averaged instead of merged by their sums",
-    ("at > last[long]", "at >= lengths[long, None, None]"),
+    (
+        "for first in range(0, math.ceil(int(lengths.max()) / S), at_once):",
+        "steps = range(0, math.ceil(int(lengths.max()) / S), at_once)\n    for first in steps:",
+    ),
     (
         "Y[:, long], s[:, long] = online_softmax_merge(Y[:, long], s[:, long], *new)",
-        "Y[:, long] += new[0] / math.ceil(tables.shape[1] / at_once)",
+        "Y[:, long] += new[0] / len(steps)",
     ),
 )
 
@@ -654,8 +656,6 @@ mistakes(
 TwoNames: a block that has a name gets another, and loses the old one
     block not in self.names and name → name
     self.names[block], → self.places.pop(self.names.get(block), None); self.names[block],
-NewestEvicted: the block that was freed last is handed out first
-    popitem(last=False) → popitem()
 """,
 )
 
@@ -665,11 +665,6 @@ mistakes(
 SortedBlocks: blocks gives the blocks by their number, not in the order of the table
     else table.blocks → else sorted(table.blocks)
     says: that has got the blocks of another one
-WholePrompt: a prompt that is cached as a whole leaves nothing to compute
-    tokens[:-1] → tokens
-    list(tokens) → [*tokens, 0]
-OneBlockLess: the last full block is computed anew even if a token behind it is left
-    table, hashes = Block → tokens = tokens[: -self.block_size] or tokens[:1]; table, hashes = Block
 HalfGrown: blocks are taken before it is clear that there are enough
     len(shared) + table.missing(count) > allocator.available → False
 NoCopy: a shared block is written to without a copy
@@ -710,7 +705,6 @@ NamesTooEarly: blocks are named by all tokens, also where none is computed yet
     sequence.block_hashes = known + new → pass
 SearchesOn: the search goes on behind a block that is not found
     break → continue
-    Sequence(list(tokens)) → Sequence(tokens[:1])
 EmptyTable: the blocks of a prefix are found but not put into the table
     = table, hashes → = BlockTable(self.block_size), hashes
 KeepsTable: a sequence that is closed keeps its table, with blocks that others may get
@@ -796,8 +790,6 @@ changed(
 mistakes(
     BlockManager,
     """
-NewSequence: a sequence that gets a new table begins anew, with the tokens given
-    self.sequences.setdefault(number, → self.sequences[number] = (
 CallersTokens: a new sequence keeps the caller's list of tokens
     Sequence(list(tokens)) → Sequence(tokens)
 CountsNoCopies: the block for a copy is not counted when it looks whether there are enough
@@ -810,8 +802,6 @@ CopyNotUsed: the table keeps the old block, although it was copied
     table.blocks[n] = copies[-1][1] → pass
 PlacesToCopy: the copies are given by places in the table, not by blocks
     copies.append((table.blocks[n], → copies.append((n,
-NotFreed: the block that was copied keeps the user who left it
-    allocator.free(table.blocks[n]) → pass
 NamesBeyond: blocks are named by all tokens, also where none is computed yet
     tokens[len(known) * S : table.length] → tokens[len(known) * S :]
     enumerate(new, start=len(known)) → zip(range(len(known), len(table.blocks)), new)
@@ -840,8 +830,6 @@ CloseNeedsTable: a sequence without a table cannot be closed
     reversed(self.blocks(number)) → reversed(self.sequences[number].block_table.blocks)
 ForkNeedsTable: a sequence without a table cannot be forked
     for block in self.blocks(child): → for block in self.sequences[child].block_table.blocks:
-FirstFreedFirst: the blocks are given back from the first to the last
-    reversed(self.blocks(number)) → self.blocks(number)
 """,
 )
 

@@ -67,20 +67,11 @@ columns_of_windows: windows are laid out column by column instead of row by row
 """,
 )
 
-changed(
-    window_reverse,
-    "columns_first_inside",
-    "rows and columns within each window are exchanged",
-    (
-        "    B, N, T, D = windows.shape\n",
-        "    windows = windows.unflatten(2, (M, M)).transpose(2, 3).flatten(2, 3)\n"
-        "    B, N, T, D = windows.shape\n",
-    ),
-)
-
 mistakes(
     window_reverse,
     """
+columns_first_inside: rows and columns within each window are exchanged
+    grid.transpose(2, 3) → grid.permute(0, 1, 4, 2, 3, 5)
 * sides_exchanged: height and width are exchanged
     (B, h // M, w // M, M, M, D) → (B, w // M, h // M, M, M, D)
 dilated: the positions of each window are spread over the map, a window apart
