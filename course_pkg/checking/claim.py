@@ -83,8 +83,8 @@ def claim(
         text = what if holds else f"expected: {what}; this is not so"
     sides = [margin.min().item() for relation, margin in margins.items() if relation != "equal to"]
     found: dict[str, Any] = {"value": _json(shown), "margin": _json(min(sides, default=None))}
-    if controls or why:
-        found["beside"] = [*controls] or [why]
+    found |= {"beside": [*controls]} if controls else {}
+    found |= {"why": why} if why else {}
     _show_figures()
     cell = sys._getframe(1).f_code.co_filename  # IPython gives each cell a name of its own
     if predicted := prediction.prediction_for(cell, what):

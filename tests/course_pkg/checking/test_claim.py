@@ -7,6 +7,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.assignment import Assignment, CourseError, assignments
 from autograder.author import notebook, seeds
+from autograder.author.execution import claims, execute
 from autograder.author.master import Code
 from course_pkg import claim
 from course_pkg.checking.claim import ClaimFailed
@@ -73,6 +74,20 @@ def test_what_does_not_hold_is_a_sentence_for_students_and_an_error_in_tests(
     said = capsys.readouterr().out
     assert said.startswith(text + "\n") and "another seed" in said
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_a_control_is_kept_as_one_and_a_reason_as_a_reason():
+    """Sabotage must bring down what has a control; what has a closed form may stand."""
+    cells = [
+        "from course_pkg import claim",
+        "claim('BLEU', 95, above={'word by word': 71.4})",
+        "claim('error', 0, below=1e-5, why='closed form')",
+        "claim('both', 2, above={'a': 1}, below=3, why='published')",
+    ]
+    nb = new_notebook(cells=[new_code_cell(cell) for cell in cells])
+    execute(nb)
+    found = [(each.get("beside"), each.get("why")) for each in claims(nb)]
+    assert found == [(["word by word"], None), (None, "closed form"), (["a"], "published")]
 
 
 def test_controls_without_a_name_are_refused():
