@@ -460,7 +460,7 @@ tanh_form: GELU has the tanh form
 with_tanh: tanh is used instead of GELU, as in the other head
     functional.gelu( → torch.tanh(
 without_bias: the bias of the words is left out
-    token.T + bias → token.T + 0 * bias
+    token.T + bias → token.T
 without_inner_bias: the bias of the layer is left out
     (X, W, b) → (X, W)
 turned: W multiplies from the wrong side: X W and not X Wᵀ
@@ -579,7 +579,8 @@ Detached: the embedding is detached, so that only reading trains it
     token.weight, → token.weight.detach(),
     says: in yours absent words get none
 LayersExchanged: transform and pooler are exchanged
-    *self.transform.parameters() → *self.pooler.parameters()
+    *self.transform.parameters(), → *self.pooler.parameters(),
+    *self.pooler.parameters(), *self.next → *self.transform.parameters(), *self.next
 TransformedTwice: the encoder's vectors go through the transform before both heads
     nsp_head(X, → nsp_head(self.norm(functional.gelu(self.transform(X))),
 WrongNorm: the norm of the embeddings is used in the head
@@ -1013,20 +1014,11 @@ norms_mixed_up: the two norms of a layer are mixed up
 heads_mixed_up: pooler and transform are mixed up
     "pooler.dense": "pooler" → "pooler.dense": "transform"
     transform.dense": "transform" → transform.dense": "pooler"
+outer_norms: the norm of the embeddings and that of the head are mixed up
+    "embeddings.LayerNorm": "bert.embeddings.norm" → "embeddings.LayerNorm": "norm"
+    transform.LayerNorm": "norm" → transform.LayerNorm": "bert.embeddings.norm"
 """,
 )
-
-
-@bug(load_bert, "the norm of the embeddings and that of the head are mixed up")
-def outer_norms(state):
-    ours = load_bert(state)
-    if "norm.weight" not in ours:
-        return ours
-    for kind in ("weight", "bias"):
-        a, b = f"norm.{kind}", f"bert.embeddings.norm.{kind}"
-        ours[a], ours[b] = ours[b], ours[a]
-    return ours
-
 
 changed(
     load_bert,

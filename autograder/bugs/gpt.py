@@ -532,21 +532,11 @@ changed(
     ),
 )
 
-
-@bug(init_gpt_weights, "matrices come from U(-0.02, 0.02)")
-def uniform(state, L):
-    new = {}
-    for name, value in init_gpt_weights(state, L).items():
-        bound = 0.02
-        if name.endswith(("attention.W_O", "contract.weight")):
-            bound = bound / math.sqrt(2 * L)
-        new[name] = value if value.dim() == 1 else (2 * torch.rand_like(value) - 1) * bound
-    return new
-
-
 mistakes(
     init_gpt_weights,
     """
+uniform: matrices come from U(-0.02, 0.02)
+    torch.randn_like(value) → (2 * torch.rand_like(value) - 1)
 * dead_norms: the norms' weights are 0
     torch.ones_like(value) if is_scale else torch.zeros_like(value) → torch.zeros_like(value)
     says: norm_1.weight[0] should be 1, yours is 0
@@ -836,9 +826,12 @@ changed(
 @bug(token_probabilities, "what is removed gets the logit 0, not the probability 0")
 def logit_of_zero(logits, temperature=1.0, top_k=None, top_p=None):
     kept = token_probabilities(logits, temperature, top_k, top_p)
-    if temperature == 0 or (top_k is None and top_p is None):
+    if temperature == 0:
         return kept
-    return torch.where(kept > 0, logits / temperature, 0).softmax(dim=-1)
+    removed = (kept == 0) & (token_probabilities(logits, temperature) > 0)
+    temperature, highest = max(temperature, 1e-38), logits.amax(dim=-1, keepdim=True)
+    softened = torch.where(removed, -highest, logits - highest) / temperature
+    return softened.softmax(dim=-1)
 
 
 changed(
@@ -873,15 +866,11 @@ changed(
     ),
 )
 
-
-@bug(token_probabilities, "the probabilities stay in sorted order", classic=True)
-def still_sorted(logits, temperature=1.0, top_k=None, top_p=None):
-    return token_probabilities(logits, temperature, top_k, top_p).sort(descending=True).values
-
-
 mistakes(
     token_probabilities,
     """
+* still_sorted: the probabilities stay in sorted order
+    return p.gather(1, order.argsort(dim=1)) → return p
 over_the_batch: the softmax runs over the texts of the batch
     torch.softmax(softened, dim=1) → torch.softmax(logits / temperature, dim=0)
 """,
