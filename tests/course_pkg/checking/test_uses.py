@@ -234,9 +234,13 @@ def test_a_builtin_is_the_builtin_below_a_star():
     assert breach(GRU, [star + RIGHT.replace("h\n", "h * float(1)\n")], GIVEN) is None
     assert "course_pkg" in breach(GRU, [star + RIGHT.replace("h\n", "lstm_step(x, h)\n")], GIVEN)
     for path in (ROOT / "course_pkg").rglob("*.py"):
-        names = {
-            node.id
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and _binds(node)}
+        names |= {
+            node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
         }
         assert not names & set(dir(builtins)) - {"_"}, path
+
+
+def _binds(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
