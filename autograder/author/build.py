@@ -148,7 +148,21 @@ def _execute(assignment: Assignment, nb: NotebookNode) -> None:
         raise CourseError(f"{assignment.master}: a cell fails\n{error}") from None
     if broken := [claim["what"] for claim in claims(nb) if not claim["holds"]]:
         raise CourseError(f"{assignment.master}: these claims do not hold: {'; '.join(broken)}")
+    if bare := bounds_of_nothing(nb):
+        raise CourseError(
+            f"{assignment.master}: these claims compare with a number that is neither a control by "
+            f"its name, above={{...}}, nor says why=...: {'; '.join(bare)}"
+        )
     with_small_figures(nb)
+
+
+def bounds_of_nothing(nb: NotebookNode) -> list[str]:
+    """List the claims of an executed notebook whose bounds are numbers and nothing else."""
+    return [
+        claim["what"]
+        for claim in claims(nb)
+        if claim["margin"] is not None and not {"beside", "why"} & claim.keys()
+    ]
 
 
 def _solved(assignment: Assignment, nb: NotebookNode) -> dict[Path, bytes]:

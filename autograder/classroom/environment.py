@@ -4,8 +4,10 @@ Only the standard library is imported, and only syntax that old Pythons parse is
 a Python that is too old prints a message instead of a stack trace.
 """
 
+import ast
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +21,21 @@ EXTRAS = "student,grading,notebooks,site,test"
 LOCK = "locks/everything.txt"
 GIGABYTES_NEEDED = 3
 STAMP_NAME = "course-stamp.txt"
+# Where uv looks for what pip's settings say; what is in the second list changes no package.
+UV_NAMES = {
+    "cert": "SSL_CERT_FILE",
+    "constraint": "UV_CONSTRAINT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "index-url": "UV_DEFAULT_INDEX",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "trusted-host": "UV_INSECURE_HOST",
+}
+OF_NO_MATTER = {"disable-pip-version-check", "no-color", "no-input", "progress-bar", "quiet"}
+OF_NO_MATTER |= {"cache-dir", "no-cache-dir", "no-compile", "no-warn-script-location"}
+OF_NO_MATTER |= {"break-system-packages", "require-virtualenv", "retries", "root-user-action"}
 
 
 class EnvironmentProblem(Exception):
@@ -88,6 +105,52 @@ def read_stamp(folder):
     return ""
 
 
+def install(python):
+    """Install the packages with uv, which takes a tenth of pip's time, or else with pip."""
+    print("Installing the packages, up to a minute if they are new.", flush=True)
+    what = ["--constraint", str(ROOT / LOCK), "--editable", f"{ROOT}[{EXTRAS}]"]
+    settings = uv_settings(pip_settings(python))
+    if settings is not None:
+        uv = re.findall(r"^uv==\S+", (ROOT / LOCK).read_text(encoding="utf-8"), re.M)
+        command = [python, "-m", "pip", "install", "--quiet", "--no-deps", *uv]
+        if subprocess.call(command) == 0:
+            # A name that stands in several indexes comes from whichever has it, as with pip.
+            settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+            command = [python, "-m", "uv", "pip", "install", "--python", python, *what]
+            if subprocess.call(command, env={**settings, **os.environ}) == 0:
+                return
+    print("Not with uv: pip does it, in one to five minutes.", flush=True)
+    status = subprocess.call([python, "-m", "pip", "install", "--no-compile", *what])
+    if status != 0:
+        raise EnvironmentProblem(
+            f"pip could not install the packages; its message is above. The disk has "
+            f"{free_gigabytes():.1f} GB free.\nWhen the cause is gone, run the same command again."
+        )
+
+
+def pip_settings(python):
+    """Return what pip's files and its variables say, by the names of its options."""
+    printed = subprocess.check_output([python, "-m", "pip", "config", "list"])
+    lines = [line.partition("=") for line in printed.decode().splitlines()]
+    found = [(name.rpartition("."), ast.literal_eval(value)) for name, _, value in lines if value]
+    # A variable counts more than a file, and what is said of installing more than what is of all.
+    ranks = {"global": 0, "install": 1, ":env:": 2}
+    found = [(ranks[where], name, value) for (where, _, name), value in found if where in ranks]
+    return {name: value for _, name, value in sorted(found)}
+
+
+def uv_settings(settings):
+    """Return the variables that tell uv what pip's settings say; None if it cannot be told."""
+    if set(settings) - set(UV_NAMES) - OF_NO_MATTER:
+        return None
+    found = {
+        UV_NAMES[name]: " ".join(settings[name].split()) for name in settings if name in UV_NAMES
+    }
+    if "UV_FIND_LINKS" in found:
+        found["UV_FIND_LINKS"] = found["UV_FIND_LINKS"].replace(" ", ",")
+    return found
+
+
 def build(folder, stamp):
     """Create or update the environment; the stamp comes last, so an interrupted build has none."""
     started = time.time()
@@ -99,16 +162,8 @@ def build(folder, stamp):
         shutil.rmtree(str(folder), ignore_errors=True)
         venv.create(str(folder), symlinks=True, with_pip=True)
 
-    print("Installing the packages, one to five minutes if they are new.", flush=True)
     python = str(folder / "bin" / "python")
-    command = [python, "-m", "pip", "install", "--no-compile"]
-    command += ["--constraint", str(ROOT / LOCK), "--editable", f"{ROOT}[{EXTRAS}]"]
-    status = subprocess.call(command)
-    if status != 0:
-        raise EnvironmentProblem(
-            f"pip could not install the packages; its message is above. The disk has "
-            f"{free_gigabytes():.1f} GB free.\nWhen the cause is gone, run the same command again."
-        )
+    install(python)
     # pip would do this with one processor; files for another Python are left out in silence, and
     # so is a third that the course hardly imports.
     command = [python, "-m", "compileall", "-qq", "-j", "0", "-x", r"/(tests|transformers)/"]

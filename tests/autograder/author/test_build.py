@@ -8,9 +8,10 @@ import nbformat
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
-from autograder.author import build, notebook
+from autograder.author import build, execution, notebook
 from autograder.author.master import ExerciseFence, parts
 from autograder.author.mutants import mutants
 from autograder.handout import exercise
@@ -229,6 +230,22 @@ def test_what_runs_again_says_why(copies, monkeypatch, capsys):
     monkeypatch.setattr(build, "execute", lambda nb: None)
     build.build(LSTM)
     assert "notebook: the code of course_pkg/tools/plot.py has changed …" in capsys.readouterr().out
+
+
+def test_a_bound_that_is_neither_a_control_nor_has_a_reason_is_refused(monkeypatch):
+    bounds = {"a": {"above": 1}, "b": {"below": {"chance": 3}}, "c": {"above": 1, "why": "closed"}}
+
+    def claimed(nb):
+        nb.cells = [new_code_cell("from course_pkg.checking.claim import claim")]
+        nb.cells += [
+            new_code_cell(f"claim({what!r}, 2, **{each!r})") for what, each in bounds.items()
+        ]
+        nb.cells += [new_code_cell("claim('d', True)\nclaim('e', 2, equals=2)")]
+        execution.execute(nb)
+
+    monkeypatch.setattr(build, "execute", claimed)
+    with pytest.raises(CourseError, match=r"neither a control .* nor says why=\.\.\.: a$"):
+        build._execute(LSTM, new_notebook())
 
 
 def test_ids_are_unique_and_say_what_a_cell_is():

@@ -8,6 +8,7 @@ import nbformat
 import pytest
 
 from autograder.assignment import Assignment, assignments
+from autograder.author import build
 from autograder.author.execution import execute
 from tests import course as toolbox
 from tests import patience, yardstick
@@ -70,3 +71,4 @@ def test_stored_outputs_are_fit_to_publish(assignment):
             text = "".join(output.get("text", ""))
             assert not ABSOLUTE.search(text), cell.source
     assert pictures >= 2
+    assert build.bounds_of_nothing(nb) == []

@@ -35,7 +35,8 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / environment.LOCK).write_text("torch==2\n", encoding="utf-8")
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     monkeypatch.setattr(environment.venv, "create", create_nothing)
-    monkeypatch.setattr(environment.subprocess, "call", lambda command: 0)
+    monkeypatch.setattr(environment.subprocess, "call", lambda command, env=None: 0)
+    monkeypatch.setattr(environment, "pip_settings", lambda python: {})
     return tmp_path
 
 
@@ -107,7 +108,7 @@ def test_an_interrupted_build_leaves_no_stamp(checkout, monkeypatch, capsys, fir
         environment.main()
         (checkout / "pyproject.toml").write_text(PYPROJECT + "\n", encoding="utf-8")
 
-    def interrupt(command):
+    def interrupt(command, env=None):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(environment.subprocess, "call", interrupt)
@@ -116,10 +117,56 @@ def test_an_interrupted_build_leaves_no_stamp(checkout, monkeypatch, capsys, fir
     assert environment.read_stamp(checkout / ".venv") == ""
 
 
-def test_a_failing_pip_is_reported(checkout, monkeypatch, capsys):
-    monkeypatch.setattr(environment.subprocess, "call", lambda command: 1)
+def commands(monkeypatch, *fail):
+    """Note the commands that are called, and let those fail that have one of these words."""
+    called = []
+
+    def call(command, env=None):
+        called.append(([Path(command[0]).name, *command[1:]], env))
+        return int(any(word in command for word in fail))
+
+    monkeypatch.setattr(environment.subprocess, "call", call)
+    return called
+
+
+def test_what_neither_uv_nor_pip_can_install_is_reported(checkout, monkeypatch, capsys):
+    commands(monkeypatch, "pip")
     assert environment.main() == 1
     assert "pip could not install the packages" in capsys.readouterr().err
+
+
+def test_uv_installs_what_the_lock_says_with_settings_of_pip(checkout, monkeypatch):
+    (checkout / environment.LOCK).write_text("torch==2\nuv==7.1\n", encoding="utf-8")
+    settings = {"find-links": "/a\n/b", "extra-index-url": "https://c", "quiet": "1"}
+    monkeypatch.setattr(environment, "pip_settings", lambda python: settings)
+    called = commands(monkeypatch)
+    environment.main()
+    (pip, _), (uv, told), (compiled, _) = called
+    assert pip[3:] == ["install", "--quiet", "--no-deps", "uv==7.1"]
+    assert uv[:4] == ["python", "-m", "uv", "pip"] and str(checkout / environment.LOCK) in uv
+    assert told["UV_FIND_LINKS"] == "/a,/b" and told["UV_INDEX"] == "https://c"
+    assert compiled[2] == "compileall"
+
+
+@pytest.mark.parametrize("settings", [{}, {"only-binary": ":all:"}])
+def test_pip_installs_where_uv_cannot(checkout, monkeypatch, capsys, settings):
+    monkeypatch.setattr(environment, "pip_settings", lambda python: settings)
+    called = commands(monkeypatch, "uv")
+    assert environment.main() == 0
+    assert called[-2][0][2:5] == ["pip", "install", "--no-compile"]
+    assert "Not with uv" in capsys.readouterr().out
+    assert any(command[2] == "uv" for command, _ in called) is not bool(settings)
+
+
+def test_a_variable_of_pip_counts_more_than_its_file(tmp_path, monkeypatch):
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nindex-url = https://a\ntimeout = 5\n[install]\ntimeout = 6\n"
+        "[download]\ntimeout = 7\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_INDEX_URL", "https://b")
+    found = environment.pip_settings(sys.executable)
+    assert found["index-url"] == "https://b" and found["timeout"] == "6"
 
 
 def test_make_says_when_python_is_too_old(tmp_path):
