@@ -107,7 +107,7 @@ score: env
 thorough: env
 	@$(RUN) autograder score --thorough --jobs 2
 	@$(RUN) tests.across_the_wire
-	@$(RUN) tests.alternatives.notebooks
+	@$(RUN) tests.alternative_notebooks
 
 seeds: env
 	@$(RUN) autograder seeds --seeds $(SEEDS)

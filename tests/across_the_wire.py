@@ -8,31 +8,29 @@
 
 import gc
 import importlib
-import pkgutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-import autograder.bugs
-import course_pkg.checks
-import tests.alternatives
-from autograder.bugs import BUGS
+from autograder.alternatives import ALTERNATIVES
+from autograder.assignment import assignments
 from autograder.hidden import load_hidden
+from autograder.mistakes import BUGS
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import Report
 from course_pkg.checking.runner import run
-from tests.alternatives import ALTERNATIVES
 from tests.plain_kernel import Notebook
 
 SECONDS = 5.0
 ONE_SIDED = "passes in one only"
 
-for package in (course_pkg.checks, autograder.bugs, tests.alternatives):
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)
+for topic in (assignment.topic for assignment in assignments()):
+    importlib.import_module(f"course_pkg.checks.{topic}")
+    importlib.import_module(f"autograder.assignments.{topic}.mistakes")
+    importlib.import_module(f"autograder.assignments.{topic}.alternatives")
 EXERCISES = list(CHECKS)
 for exercise in EXERCISES:
     load_hidden(exercise)
@@ -85,20 +83,20 @@ def solutions(exercise: Exercise, notebook: Notebook) -> Iterator[tuple[object, 
 
 def load_bug(exercise: Exercise, number: int, notebook: Notebook) -> None:
     """Give the other process a bug under the exercise's name."""
-    notebook.load(_pick("autograder.bugs", "BUGS", exercise, number) + ".solution")
+    notebook.load(_pick("mistakes", "BUGS", exercise, number) + ".solution")
 
 
 def load_alternative(exercise: Exercise, number: int, notebook: Notebook) -> None:
     """Give the other process an alternative under the exercise's name."""
-    notebook.load(_pick("tests.alternatives", "ALTERNATIVES", exercise, number))
+    notebook.load(_pick("alternatives", "ALTERNATIVES", exercise, number))
 
 
-def _pick(package: str, table: str, exercise: Exercise, number: int) -> str:
+def _pick(module: str, table: str, exercise: Exercise, number: int) -> str:
     """Write the source that gets an entry of a table under the exercise's name."""
     return (
         "from course_pkg.checking.registry import Exercise\n"
-        f"import {package}.{exercise.module}\n"
-        f"{exercise.name} = {package}.{table}[{exercise}][{number}]"
+        f"import autograder.assignments.{exercise.module}.{module}\n"
+        f"{exercise.name} = autograder.{module}.{table}[{exercise}][{number}]"
     )
 
 

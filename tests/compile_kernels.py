@@ -48,12 +48,12 @@ def main() -> None:
     from course_pkg.tools import launch
 
     launch._warm_up = lambda: None  # this Triton cannot interpret
+    from autograder.alternatives import ALTERNATIVES
     from course_pkg.flash_kernels import triton_flash_forward, triton_paged_decode
     from course_pkg.tools.tiles import table
-    from tests.alternatives import ALTERNATIVES
     from tests.gpu.report.tune import CHOICES
 
-    importlib.import_module("tests.alternatives.flash_kernels")  # registers them
+    importlib.import_module("autograder.assignments.flash_kernels.alternatives")  # registers them
     os.environ["TRITON_INTERPRET"] = "0"
     choices = CHOICES if "--choices" in sys.argv else dict.fromkeys(CHOICES, ())
     kernels = {"flash": triton_flash_forward, "paged": triton_paged_decode}

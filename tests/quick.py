@@ -28,7 +28,9 @@ def changed(since: str) -> list[Path]:
 
 def topics(files: list[Path]) -> list[str]:
     """Name the assignments whose reference, checks, mistakes, alternatives or master changed."""
-    names = {re.sub(r"^\d\d_", "", file.stem) for file in files}
+    names = {re.sub(r"^\d\d_", "", file.stem) for file in files} | {
+        file.parts[2] for file in files if file.parts[:2] == ("autograder", "assignments")
+    }
     return [a.name for a in assignments() if a.topic in names]
 
 

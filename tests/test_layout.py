@@ -20,12 +20,14 @@ LEVELS = {
     "course_pkg": ("tools", "data", "checking"),
     "course_pkg.checks": ("", "tools", "data", "checking"),
     "autograder.hidden": (),
-    "autograder.bugs": (),
+    "autograder.mistakes": (),
+    "autograder.alternatives": (),
+    "autograder.assignments": ("hidden", "mistakes", "alternatives"),
     "autograder.handout": (),
     "autograder.remote": (),
     "autograder.grade": ("handout", "hidden", "remote"),
-    "autograder.author": ("handout", "hidden", "bugs", "grade"),
-    "autograder.classroom": ("handout", "hidden", "bugs", "remote", "grade", "author"),
+    "autograder.author": ("handout", "hidden", "mistakes", "alternatives", "grade"),
+    "autograder.classroom": ("handout", "hidden", "mistakes", "remote", "grade", "author"),
 }
 ALIASES = {"course_pkg.inference": "course_pkg"}
 

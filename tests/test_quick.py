@@ -21,9 +21,9 @@ def test_every_file_of_an_assignment_brings_its_scoreboard():
     for name in (
         "course_pkg/lstm.py",
         "course_pkg/checks/lstm.py",
-        "autograder/hidden/lstm.py",
-        "autograder/bugs/lstm.py",
-        "tests/alternatives/lstm.py",
+        "autograder/assignments/lstm/hidden.py",
+        "autograder/assignments/lstm/mistakes.py",
+        "autograder/assignments/lstm/alternatives.py",
         f"solutions/{lstm}.md",
     ):
         assert topics([Path(name)]) == [lstm]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from autograder.assignment import ROOT, Assignment
 from autograder.author.trials import exercises, trials
+from autograder.hidden import folder
 from course_pkg.checking import naming
 from course_pkg.checking.naming import Entry
 from course_pkg.checking.registry import CHECKS
@@ -19,7 +20,7 @@ def files(assignment: Assignment) -> dict[Path, list[Entry]]:
         For each of its two files, of visible and of hidden checks, the entries that belong in it.
     """
     visible = ROOT / "course_pkg" / "checks" / "data" / f"{assignment.name}.npz"
-    hidden = ROOT / "autograder" / "hidden" / "data" / f"{assignment.name}.npz"
+    hidden = folder(assignment.topic) / f"{assignment.name}.npz"
     entries = {visible: [], hidden: []}
     for exercise in exercises(assignment.topic):
         if all(check.why_not() for check in CHECKS[exercise].values()):

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from autograder.assignment import Assignment
 from autograder.author.trials import examine, exercises
-from autograder.hidden import DATA, passed, unearned
+from autograder.hidden import folder, passed, unearned
 from course_pkg.checking.registry import CHECKS, Exercise
 
 ARGUMENTS = 4  # of the same shape as a result, that a solution may give back
@@ -29,7 +29,7 @@ def table(assignment: Assignment) -> dict[Path, bytes]:
         else:
             found[exercise.name] = sorted(passed_by_hollow(exercise))
     text = json.dumps(found, indent=1, sort_keys=True) + "\n"
-    return {DATA / f"{assignment.name}.json": text.encode()}
+    return {folder(assignment.topic) / f"{assignment.name}.json": text.encode()}
 
 
 def passed_by_hollow(exercise: Exercise) -> set[str]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autograder.bugs import SAMPLED
+from autograder.mistakes import SAMPLED
 from course_pkg.checking.registry import Exercise
 
 _BINARY = {

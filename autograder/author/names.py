@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from autograder.author.mutants import Mutant, changed, mutants
 from autograder.author.trials import examine
-from autograder.bugs import BUGS
+from autograder.mistakes import BUGS
 from course_pkg.checking import naming
 from course_pkg.checking.failure import NotRaised
 from course_pkg.checking.naming import Entry

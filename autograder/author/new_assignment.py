@@ -45,14 +45,14 @@ _NEW = {  # files of a new assignment, without its exercises
     "from jaxtyping import Float\nfrom torch import Tensor\n",
     "course_pkg/checks/{topic}.py": '"""Checks of {name}. Oracles: …"""\n\n'
     "from course_pkg.checking.registry import check\nfrom course_pkg.{topic} import {exercise}\n",
-    "autograder/hidden/{topic}.py": '"""Hidden checks of {name}: …"""\n\n'
+    "autograder/assignments/{topic}/hidden.py": '"""Hidden checks of {name}: …"""\n\n'
     "from course_pkg.checking.registry import check\nfrom course_pkg.{topic} import {exercise}\n",
-    "autograder/bugs/{topic}.py": '"""Known wrong solutions of {name}."""\n\n'
-    "from autograder.bugs import bug  # noqa: F401, until the first bug is written\n"
+    "autograder/assignments/{topic}/mistakes.py": '"""Known wrong solutions of {name}."""\n\n'
+    "from autograder.mistakes import mistakes  # noqa: F401, until the first is written\n"
     "from course_pkg.{topic} import {exercise}  # noqa: F401\n",
-    "tests/alternatives/{topic}.py": '"""Other correct solutions of {name}."""\n\n'
-    "from course_pkg.{topic} import {exercise}  # noqa: F401, until the first is written\n"
-    "from tests.alternatives import alternative  # noqa: F401\n",
+    "autograder/assignments/{topic}/alternatives.py": '"""Other correct solutions of {name}."""\n\n'
+    "from autograder.alternatives import alternative  # noqa: F401, until the first is written\n"
+    "from course_pkg.{topic} import {exercise}  # noqa: F401\n",
     "tests/submissions/{topic}.py": '"""A submission of {name} with mistakes."""\n\n'
     "# What the right solution says, and what this one says instead.\nCHANGES = {}\n\n"
     "# By the weight of the checks that pass; what is not named here gets all its points.\n"
@@ -78,6 +78,7 @@ def main(arguments: argparse.Namespace) -> int:
     names = {"name": name, "topic": assignment.topic, "exercise": exercise}
     for place, text in _NEW.items():
         path = ROOT / place.format(**names)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{}", "{{}}").format(**names), encoding="utf-8")
     title = assignment.topic.replace("_", " ").capitalize()
     text = _MASTER.format(number=name[:2], title=title)

@@ -42,12 +42,16 @@ def {check}(student, case):
     """agrees with … (an oracle that is not the reference)"""
     raise NotImplementedError
 '''
-_BUG = """
+_MISTAKES = '''
 # At least 8. The sentence completes "Your output equals what you get when …".
-# @bug({name}, "…")
-# def what_is_wrong(x):
-#     return x
-"""
+# mistakes(
+#     {name},
+#     """
+# WhatIsWrong: what is wrong
+#     what the reference says, in one place → what this one says instead
+# """,
+# )
+'''
 _ALTERNATIVE = """
 # At least 2: other algorithms, loops instead of einsum, another dtype.
 # @alternative({name})
@@ -104,11 +108,11 @@ def add(assignment: Assignment, exercise: str) -> int:
         f"course_pkg/checks/{topic}.py": _CHECK.format(
             name=exercise, heading=heading, check="values"
         ),
-        f"autograder/hidden/{topic}.py": _CHECK.format(
+        f"autograder/assignments/{topic}/hidden.py": _CHECK.format(
             name=exercise, heading=heading, check="gradients"
         ),
-        f"autograder/bugs/{topic}.py": _BUG.format(name=exercise),
-        f"tests/alternatives/{topic}.py": _ALTERNATIVE.format(name=exercise),
+        f"autograder/assignments/{topic}/mistakes.py": _MISTAKES.format(name=exercise),
+        f"autograder/assignments/{topic}/alternatives.py": _ALTERNATIVE.format(name=exercise),
     }
     for place, text in texts.items():
         path = ROOT / place

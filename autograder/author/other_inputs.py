@@ -4,10 +4,10 @@ import importlib
 import secrets
 from collections.abc import Iterator
 
+from autograder.alternatives import ALTERNATIVES
 from autograder.author.trials import examine
-from autograder.bugs import BUGS
+from autograder.mistakes import BUGS
 from course_pkg.checking.registry import Exercise
-from tests.alternatives import ALTERNATIVES
 
 RIGHT, WRONG = 10, 3  # times that a right and a wrong solution is tried
 

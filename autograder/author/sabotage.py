@@ -20,7 +20,7 @@ from autograder.assignment import Assignment, CourseError, assignments
 from autograder.author.execution import claims, execute
 from autograder.author.master import sabotages
 from autograder.author.trials import exercises
-from autograder.bugs import BUGS
+from autograder.mistakes import BUGS
 
 IDLE = """import torch as _torch
 
@@ -31,8 +31,8 @@ for _kind in vars(_torch.optim).values():
     if isinstance(_kind, type) and issubclass(_kind, _torch.optim.Optimizer):
         _kind.step = _none
 """
-MISTAKEN = """import autograder.bugs.{topic} as _registers
-from autograder.bugs import BUGS as _bugs
+MISTAKEN = """import autograder.assignments.{topic}.mistakes as _registers
+from autograder.mistakes import BUGS as _bugs
 from course_pkg.checking.registry import Exercise as _Exercise
 
 _mistakes = _bugs[_Exercise({topic!r}, {exercise!r})]

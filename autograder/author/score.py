@@ -10,6 +10,7 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 
+from autograder.alternatives import ALTERNATIVES
 from autograder.assignment import Assignment, assignments
 from autograder.author.build import check, is_stale
 from autograder.author.mutants import mutants
@@ -17,10 +18,9 @@ from autograder.author.names import at_home, wrong_names
 from autograder.author.other_inputs import other_inputs
 from autograder.author.trials import SECONDS, examine, exercises, of_reference, trials
 from autograder.bounded import bounded_memory
-from autograder.bugs import EQUIVALENT
+from autograder.mistakes import EQUIVALENT
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import WIDTH, Report
-from tests.alternatives import ALTERNATIVES
 
 MUTANTS_KILLED = 0.95  # the smallest share; for bugs and alternatives it is 1
 # Seconds for a call of a mutant; many of them are endless. Between these two, it is as long as all
@@ -109,7 +109,7 @@ def _score_and_check(
 
 def score(topic: str) -> list[Row]:
     """Run every bug, mutant and alternative of an assignment through its graders."""
-    importlib.import_module(f"tests.alternatives.{topic}")
+    importlib.import_module(f"autograder.assignments.{topic}.alternatives")
     return [score_exercise(exercise) for exercise in exercises(topic)]
 
 
@@ -177,7 +177,7 @@ def _score_bugs(exercise: Exercise, row: Row) -> None:
         if any(len(line) > WIDTH for line in report.text.splitlines()):
             row.problems.append(f"bug {bug.name} gets a line wider than {WIDTH}\n{report.text}")
     if row.bugs < BUGS_NEEDED:
-        place = f"autograder/bugs/{exercise.module}.py"
+        place = f"autograder/assignments/{exercise.module}/mistakes.py"
         row.problems.append(f"{row.bugs} known mistakes: write {BUGS_NEEDED} in {place}")
 
 
@@ -217,7 +217,7 @@ def _score_alternatives(exercise: Exercise, row: Row) -> None:
         if not report.passed:
             row.problems.append(f"alternative {solution.__name__} is rejected\n{_in_full(report)}")
     if row.alternatives < ALTERNATIVES_NEEDED:
-        place = f"tests/alternatives/{exercise.module}.py"
+        place = f"autograder/assignments/{exercise.module}/alternatives.py"
         row.problems.append(
             f"{row.alternatives} alternatives: write {ALTERNATIVES_NEEDED} in {place}"
         )

@@ -6,8 +6,8 @@ import importlib
 import io
 from typing import NamedTuple
 
-from autograder.bugs import BUGS, Bug
 from autograder.hidden import load_hidden
+from autograder.mistakes import BUGS, Bug
 from course_pkg.checking.guard import SECONDS, Guarded
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import Report
@@ -24,8 +24,8 @@ class Trial(NamedTuple):
 
 def exercises(topic: str) -> list[Exercise]:
     """List the exercises of an assignment, with its checks and known mistakes registered."""
-    for package in ("course_pkg.checks", "autograder.bugs"):
-        importlib.import_module(f"{package}.{topic}")
+    importlib.import_module(f"course_pkg.checks.{topic}")
+    importlib.import_module(f"autograder.assignments.{topic}.mistakes")
     found = [exercise for exercise in CHECKS if exercise.module == topic]
     if found:
         load_hidden(found[0])

@@ -95,15 +95,14 @@ def archive(assignment: Assignment, path: Path) -> None:
 
 def _stage(assignment: Assignment, folder: Path) -> None:
     """Copy what grades this assignment: nothing of later ones, and no graders of others."""
-    unwanted = shutil.ignore_patterns("__pycache__", "course", "bugs", "challenges", "hidden")
+    unwanted = shutil.ignore_patterns("__pycache__", "course", "challenges", "assignments")
     shutil.copytree(ROOT / "course_pkg", folder / "course_pkg", ignore=unwanted)
     drop_later(assignment, folder / "course_pkg")
     shutil.copytree(ROOT / "autograder", folder / "autograder", ignore=unwanted)
     shutil.copytree(assignment.solved.parent, folder / "solutions" / assignment.name)
-    hidden = f"autograder/hidden/{assignment.topic}.py"
-    data = f"autograder/hidden/data/{assignment.name}.npz"
-    packages = [f"autograder/{name}/__init__.py" for name in ("bugs", "hidden")]
-    for name in ("pyproject.toml", "nbgrader_config.py", hidden, data, *packages):
+    hidden = f"autograder/assignments/{assignment.topic}/hidden.py"
+    data = f"autograder/assignments/{assignment.topic}/data/{assignment.name}.npz"
+    for name in ("pyproject.toml", "nbgrader_config.py", hidden, data):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for other in assignments():  # their names say what students have; the texts do not matter

@@ -87,10 +87,9 @@ def trusted_files(assignment: Assignment) -> list[Path]:
     package = ROOT / "autograder"
     folders = (package, *(package / name for name in ("grade", "handout", "remote")))
     paths = [path for folder in folders for path in folder.glob("*.py")]
-    hidden = package / "hidden"
-    data = (f"data/{assignment.name}.npz", f"data/{assignment.name}.json")
-    names = ("__init__.py", f"{assignment.topic}.py", *data)
-    return paths + [hidden / name for name in names if (hidden / name).exists()]
+    own = package / "assignments" / assignment.topic
+    names = ("hidden.py", f"data/{assignment.name}.npz", f"data/{assignment.name}.json")
+    return paths + [own / name for name in names if (own / name).exists()]
 
 
 @functools.cache

@@ -12,9 +12,9 @@ from sacrebleu import corpus_bleu
 from torch import nn
 from torch.nn import functional
 
-from autograder.bugs import BUGS
-from autograder.bugs import seq2seq as _registers_bugs  # noqa: F401
-from autograder.hidden.seq2seq import bleu_by_hand
+from autograder.assignments.seq2seq import mistakes as _registers_bugs  # noqa: F401
+from autograder.assignments.seq2seq.hidden import bleu_by_hand
+from autograder.mistakes import BUGS
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallDecoder
 from course_pkg.checking.registry import Exercise

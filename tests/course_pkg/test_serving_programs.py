@@ -8,9 +8,9 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from autograder.assignments.serving import mistakes as _registers_bugs  # noqa: F401
 from autograder.author.trials import examine
-from autograder.bugs import BUGS
-from autograder.bugs import serving as _registers_bugs  # noqa: F401
+from autograder.mistakes import BUGS
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import Exercise
 from course_pkg.checks.serving import (

@@ -105,8 +105,8 @@ ATTACKS = {
         from course_pkg.lstm import cell_gradient, init_forget_bias, gru_step
     """,
     "hidden checks are imported": """
-        import autograder.hidden.lstm, inspect
-        print(inspect.getsource(autograder.hidden.lstm))
+        import autograder.assignments.lstm.hidden, inspect
+        print(inspect.getsource(autograder.assignments.lstm.hidden))
     """,
     "the instructor's notebook": """
         get_ipython().run_line_magic("run", "WHERE/solutions/02_lstm/02_lstm.ipynb")

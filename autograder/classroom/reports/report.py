@@ -8,13 +8,13 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from autograder.assignment import ROOT, Assignment, course_folder
-from autograder.bugs import BUGS
 from autograder.classroom.reports.rendering import page, table
 from autograder.classroom.reports.results import read
 from autograder.grade.errors import GradingError
 from autograder.grade.gradebook import sentence
 from autograder.grade.submission import Course
 from autograder.grade.verdict import write
+from autograder.mistakes import BUGS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +70,9 @@ def report(root: Path, assignment: str, server: str) -> list[Path]:
 def _known_mistakes(assignment: str) -> dict[str, dict[str, str]]:
     """Name the known mistakes of each exercise, by the sentences that describe them."""
     topic = Assignment(assignment).topic
-    if not (ROOT / "autograder" / "bugs" / f"{topic}.py").exists():
+    if not (ROOT / "autograder" / "assignments" / topic / "mistakes.py").exists():
         return {}  # reading the course will say that there is no such assignment
-    importlib.import_module(f"autograder.bugs.{topic}")
+    importlib.import_module(f"autograder.assignments.{topic}.mistakes")
     return {
         exercise.name: {bug.sentence: bug.name for bug in reversed(known)}
         for exercise, known in BUGS.items()

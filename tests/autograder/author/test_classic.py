@@ -7,7 +7,7 @@ import pytest
 from autograder.assignment import Assignment, assignments
 from autograder.author.master import ExerciseFence, Text, parts
 from autograder.author.trials import exercises
-from autograder.bugs import BUGS
+from autograder.mistakes import BUGS
 
 WARNING = re.compile(r"\*\*The classic (mistakes?)\b")
 

@@ -10,7 +10,7 @@ import pytest
 
 from autograder.assignment import ROOT
 
-COPIED = ("autograder", "course_pkg", "tests/alternatives", "tests/submissions")
+COPIED = ("autograder", "course_pkg", "tests/submissions")
 REFERENCE = '''
 """Doubling."""
 
@@ -40,6 +40,7 @@ def halve_it(x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
     return x / 2
 '''
 FACTORS = {"double_it": 2, "halve_it": 0.5}
+WRITTEN = {"double_it": "return 2 * x", "halve_it": "return x / 2"}
 
 
 @pytest.fixture(scope="module")
@@ -79,33 +80,34 @@ def test_an_exercise_from_its_stubs_to_its_score(checkout):
     assert scored.returncode == 1
     for missing in (
         "double_it: the reference fails",
-        "double_it: 0 known mistakes: write 8 in autograder/bugs/tiny.py",
-        "halve_it: 0 alternatives: write 2 in tests/alternatives/tiny.py",
+        "double_it: 0 known mistakes: write 8 in autograder/assignments/tiny/mistakes.py",
+        "halve_it: 0 alternatives: write 2 in autograder/assignments/tiny/alternatives.py",
     ):
         assert missing in scored.stdout
 
     (checkout / "course_pkg" / "tiny.py").write_text(REFERENCE.lstrip(), encoding="utf-8")
-    for folder in ("course_pkg/checks", "autograder/hidden"):
-        text = (checkout / folder / "tiny.py").read_text(encoding="utf-8")
+    own = checkout / "autograder" / "assignments" / "tiny"
+    for path in (checkout / "course_pkg" / "checks" / "tiny.py", own / "hidden.py"):
+        text = path.read_text(encoding="utf-8")
         for name, factor in FACTORS.items():
             body = "x = case.randn(*case.sizes(2))\n"
             body += f"    case.equal(student(x), {factor} * x, 'y')"
             head, _, tail = text.partition(f"@check({name}")
             text = head + f"@check({name}" + tail.replace("raise NotImplementedError", body, 1)
-        (checkout / folder / "tiny.py").write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     for name, factor in FACTORS.items():
-        bugs = [
-            f'@bug({name}, "the numbers are multiplied by {k}")\n'
-            f"def times_{k}(x):\n    return {k} * x\n\n"
+        wrong = [
+            f"Times{k}: the numbers are multiplied by {k}\n    {WRITTEN[name]} → return {k} * x\n"
             for k in range(3, 11)
         ]
+        table = [f'mistakes(\n    {name},\n    """\n', *wrong, '""",\n)\n']
         alternatives = [
             f"@alternative({name})\ndef way_{k}(x):\n    return {factor} * {k} * x / {k}\n\n"
             for k in (3, 5)
         ]
-        for file, more in (("autograder/bugs", bugs), ("tests/alternatives", alternatives)):
-            path = checkout / file / "tiny.py"
-            path.write_text(path.read_text("utf-8") + "\n" + "\n".join(more), encoding="utf-8")
+        for file, more in (("mistakes.py", table), ("alternatives.py", alternatives)):
+            path = own / file
+            path.write_text(path.read_text("utf-8") + "\n" + "".join(more), encoding="utf-8")
     unnamed = run(checkout, "score", "22_tiny")
     assert "is not named" in unnamed.stdout and "build its assignment first" in unnamed.stdout
 

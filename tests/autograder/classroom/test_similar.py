@@ -14,16 +14,16 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell
 
+from autograder.alternatives import ALTERNATIVES
 from autograder.assignment import ROOT, Assignment, CourseError
 from autograder.classroom import similar
 from autograder.grade.verdict import Step
 from autograder.handout.exercise import exercises
 from tests import course as toolbox
-from tests.alternatives import ALTERNATIVES
 
 LSTM = Assignment("02_lstm")
 REFERENCE = exercises(ROOT / "course_pkg" / "lstm.py")
-importlib.import_module(f"tests.alternatives.{LSTM.topic}")
+importlib.import_module(f"autograder.assignments.{LSTM.topic}.alternatives")
 pytestmark = pytest.mark.xdist_group("similar")
 
 

@@ -16,6 +16,7 @@ from autograder.author.master import Question, parts
 from autograder.author.notebook import with_numbers
 from autograder.handout.exercise import BEGIN, END, exercises
 from autograder.handout.wheel import wheel
+from autograder.hidden import folder as hidden_data
 
 SHORTEST = 12  # characters; "return c" may stand anywhere
 
@@ -63,11 +64,11 @@ def secrets(assignment: Assignment) -> dict[str, set[str]]:
     solutions = exercises(ROOT / "course_pkg" / f"{topic}.py").values()
     written = [with_numbers(assignment, part) for part in parts(assignment.master)]
     questions = [part for part in written if isinstance(part, Question)]
-    folder = ROOT / "autograder"
+    folder = ROOT / "autograder" / "assignments" / topic
     found = {
         "solution": {line for source in solutions for line in split(source)[0]},
-        "hidden check": code_lines(folder / "hidden" / f"{topic}.py"),
-        "bug": code_lines(folder / "bugs" / f"{topic}.py"),
+        "hidden check": code_lines(folder / "hidden.py"),
+        "bug": code_lines(folder / "mistakes.py"),
         "rubric": {squeeze(line) for part in questions for line in part.rubric.splitlines()},
     }
     # What students may read elsewhere is no secret: visible checks, earlier references, training,
@@ -147,9 +148,9 @@ def test_the_wheel_holds_no_part_of_the_graders(assignment, artefacts):
     assert not [path for path in names if path.stem.lstrip("0123456789_") in topics]
     assert Path("course_pkg/checks/data", f"{assignment.name}.json") in names
     assert not [name for name in artefacts if topics & set(Path(name).parts)]  # weights
-    hidden = ROOT / "autograder" / "hidden" / "data" / f"{assignment.name}.npz"
+    hidden = hidden_data(assignment.topic) / f"{assignment.name}.npz"
     assert hidden.exists()
-    assert not any("hidden" in path.parts for path in names)
+    assert not any("assignments" in path.parts for path in names)
 
 
 def test_the_notebook_says_nothing_of_hidden_tests(artefacts):

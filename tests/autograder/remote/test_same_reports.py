@@ -6,11 +6,11 @@ import zlib
 import pytest
 import torch
 
-from autograder.bugs import BUGS
+from autograder.alternatives import ALTERNATIVES
+from autograder.mistakes import BUGS
 from course_pkg.checking.registry import Exercise
 from tests import across_the_wire as wire
 from tests import untested
-from tests.alternatives import ALTERNATIVES
 from tests.plain_kernel import Notebook
 
 

@@ -41,7 +41,7 @@ from tests import untested
 
 for assignment in assignments():
     importlib.import_module(f"course_pkg.checks.{assignment.topic}")
-    importlib.import_module(f"autograder.bugs.{assignment.topic}")
+    importlib.import_module(f"autograder.assignments.{assignment.topic}.mistakes")
 for exercise in list(CHECKS):
     load_hidden(exercise)
 

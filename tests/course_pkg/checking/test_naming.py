@@ -7,7 +7,7 @@ import torch
 from autograder.author import names, other_inputs
 from autograder.author.names import at_home
 from autograder.author.trials import examine, exercises
-from autograder.bugs import BUGS, Bug
+from autograder.mistakes import BUGS, Bug
 from course_pkg.checking import naming
 from course_pkg.checking.failure import Failure, NotRaised
 from course_pkg.checking.registry import Check, Exercise

@@ -10,17 +10,17 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from autograder.alternatives import ALTERNATIVES
 from autograder.assignment import ROOT, assignments
 from autograder.handout.exercise import exercises
 from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.rules import rule_of
 from course_pkg.checking.uses import breach
-from tests.alternatives import ALTERNATIVES
 from tests.hostile.empty_solutions import ALLOWED, FLAGGED, FORBIDDEN, UNREAD
 
 for assignment in assignments():
     importlib.import_module(f"course_pkg.checks.{assignment.topic}")
-    importlib.import_module(f"tests.alternatives.{assignment.topic}")
+    importlib.import_module(f"autograder.assignments.{assignment.topic}.alternatives")
 GRU = find("gru_step")
 GIVEN = ["import math\n\nimport torch\nfrom torch import Tensor, nn\n"]
 RIGHT = "def gru_step(x, h, W_x, W_h, b_x, b_h):\n    return h\n"
