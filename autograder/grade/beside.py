@@ -1,6 +1,6 @@
 """What sandboxes have of the modules of checks: no oracle, which would be a solution.
 
-There are the functions that run beside a student's object (course_pkg.checking.together), the rules
+There are the functions that run beside a student's object (course_pkg.checking.batched), the rules
 of exercises, and what both need. Checks, and what they compare with, stay with the grader.
 """
 

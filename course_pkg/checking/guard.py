@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking import enforcement, kept, precision, twice
+from course_pkg.checking import devices, enforcement, precision, state
 from course_pkg.checking.enforcement import enforced
 from course_pkg.checking.failure import Failure, NotImplementedYet, TooLong, describe
 from course_pkg.checking.rules import NOTHING, Rule
@@ -153,12 +153,12 @@ class Guarded:
         needed = [tensor.requires_grad for _, tensor in inputs]
         contents = {name: _contents(value) for name, value in named.items()}
         place = self._place
-        twin = None if place is None else twice.copies(place, self._target, args, kwargs)
+        twin = None if place is None else devices.copies(place, self._target, args, kwargs)
         way = (self._name, *self._made, *named)
-        is_tried = self._tried[way] < TRIALS and not kept.is_inherited(self._target)
+        is_tried = self._tried[way] < TRIALS and not state.is_inherited(self._target)
         is_tried = is_tried and _is_plain([args, kwargs]) and not inspect.isbuiltin(self._target)
-        before = kept.copy_of(self._target) if is_tried else None
-        single = twice.copies(torch.float32, self._target, args, kwargs) if is_tried else None
+        before = state.copy_of(self._target) if is_tried else None
+        single = devices.copies(torch.float32, self._target, args, kwargs) if is_tried else None
         random = torch.get_rng_state()
         with _settings_kept(self._name):
             result = self._attempt(lambda: _materialise(self._target(*args, **kwargs)))
@@ -176,8 +176,8 @@ class Guarded:
             self._tried[way] += 1 if before is None and single is None else TRIALS
         if before is not None:
             draws = not torch.equal(random, torch.get_rng_state())
-            first = kept.FirstCall(before, self._target, args, kwargs, result, draws)
-            kept.demand_nothing(self._name, self._attempt, first)
+            first = state.FirstCall(before, self._target, args, kwargs, result, draws)
+            state.demand_nothing(self._name, self._attempt, first)
         if single is not None:
             self._repeat_in_float32(single, result, random)
         if place is not None and twin is not None:
@@ -186,7 +186,7 @@ class Guarded:
             if all(tensor.dtype != torch.float64 for _, tensor in inputs):
                 precision.demand_default(self._name, result)
             if place is not None:
-                twice.mark_what_stays_behind(result)
+                devices.mark_what_stays_behind(result)
         found = self._wrap(result, self._name.partition(".")[0])
         if isinstance(found, Guarded) and inspect.isclass(self._target):
             found._made = tuple(map(_option, named.values()))
@@ -228,13 +228,13 @@ class Guarded:
         seconds = ELSEWHERE * self._seconds
         gpus = [place] if place.type == "cuda" else []
         try:
-            with twice.exact():
+            with devices.exact():
                 again = self._once_more(f"On {place}, {self._name}", twin, random, gpus, seconds)
-            twice.demand_same(again, result, place, drawn, self._is_ordered)
+            devices.demand_same(again, result, place, drawn, self._is_ordered)
         except TooLong:
             self._place = None
         except Failure as failure:
-            raise Failure(f"{failure.message}\n{twice.HINT}", kinds=failure.kinds) from None
+            raise Failure(f"{failure.message}\n{devices.HINT}", kinds=failure.kinds) from None
 
     def _repeat_in_float32(self, copies: tuple, result: object, random: Tensor) -> None:
         """Make a call in float32 as well, beginning from the same random state."""
@@ -465,11 +465,11 @@ def _named(target, args, kwargs) -> dict[str, object]:
     The module to which a method belongs is one too.
     """
     try:
-        named = kept.signature_of(target).bind(*args, **kwargs).arguments
+        named = state.signature_of(target).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # no signature, or the call does not fit it and will say so
         named = {**{f"number {i + 1}": value for i, value in enumerate(args)}, **kwargs}
     if inspect.ismethod(target) and isinstance(target.__self__, nn.Module):
-        if not kept.is_inherited(target):
+        if not state.is_inherited(target):
             named = {"self": target.__self__, **named}
     return named
 

@@ -6,9 +6,9 @@ whose key was written there: a sequence that reads the key of another one is see
 
 from typing import Any
 
+from course_pkg.checking.batched import together
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.programs import Program, Step, played
-from course_pkg.checking.together import together
 
 Row = tuple[int, int, int]
 

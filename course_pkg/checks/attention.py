@@ -23,10 +23,10 @@ from course_pkg.attention import (
     soft_lookup,
     split_heads,
 )
+from course_pkg.checking.batched import made, of_each
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import ATTENTION, forbid
-from course_pkg.checking.together import made, of_each
 
 for _exercise in (
     scaled_dot_attention,

@@ -23,11 +23,11 @@ from course_pkg.bert import (
     span_head,
     tf_idf,
 )
+from course_pkg.checking.batched import call_often, made, together
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
-from course_pkg.checking.once import once
+from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import call_often, made, together
 
 # tf_idf
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course_pkg.checking.batched import made, together
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import describe
 from course_pkg.checking.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import made, together
 from course_pkg.checks.gpt import continued, forbidden, gpt_pair
 from course_pkg.gpt import token_probabilities
 from course_pkg.kv_cache import (

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from course_pkg.checking.batched import made
 from course_pkg.checking.case import Case
 from course_pkg.checking.guard import in_any_order
-from course_pkg.checking.once import once
+from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import Rule, forbid
-from course_pkg.checking.together import made
 from course_pkg.memory import (
     DRAW,
     NTM,

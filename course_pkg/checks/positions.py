@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from course_pkg.checking.batched import made
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import made
 from course_pkg.positions import (
     LearnedPositions,
     RotaryAttention,

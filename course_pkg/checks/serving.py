@@ -10,11 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from course_pkg.checking.batched import together
 from course_pkg.checking.case import Case
 from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import steps
+from course_pkg.checking.memo import once
 from course_pkg.checking.models import SmallServed
-from course_pkg.checking.once import once
 from course_pkg.checking.programs import Nonsense, Program, Step, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.scheduling import (
@@ -36,7 +37,6 @@ from course_pkg.checking.scheduling import (
     told_of_host,
     told_of_out,
 )
-from course_pkg.checking.together import together
 from course_pkg.checks.paged_attention import (
     demand_no_table,
     flat,

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from course_pkg.checking.batched import made
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import made
 from course_pkg.swin import (
     PatchMerging,
     Swin,

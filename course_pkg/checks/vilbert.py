@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_pkg.checking.case import Case
-from course_pkg.checking.once import once
+from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
 from course_pkg.checks.bert import (
     below,

@@ -4,8 +4,8 @@ import itertools
 
 import torch
 
+from course_pkg.checking.batched import of_each
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import of_each
 from course_pkg.checks.llama import (
     ANGLES,
     LLAMA_2_7B,

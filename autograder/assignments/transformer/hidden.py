@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F
 
+from course_pkg.checking.batched import made
 from course_pkg.checking.registry import check
-from course_pkg.checking.together import made
 from course_pkg.checks.transformer import (
     DECODER,
     back,

@@ -2,8 +2,8 @@
 
 import torch
 
-from course_pkg.checking import once as module
-from course_pkg.checking.once import once
+from course_pkg.checking import memo as module
+from course_pkg.checking.memo import once
 
 
 def counted():

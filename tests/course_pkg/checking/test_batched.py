@@ -2,8 +2,8 @@
 
 import pytest
 
+from course_pkg.checking.batched import call_often, of_each, together
 from course_pkg.checking.guard import Guarded
-from course_pkg.checking.together import call_often, of_each, together
 
 
 def test_at_home_they_are_what_they_are():

@@ -12,7 +12,7 @@ import torch
 
 from autograder.assignment import assignments
 from autograder.hidden import load_hidden
-from course_pkg.checking import guard, runner, twice
+from course_pkg.checking import devices, guard, runner
 from course_pkg.checking.failure import Failure
 from course_pkg.checking.registry import CHECKS, Exercise
 from course_pkg.checking.report import CheckFailed
@@ -56,7 +56,7 @@ def only_calls_there():
     def there(function):
         return lambda *args, **kwargs: second_device()(function)(*args, **kwargs)
 
-    copies = patch.object(twice, "copies", there(twice.copies))
+    copies = patch.object(devices, "copies", there(devices.copies))
     tiles = patch.object(launch, "SIDE", 32)
     repeat = patch.object(guard.Guarded, "_repeat", tiles(there(guard.Guarded._repeat)))
     with copies, repeat:
@@ -145,12 +145,12 @@ def test_results_must_be_the_same_and_lie_there():
 )
 def test_the_order_of_sums_is_forgiven(dtype, least):
     here = torch.ones(3, dtype=dtype)
-    twice.demand_same([here * (1 + least / 3)], [here], here.device, random=False)
+    devices.demand_same([here * (1 + least / 3)], [here], here.device, random=False)
     with pytest.raises(Failure, match=r"On cpu: the result\[0\]|On cpu: the result at \[0\]"):
-        twice.demand_same([here * (1 + 4 * least)], [here], here.device, random=False)
-    twice.demand_same([here * 2, {"n": 7}], [here, {"n": 8}], here.device, random=True)
+        devices.demand_same([here * (1 + 4 * least)], [here], here.device, random=False)
+    devices.demand_same([here * 2, {"n": 7}], [here, {"n": 8}], here.device, random=True)
     with pytest.raises(Failure, match="has 1 members, not 2"):
-        twice.demand_same([here], [here, here], here.device, random=True)
+        devices.demand_same([here], [here, here], here.device, random=True)
 
 
 def test_random_results_need_not_be_the_same():
@@ -171,10 +171,10 @@ def test_equal_numbers_may_come_in_any_order():
 
     assert report(dnc_allocation, the_other_way_round).passed
     here, there = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[1.0, 2.0, 0.0]])
-    twice.demand_same((there,), (here,), here.device, random=False, ordered=False)
+    devices.demand_same((there,), (here,), here.device, random=False, ordered=False)
     for different in (2 * there, there.T):
         with pytest.raises(Failure, match="On cpu"):
-            twice.demand_same([different], [here], here.device, random=False, ordered=False)
+            devices.demand_same([different], [here], here.device, random=False, ordered=False)
     failed = [
         each.check.name for each in report(dnc_allocation, more_there).outcomes if each.failure
     ]
@@ -240,7 +240,7 @@ def test_views_of_one_memory_stay_views():
 def test_copies_of_modules_share_nothing_but_what_their_modules_share():
     module = torch.nn.ModuleList([torch.nn.LSTM(4, 5), torch.nn.Linear(3, 3)])
     module.tied, module.table = module[1].weight, {"rows": [1, torch.ones(2)]}
-    (copied, *_) = twice.copies(META, module, (), {})
+    (copied, *_) = devices.copies(META, module, (), {})
     assert copied.tied is copied[1].weight and copied.tied.device == META
     assert copied.table["rows"][0] == 1 and copied.table["rows"][1].device == META
     copied[1].register_forward_hook(print)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking import twice
+from course_pkg.checking import devices
 from course_pkg.checking.failure import Failure
 
 LARGEST = 50_000  # parameters of a module that is tried: more would take long
@@ -64,7 +64,7 @@ def copy_of(target: Any) -> Any:
             return None
         if sum(parameter.numel() for parameter in module.parameters()) > LARGEST:
             return None
-        with twice.deepcopy_of_tensors(_copy):
+        with devices.deepcopy_of_tensors(_copy):
             new = copy.deepcopy(module)
         return new if module is target else getattr(new, target.__name__)
     except Exception:
