@@ -238,7 +238,7 @@ class LlamaAttention(nn.Module):
         positions past … past + T - 1;   K, turned, and V are appended to the cache, and then all of
         it is read;   A_h = softmax(Q_h K_gᵀ / √D_h) over what `sliding_window_mask` allows,
         however large or small the scores are;   g = h // (H / G);
-        Y = [A_1 V_g(1) … A_H V_g(H)] W_O
+        Y = [A_0 V_g(0) … A_{H-1} V_g(H-1)] W_O
         (Touvron et al. 2023, §2.2; groups: Ainslie et al. 2023)
 
         Args:
@@ -422,7 +422,8 @@ def load_llama(state: dict[str, Tensor]) -> dict[str, Tensor]:
     and down_proj. The matrices are laid out for W x. In Mixtral a layer has
     block_sparse_moe.gate, the router, and block_sparse_moe.experts.E.w1, w3 and w2, which are gate,
     up and down of expert E. Queries and keys are in the order of halves already. Old files also
-    hold tables of frequencies, self_attn.rotary_emb.inv_freq, which are not weights.
+    hold tables of frequencies, self_attn.rotary_emb.inv_freq, which are not weights. The base of
+    the rotations and how they are scaled stand in config.json: `llama_config.rope_base` reads them.
 
     Args:
         state: the state dict; it is not changed.

@@ -57,7 +57,9 @@ def facts(name: str) -> dict:
 
     Args:
         name: "target" or "draft"; or "lstm" or "size-1" to "size-5", which were trained for
-            comparison and of which only this is kept.
+            comparison and of which only this is kept; or "ladder", the models between GPT-2 and
+            Llama of Assignment 11, of which "losses" on test text are kept, after "steps" steps,
+            for each of "seeds".
     Returns:
         "parameters", how many; "tokens", how many were read, with repetitions; "bits_per_byte" on
         modules that were held out; "losses", in nats for each token, averaged over "every" steps.
