@@ -197,11 +197,6 @@ changed(
 mistakes(
     Scheduler,
     """
-FromZero: all tokens of a sequence are computed in every step, not only the new ones
-    (number, start, start + count) → (number, 0, start + count)
-ForksNotDoubled: nothing is set aside for the forks that are still to come
-    math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S)
-    self.places(self.running + members) > self.most → len(self.running + members) > self.most
 OneBlockForForks: one block is set aside for each fork to come, however long it may become
     math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S) + each.forks
 """,
@@ -820,8 +815,6 @@ changed(
 mistakes(
     EngineCore,
     """
-NothingUndone: an error inside the model leaves tables longer than what is computed
-    self.scheduler.undo(plan.work) → pass
 SwallowsErrors: an error inside the model is kept quiet: the step returns nothing
     self.scheduler.undo(plan.work) → self.scheduler.undo(plan.work); return []
     says: should raise RuntimeError when the model fails
@@ -1192,14 +1185,6 @@ NoCopiesOut: nothing is copied out
 )
 
 
-@bug(SwappingScheduler, "nothing is copied back", told_by="(-1: nothing came there)")
-class NoCopiesBack(SwappingScheduler):
-    def enter(self, members):
-        before = len(self.plan.copies)
-        super().enter(members)
-        self.plan.copies[before:] = [pair for pair in self.plan.copies[before:] if pair[0] < 10]
-
-
 mistakes(
     SwappingScheduler,
     """
@@ -1373,8 +1358,6 @@ changed(
 mistakes(
     SwappingScheduler,
     """
-ComputedAfterwards: what is swapped out no longer counts as computed
-    = computed[each] → = self.sequences[each].computed
 OneForAll: a whole group comes back with as many tokens computed as one of its members has
     = computed[each] → = computed[number]
 FirstForAll: a whole group comes back with as many tokens computed as one of its members has
