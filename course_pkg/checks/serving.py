@@ -967,6 +967,18 @@ def unlimited(schedulers, case):
 
 
 @check(ChunkedScheduler, see="Chunked prefill")
+def after_a_failure(schedulers, case):
+    """has its whole budget again after a step that has failed and is undone"""
+    driver = Driver(schedulers, 20, 4, 3, 0, 4)
+    driver.add(0, 3)
+    work, _ = case.unpack(driver.scheduler.schedule(), "work", "copies")
+    driver.scheduler.undo(work)
+    for _ in range(2):
+        driver.step()
+    driver.compare(case, [(0, 0, 0, 3), (1, 0, 3, 4)])
+
+
+@check(ChunkedScheduler, see="Chunked prefill")
 def programs(schedulers, case):
     """follows the rules in short programs of calls"""
     follow_rules(schedulers, InChunks, [program_of((8, 2, 3, 1, 3), 30, 2000)])
@@ -1676,6 +1688,9 @@ def nothing_left(engines, case):
     known = engine.sequences.get
     left = [number for number in range(40) if known(number) is not None]
     same(case, left, [], "beams left in the engine when the search is collected")
+    waits = engine.next_log_p.get
+    left = [number for number in range(40) if waits(number) is not None]
+    same(case, left, [], "beams left in `next_log_p` when the search is collected")
 
 
 def added(case: Case, outputs: object, samples: int = 1) -> tuple[list, list]:

@@ -1365,6 +1365,42 @@ FirstForAll: a whole group comes back with as many tokens computed as one of its
 """,
 )
 
+changed(
+    ChunkedScheduler,
+    "LostWithAFailure",
+    "what a step has spent is taken from the next one's budget when it has failed",
+    (
+        "        spent = sum(stop - start for _, start, stop in self.plan.work)\n"
+        "        return min(super().count(number), self.budget - spent)\n",
+        "        return min(super().count(number), self.budget - vars(self).get('spent', 0))\n\n"
+        "    def extend(self, number):\n"
+        "        before = len(self.plan.work)\n"
+        "        super().extend(number)\n"
+        "        here = sum(stop - start for _, start, stop in self.plan.work[before:])\n"
+        "        self.spent = vars(self).get('spent', 0) + here\n\n"
+        "    def advance(self, number, stop):\n"
+        "        self.spent = 0\n"
+        "        super().advance(number, stop)\n",
+    ),
+)
+
+changed(
+    BeamCore,
+    "DroppedRowsStay",
+    "the rows of beams that are dropped stay in `next_log_p`",
+    (
+        "self.next_log_p.pop(number, None) for number in beams]",
+        "self.next_log_p.get(number) for number in beams]",
+    ),
+    (
+        "        new: list[int] = []\n",
+        "        for row, _, _ in chosen:\n"
+        "            self.next_log_p.pop(beams[row], None)\n"
+        "        new: list[int] = []\n",
+    ),
+    told_by="beams left in `next_log_p`",
+)
+
 equivalent(
     PreemptingScheduler,
     "for number in list(self.running): → for number in (lambda same: same)(self.running):",
