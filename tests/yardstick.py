@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 # The mean of six measurements, 1.24 to 1.45, on a quiet processor with AVX-512, as budgets were set
-# on. One with AVX2 alone took 2.0, and 1.5 (13_serving) to 1.9 times (11_llama) as long for
+# on. One with AVX2 alone took 2.0, and 1.5 (14_serving) to 1.9 times (11_llama) as long for
 # notebooks.
 REFERENCE = 1.3
 STEPS = 100

@@ -1,7 +1,7 @@
 """Serve one of the models that come with the course.
 
 python -m course_pkg.serve
-python -m course_pkg.serve --notebook notebooks/13_serving/13_serving.ipynb
+python -m course_pkg.serve --notebook notebooks/14_serving/14_serving.ipynb
 """
 
 import argparse

@@ -331,7 +331,7 @@ def test_without_triton_the_notebook_runs_and_fingerprints_are_fresh():
         import nbformat
         from autograder.author import fingerprints
         from autograder.assignment import Assignment
-        own = Assignment("15_flash_kernels")
+        own = Assignment("17_flash_kernels")
         nb = nbformat.read(own.solved, as_version=4)
         cells = [c.source for c in nb.cells if c.cell_type == "code"]
         names = {}

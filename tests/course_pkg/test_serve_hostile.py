@@ -429,7 +429,7 @@ def test_what_is_no_notebook_is_told_in_one_sentence(tmp_path):
 
 
 def test_the_unsolved_notebook_of_serving_is_told_what_is_missing(monkeypatch):
-    notebook = ROOT / "notebooks" / "13_serving" / "13_serving.ipynb"
+    notebook = ROOT / "notebooks" / "14_serving" / "14_serving.ipynb"
     monkeypatch.setattr(sys, "argv", ["serve", "--notebook", str(notebook)])
     with pytest.raises(SystemExit) as caught:
         main()

@@ -617,7 +617,7 @@ def test_where_no_widgets_run_there_is_a_strip(frames, monkeypatch):
 
 def test_where_widgets_run_there_is_a_slider(frames, monkeypatch):
     shown = []
-    monkeypatch.setenv("JPY_SESSION_NAME", "12_paged_attention.ipynb")
+    monkeypatch.setenv("JPY_SESSION_NAME", "13_paged_attention.ipynb")
     monkeypatch.setattr("IPython.display.display", shown.append)
     monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf().axes[0].get_title()))
     block_map.explore(frames, "A title", [0, 1])

@@ -200,7 +200,7 @@ def test_every_challenge_is_told_in_its_master():
         found.append(assignment.name)
         task = assignment.master.read_text(encoding="utf-8").partition("## Go further")[2]
         assert "def challenge(" in task and "challenge_name = " in task
-    assert found == ["08_gpt", "13_serving", "14_speculative", "16_vit"]
+    assert found == ["08_gpt", "14_serving", "15_speculative", "18_vit"]
 
 
 PLAN = Plan.read(Assignment("02_lstm").solved)
@@ -277,7 +277,7 @@ def test_names_and_reasons_are_harmless_where_they_are_shown():
         Entry("secret id", "-1", Attempt(None, reason="+1 <b>")),
     ]
     rows = ranked(entries, SERVING)
-    shown = page(Assignment("13_serving"), SERVING, rows, "3.0")
+    shown = page(Assignment("14_serving"), SERVING, rows, "3.0")
     assert "&lt;script&gt;" in shown and "<script>alert" not in shown
     assert not any(word in shown for word in ("cmd()", "secret id", "&lt;b&gt;"))
     cells = list(csv.reader(as_csv(row.columns for row in rows).splitlines()))
@@ -372,7 +372,7 @@ def challenge(*known):
 
 @toolbox.needs_sandbox
 def test_a_class_is_ranked(tmp_path, capsys):
-    serving = Assignment("13_serving")
+    serving = Assignment("14_serving")
     root = toolbox.new_course(tmp_path, serving, trim=_imports)
     rule = "def challenge(blocks, available, running, ended):\n    return {}\n"
     sources = {
@@ -390,7 +390,7 @@ def test_a_class_is_ranked(tmp_path, capsys):
     options = [serving.name, "--course", str(root), "--workers", "1"]
     assert command.main(parser.parse_args(options)) == 0
     assert "a watermark of 8" in capsys.readouterr().out
-    place = root / toolbox.WORK / "challenge_13_serving.csv"
+    place = root / toolbox.WORK / "challenge_14_serving.csv"
     with open(place, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["student"], row["place"], row["name"]) for row in rows] == [

@@ -120,12 +120,12 @@ def test_an_own_mistake_costs_its_own_points():
     "name, changes, victims",
     [
         (
-            "12_paged_attention",
+            "13_paged_attention",
             {"BlockAllocator": ("self.unused.popleft()", "self.unused[0]")},
             {"PrefixCache": ["BlockAllocator"], "BlockManager": ["BlockAllocator"]},
         ),
         (
-            "12_paged_attention",
+            "13_paged_attention",
             {"BlockTable": ("(self.length + count)", "(self.length + count + 1)")},
             {"BlockManager": ["BlockTable"]},
         ),
@@ -156,7 +156,7 @@ def test_no_other_exercise_gives_the_answer_in_its_place():
     """What only the student's solution builds on is not replaced: that would be its answer."""
     names = ["linear_attention", "recurrent_linear_attention"]
     changes = {"linear_attention": UNSOLVED, "recurrent_linear_attention": ("", WRAPPER)}
-    verdict = judged("21_linear_attention", names, changes)
+    verdict = judged("23_linear_attention", names, changes)
     assert set(verdict.points.values()) == {0.0} and verdict.carried == {}
 
 

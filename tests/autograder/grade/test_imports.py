@@ -24,7 +24,7 @@ def test_a_worker_without_notebooks_knows_the_module_of_checks():
 
 
 def test_what_the_first_optimiser_imports_is_there_where_a_solution_makes_one():
-    assert "torch._dynamo" in imports(Assignment("18_mae"))
+    assert "torch._dynamo" in imports(Assignment("20_mae"))
     assert "torch._dynamo" not in imports(Assignment("02_lstm"))
 
 
