@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from course_pkg.checking.registry import Exercise
-from course_pkg.checking.report import Report
+from course_pkg.checking.telling.report import Report
 
 ASSIGNMENTS = Path(__file__).parent / "assignments"
 

@@ -20,8 +20,8 @@ from autograder.hidden import load_hidden
 from autograder.mistakes import BUGS
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Exercise
-from course_pkg.checking.report import Report
 from course_pkg.checking.runner import run
+from course_pkg.checking.telling.report import Report
 from tests.plain_kernel import Notebook
 
 SECONDS = 5.0

@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 
 from autograder.alternatives import ALTERNATIVES
 from autograder.assignment import Assignment, assignments, use_this_checkout
-from autograder.author.trials import exercises
+from autograder.author.examination import exercises
 
 SECONDS = 60  # that a cell may take
 SHORT = """

@@ -21,8 +21,8 @@ from sqlalchemy.exc import SAWarning
 
 from autograder.assignment import ROOT, Assignment
 from autograder.author.master import ExerciseFence, Question, parts
-from autograder.grade import sandbox
-from autograder.grade.submission import INPUTS, Course
+from autograder.grade.kernel import sandbox
+from autograder.grade.submission.submission import INPUTS, Course
 from autograder.handout.exercise import exercises
 from course_pkg.checking.registry import CHECKS
 from tests import untested

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from autograder.grade.errors import KernelDied
-from autograder.grade.solutions import Solutions
+from autograder.grade.judging.solutions import Solutions
 from autograder.remote.patience import Patience
 from autograder.remote.proxy import Proxy
 

@@ -7,11 +7,13 @@ from tests.quick import modules, topics
 
 
 def test_a_module_brings_its_own_tests_or_its_folders():
-    assert modules([Path("autograder/grade/mend.py")]) == ["tests/autograder/grade/test_mend.py"]
+    (mend,) = modules([Path("autograder/grade/submission/mend.py")])
+    assert mend == "tests/autograder/grade/submission/test_mend.py"
     assert modules([Path("course_pkg/lstm.py")]) == ["tests/course_pkg/test_lstm.py"]
     found = modules([Path("course_pkg/checking/guard.py")])
     assert "tests/course_pkg/checking/test_checks.py" in found
-    assert not any("test_nbgrader" in name for name in modules([Path("autograder/grade/plan.py")]))
+    found = modules([Path("autograder/grade/errors.py")])
+    assert found and not any("test_nbgrader" in name for name in found)
     assert modules([Path("tests/browser/test_day.py")]) == ["tests/browser/test_day.py"]
     assert modules([Path("README.md"), Path("solutions/02_lstm.md"), Path("gone/test_x.py")]) == []
 
@@ -27,4 +29,4 @@ def test_every_file_of_an_assignment_brings_its_scoreboard():
         f"solutions/{lstm}.md",
     ):
         assert topics([Path(name)]) == [lstm]
-    assert topics([Path("autograder/grade/mend.py"), Path("README.md")]) == []
+    assert topics([Path("autograder/grade/submission/mend.py"), Path("README.md")]) == []

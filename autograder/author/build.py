@@ -17,17 +17,17 @@ from nbgrader.preprocessors import SaveCells
 from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
-from autograder.author import hollow, outline
+from autograder.author import empty_solutions, write_outline
 from autograder.author.depends import changes
+from autograder.author.examination import exercises, of_reference
 from autograder.author.execution import claims, execute
 from autograder.author.figures import with_small_figures
 from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
-from autograder.author.trials import exercises, of_reference
-from autograder.grade.points import earned, told
+from autograder.grade.judging.points import earned, told
 from autograder.handout import start
-from course_pkg.checking import naming
-from course_pkg.checking.report import Report
+from course_pkg.checking.telling import naming
+from course_pkg.checking.telling.report import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +76,8 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
         if not is_fresh(path, entries):
             naming.save(path, entries)
             written.append(path)
-    written += _write(hollow.table(assignment))
-    written += _write(outline.table(assignment, with_hints=with_hints))
+    written += _write(empty_solutions.table(assignment))
+    written += _write(write_outline.table(assignment, with_hints=with_hints))
     nb = notebook(assignment, with_hints=with_hints)
     stored = _read(assignment.solved)
     reason = "as you ask" if execute else _why_run(stored, nb)
@@ -93,7 +93,9 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
 def check(assignment: Assignment, *, with_hints: bool = True) -> list[Path]:
     """List the files of an assignment that are missing or not what `build` would write."""
     found = stale(assignment)
-    tables = hollow.table(assignment) | outline.table(assignment, with_hints=with_hints)
+    tables = empty_solutions.table(assignment) | write_outline.table(
+        assignment, with_hints=with_hints
+    )
     found += [path for path, content in tables.items() if not _holds(path, content)]
     nb = notebook(assignment, with_hints=with_hints)
     stored = _read(assignment.solved)

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from autograder.assignment import ROOT, Assignment
-from autograder.author.trials import exercises, trials
+from autograder.author.examination import exercises, trials
 from autograder.hidden import folder
-from course_pkg.checking import naming
-from course_pkg.checking.naming import Entry
 from course_pkg.checking.registry import CHECKS
+from course_pkg.checking.telling import naming
+from course_pkg.checking.telling.naming import Entry
 
 
 def files(assignment: Assignment) -> dict[Path, list[Entry]]:

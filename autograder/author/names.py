@@ -4,14 +4,14 @@ import itertools
 import random
 from collections.abc import Iterator
 
+from autograder.author.examination import examine
 from autograder.author.mutants import Mutant, changed, mutants
-from autograder.author.trials import examine
 from autograder.mistakes import BUGS
-from course_pkg.checking import naming
-from course_pkg.checking.failure import NotRaised
-from course_pkg.checking.naming import Entry
 from course_pkg.checking.registry import Exercise
-from course_pkg.checking.report import Report
+from course_pkg.checking.telling import naming
+from course_pkg.checking.telling.failure import NotRaised
+from course_pkg.checking.telling.naming import Entry
+from course_pkg.checking.telling.report import Report
 
 PAIRS = 20  # of an exercise's recognised mutants, made at once in one solution
 OTHER_INPUTS = 1

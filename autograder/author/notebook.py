@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
-from autograder.author import folded, predictions
+from autograder.author import collapsible, predictions
 from autograder.author.depends import outputs_depend_on
 from autograder.author.experiments import mark_experiments
 from autograder.author.master import Code, ExerciseFence, Part, Prediction, Question, Text, parts
@@ -208,8 +208,8 @@ def _names(node: ast.AST) -> set[str]:
 def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Iterator[NotebookNode]:
     match part:
         case Text():
-            text = folded.with_folded_expectations(part.source)
-            yield new_markdown_cell(folded.with_folded_warnings(text))
+            text = collapsible.with_folded_expectations(part.source)
+            yield new_markdown_cell(collapsible.with_folded_warnings(text))
         case Code():
             name = "cell-" + hashlib.sha256(part.source.encode()).hexdigest()[:8]
             yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
@@ -217,10 +217,10 @@ def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Itera
             points = int(part.points) if part.points.is_integer() else part.points
             yield new_code_cell(sources[part.name], metadata=_nbgrader(part.name, solution=True))
             if part.hints:
-                yield new_markdown_cell(folded.hints(part.name, part.hints))
+                yield new_markdown_cell(collapsible.hints(part.name, part.hints))
             yield new_code_cell(
                 "### BEGIN HIDDEN TESTS\n"
-                "from autograder.grade.cell import graded\n\n"
+                "from autograder.grade.judging.graded_cell import graded\n\n"
                 f"check = graded(points={points})\n"
                 "### END HIDDEN TESTS\n"
                 f"check({part.name})",

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterator
 
 from autograder.alternatives import ALTERNATIVES
-from autograder.author.trials import examine
+from autograder.author.examination import examine
 from autograder.mistakes import BUGS
 from course_pkg.checking.registry import Exercise
 

@@ -17,9 +17,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from autograder.assignment import Assignment, CourseError, assignments
+from autograder.author.examination import exercises
 from autograder.author.execution import claims, execute
 from autograder.author.master import sabotages
-from autograder.author.trials import exercises
 from autograder.mistakes import BUGS
 
 IDLE = """import torch as _torch

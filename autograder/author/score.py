@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass, field
 from autograder.alternatives import ALTERNATIVES
 from autograder.assignment import Assignment, assignments
 from autograder.author.build import check, is_stale
+from autograder.author.examination import SECONDS, examine, exercises, of_reference, trials
 from autograder.author.mutants import mutants
 from autograder.author.names import at_home, wrong_names
 from autograder.author.other_inputs import other_inputs
-from autograder.author.trials import SECONDS, examine, exercises, of_reference, trials
 from autograder.bounded import bounded_memory
 from autograder.mistakes import EQUIVALENT
 from course_pkg.checking.registry import CHECKS, Exercise
-from course_pkg.checking.report import WIDTH, Report
+from course_pkg.checking.telling.report import WIDTH, Report
 
 MUTANTS_KILLED = 0.95  # the smallest share; for bugs and alternatives it is 1
 # Seconds for a call of a mutant; many of them are endless. Between these two, it is as long as all
 # checks of the reference take together. One that is said to equal the reference has SECONDS.
-LEAST_PATIENCE, PATIENCE = 0.3, 2.0
+LEAST_SECONDS, MOST_SECONDS = 0.3, 2.0
 BUGS_NEEDED, ALTERNATIVES_NEEDED = 8, 2
 MEMORY = 4 << 30  # bytes for the process that scores: some mutants take all that they get
 
@@ -120,7 +120,7 @@ def score_exercise(exercise: Exercise) -> Row:
     _score_reference(exercise, row)
     if row.why_not:
         return row
-    patience = min(PATIENCE, max(LEAST_PATIENCE, time.process_time() - computed))
+    patience = min(MOST_SECONDS, max(LEAST_SECONDS, time.process_time() - computed))
     _score_checks(exercise, row)
     _score_bugs(exercise, row)
     _score_mutants(exercise, row, patience)

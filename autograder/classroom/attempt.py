@@ -11,18 +11,18 @@ import torch
 
 from autograder.assignment import Assignment
 from autograder.classroom.challenges import FUNCTION, NAME, Challenge, Refused, find
-from autograder.grade.clock import Clock
+from autograder.grade.batch.workers import Task, bounded
 from autograder.grade.errors import KernelDied
-from autograder.grade.judge import Bounds
-from autograder.grade.kernel import Kernel, start
-from autograder.grade.plan import Plan
-from autograder.grade.solutions import Solutions
-from autograder.grade.verdict import Step, is_students
-from autograder.grade.workers import Task, bounded
+from autograder.grade.judging.judge import Bounds
+from autograder.grade.judging.solutions import Solutions
+from autograder.grade.judging.verdict import Step, is_students
+from autograder.grade.kernel.clock import Clock
+from autograder.grade.kernel.kernel import Kernel, start
+from autograder.grade.submission.plan import Plan
 from autograder.remote.patience import Patience
-from course_pkg.checking import syntax
-from course_pkg.checking.failure import Failure
-from course_pkg.checking.guard import PATIENCE
+from course_pkg.checking.guard import CLOCK_FACTOR
+from course_pkg.checking.rules import syntax
+from course_pkg.checking.telling.failure import Failure
 
 LETTERS = 30  # of a name
 LONGEST = 200  # characters of a reason
@@ -90,7 +90,7 @@ def measure(task: Task) -> Attempt:
     written = sum(map(len, _own(task.steps, task.plan)))
     if written > CODE:
         return Attempt(None, reason=f"its code has {written} characters, more than {CODE}")
-    with bounded(2 * Bounds.submission + PATIENCE * challenge.seconds + GRACE):
+    with bounded(2 * Bounds.submission + CLOCK_FACTOR * challenge.seconds + GRACE):
         try:
             with start(task.assignment) as kernel:
                 ended = _run_cells(kernel, task)
@@ -107,7 +107,7 @@ def attempt(kernel: Kernel, challenge: Challenge, secret: int) -> Attempt:
     value, reason = None, ""
     torch.manual_seed(0)  # calls begin from this process's random state
     limit = challenge.seconds
-    settings = {"seconds": PATIENCE * limit + GRACE, "patience": Patience(limit)}
+    settings = {"seconds": CLOCK_FACTOR * limit + GRACE, "patience": Patience(limit)}
     with Clock(kernel.pid, limit, kernel.end_process) as clock:
         try:
             with Solutions(lambda: _living(kernel), **settings) as solutions:

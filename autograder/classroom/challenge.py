@@ -22,14 +22,14 @@ from autograder.classroom import table
 from autograder.classroom.attempt import Attempt, chosen_name, measure, secret_of, takes_part
 from autograder.classroom.challenges import FUNCTION, Challenge, find
 from autograder.classroom.reports.templates import template
-from autograder.grade import sandbox
-from autograder.grade.cluster import Cluster
+from autograder.grade.batch.cluster import Cluster
+from autograder.grade.batch.workers import Task, on_dask
 from autograder.grade.errors import EndedWorkers, GradingError
-from autograder.grade.files import clean
-from autograder.grade.kit import kit
-from autograder.grade.submission import Course, Submission
-from autograder.grade.verdict import Step, write
-from autograder.grade.workers import Task, on_dask
+from autograder.grade.judging.verdict import Step, write
+from autograder.grade.kernel import sandbox
+from autograder.grade.kernel.sandbox_files import sandbox_files
+from autograder.grade.submission.files import clean
+from autograder.grade.submission.submission import Course, Submission
 from course_pkg.tools.threads import one_thread
 
 COLUMNS = ("place", "name", "value", "seconds", "student", "reason")
@@ -105,7 +105,7 @@ def measured(course: Course, assignment: Assignment, workers: int) -> Iterator[E
             found[folder.parent.name] = steps
     if not found:
         raise GradingError(f"no submission of {assignment.name} defines {FUNCTION}")
-    kit(assignment)  # once, before workers ask for it
+    sandbox_files(assignment)  # once, before workers ask for it
     tasks = [
         Task(student, assignment.name, plan, steps, {}, course.inputs)
         for student, steps in found.items()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from autograder.assignment import CourseError, course_folder
 from autograder.classroom.gradebook import opened
+from autograder.grade.batch.gradebook import problem_with_id
 from autograder.grade.errors import GradingError
-from autograder.grade.files import SECRET, TIMESTAMP, is_notebook
-from autograder.grade.gradebook import problem_with_id
-from autograder.grade.stamp import moment
-from autograder.grade.submission import Course
+from autograder.grade.submission.files import SECRET, TIMESTAMP, is_notebook
+from autograder.grade.submission.stamp import moment
+from autograder.grade.submission.submission import Course
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from nbgrader.exchange.default import ExchangeReleaseFeedback
 from nbgrader.utils import notebook_hash
 
-from autograder.grade.files import SECRET
+from autograder.grade.submission.files import SECRET
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):

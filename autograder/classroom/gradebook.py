@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import PyFileConfigLoader
 
 from autograder.assignment import CourseError
-from autograder.grade.gradebook import sentence
+from autograder.grade.batch.gradebook import sentence
 
 
 @contextlib.contextmanager

@@ -22,10 +22,10 @@ import nbformat
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author.build import check, is_stale
 from autograder.classroom.reports.diagnosis import text_of
-from autograder.grade import command as batch
-from autograder.grade import sandbox
-from autograder.grade.gradebook import Recorder
-from autograder.grade.submission import Course
+from autograder.grade.batch import command as batch
+from autograder.grade.batch.gradebook import Recorder
+from autograder.grade.kernel import sandbox
+from autograder.grade.submission.submission import Course
 from autograder.handout.wheel import drop_later
 
 STUDENT = "student"  # whoever submitted; Gradescope knows the name

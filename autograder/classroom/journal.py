@@ -7,7 +7,7 @@ from autograder.assignment import CourseError, course_folder
 from autograder.classroom.gradebook import opened
 from autograder.classroom.table import in_columns, write
 from autograder.grade.journal.journal import Entry, journal_of
-from autograder.grade.submission import Course
+from autograder.grade.submission.submission import Course
 
 COLUMNS = (
     "when (UTC)",

@@ -13,7 +13,7 @@ from autograder.grade.journal.journal import journal_of
 from autograder.grade.late.lateness import Late, date
 from autograder.grade.late.policy import PLACE, Policy, read
 from autograder.grade.late.settle import settle, untimed
-from autograder.grade.submission import Course
+from autograder.grade.submission.submission import Course
 
 COLUMNS = (
     "student",

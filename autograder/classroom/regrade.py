@@ -12,9 +12,9 @@ from autograder.assignment import CourseError, course_folder
 from autograder.classroom.gradebook import opened
 from autograder.classroom.journal import score
 from autograder.classroom.table import in_columns
-from autograder.grade import command
+from autograder.grade.batch import command
+from autograder.grade.batch.gradebook import sentence
 from autograder.grade.errors import GradingError
-from autograder.grade.gradebook import sentence
 from autograder.grade.journal.journal import REGRADE, journal_of
 from autograder.grade.journal.scores import (
     BY_CHECKS,
@@ -27,8 +27,8 @@ from autograder.grade.journal.scores import (
 )
 from autograder.grade.late.policy import read as read_policy
 from autograder.grade.late.settle import settle
-from autograder.grade.requests import request
-from autograder.grade.submission import Course, Submission
+from autograder.grade.submission.regrade_requests import request
+from autograder.grade.submission.submission import Course, Submission
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,9 +23,9 @@ from autograder.assignment import assignments, course_folder
 from autograder.bounded import OutOfTime, bounded_time
 from autograder.classroom.reports.templates import template
 from autograder.grade.errors import GradingError
-from autograder.grade.plan import Plan
-from autograder.grade.submission import Course, Submission
-from course_pkg.checking import syntax
+from autograder.grade.submission.plan import Plan
+from autograder.grade.submission.submission import Course, Submission
+from course_pkg.checking.rules import syntax
 
 K = 25  # characters of a passage, after names have become letters
 LISTED = 0.5  # the share from which a pair is listed

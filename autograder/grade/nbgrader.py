@@ -20,12 +20,13 @@ from nbgrader.converters import BaseConverter
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets import Bool, Unicode
 
-from autograder.grade import carry, sandbox
-from autograder.grade.files import clean
+from autograder.grade.judging import carry
+from autograder.grade.judging.repair import KEY
+from autograder.grade.judging.verdict import insert
+from autograder.grade.kernel import sandbox
 from autograder.grade.late.unchanged import keep_time
-from autograder.grade.repaired import KEY
-from autograder.grade.submission import Course, Submission, verdict_of
-from autograder.grade.verdict import insert
+from autograder.grade.submission.files import clean
+from autograder.grade.submission.submission import Course, Submission, verdict_of
 
 # In nbconvert's resources:
 NOTES = "course_notes"  # why a person should look at a submission

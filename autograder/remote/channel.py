@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from autograder.remote.connection import Connection, Overdue
 from autograder.remote.patience import Patience
-from course_pkg.checking.failure import Failure, NotImplementedYet
-from course_pkg.checking.guard import PATIENCE
+from course_pkg.checking.guard import CLOCK_FACTOR
+from course_pkg.checking.telling.failure import Failure, NotImplementedYet
 from course_pkg.remote.leaves import Leaves
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 
@@ -197,7 +197,7 @@ class Channel:
         }
         message = encoder.message(header)
         with self._reading(name, seconds):
-            self._process.deadline = time.monotonic() + PATIENCE * seconds + self._grace
+            self._process.deadline = time.monotonic() + CLOCK_FACTOR * seconds + self._grace
             self._process.write(message)
             answer = read(self._process)
             while answer is not None and "question" in answer.header:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 
 from autograder.remote.channel import Channel
-from course_pkg.checking.failure import Failure
+from course_pkg.checking.telling.failure import Failure
 from course_pkg.remote.messages import WireError
 
 _METHODS = ("method", "builtin_function_or_method")  # types of what belongs to an object

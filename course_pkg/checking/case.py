@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_pkg.checking.failure import (
+from course_pkg.checking.telling.failure import (
     Failure,
     NotImplementedYet,
     NotRaised,

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking import devices, enforcement, precision, state
-from course_pkg.checking.enforcement import enforced
-from course_pkg.checking.failure import Failure, NotImplementedYet, TooLong, describe
-from course_pkg.checking.rules import NOTHING, Rule
+from course_pkg.checking.probes import devices, precision, state
+from course_pkg.checking.rules import enforcement
+from course_pkg.checking.rules.enforcement import enforced
+from course_pkg.checking.rules.rules import NOTHING, Rule
+from course_pkg.checking.telling.failure import Failure, NotImplementedYet, TooLong, describe
 
 SECONDS = 5.0  # for one call of a student's function; right ones take .1 s at the most
-PATIENCE = 4  # times its own time that a call may take, as others use the processor too
+CLOCK_FACTOR = 4  # times its own time that a call may take, as others use the processor too
 # Times that time on a GPU. A small operation takes up to ten times as long there: the 13 000 of
 # linear_probe's reference a second, if the 2 000 that wait for the GPU need not wait for others.
 ELSEWHERE = 4
@@ -353,14 +354,14 @@ def _within(seconds: float, action: Callable[[], object]) -> object:
     """Do something, and raise TooSlow in it after a time (where there are interval timers).
 
     The process's own time counts, so a right solution is no slower on a busy machine. One that
-    sleeps or waits is stopped too, after PATIENCE times as long.
+    sleeps or waits is stopped too, after CLOCK_FACTOR times as long.
     """
     if not _has_timers():
         return action()
     with contextlib.nullcontext() if _handlers_are_set else limits():
         # Again each second, in case code catches it.
         signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds, 1.0)
+        signal.setitimer(signal.ITIMER_REAL, CLOCK_FACTOR * seconds, 1.0)
         try:
             return _inside(action)
         finally:

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from course_pkg.checking.outline import outline
+from course_pkg.checking.notebook.outline import outline
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from typing import Protocol
 
 import torch
 
-from course_pkg.checking import naming
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import CheckingError, Failure, describe, odd
 from course_pkg.checking.guard import Guarded, limits
 from course_pkg.checking.registry import CHECKS, Check, Exercise, find
-from course_pkg.checking.report import CheckFailed, Outcome, Report
-from course_pkg.checking.roots import roots
-from course_pkg.checking.rules import rule_of
-from course_pkg.checking.session import remember
-from course_pkg.checking.uses import breach
+from course_pkg.checking.rules.rules import rule_of
+from course_pkg.checking.rules.uses import breach
+from course_pkg.checking.telling import naming
+from course_pkg.checking.telling.failure import CheckingError, Failure, describe, odd
+from course_pkg.checking.telling.report import CheckFailed, Outcome, Report
+from course_pkg.checking.telling.roots import roots
+from course_pkg.checking.telling.session import remember
 from course_pkg.tools.threads import one_thread
 from course_pkg.tools.train import device
 

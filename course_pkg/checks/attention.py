@@ -26,7 +26,7 @@ from course_pkg.attention import (
 from course_pkg.checking.batched import made, of_each
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import ATTENTION, forbid
+from course_pkg.checking.rules.rules import ATTENTION, forbid
 
 for _exercise in (
     scaled_dot_attention,

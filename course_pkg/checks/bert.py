@@ -25,9 +25,9 @@ from course_pkg.bert import (
 )
 from course_pkg.checking.batched import call_often, made, together
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
+from course_pkg.checking.telling.failure import Failure, describe
 
 # tf_idf
 

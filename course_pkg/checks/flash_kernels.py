@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from course_pkg.checking.case import Case
 from course_pkg.checking.guard import here
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import ATTENTION, forbid
+from course_pkg.checking.rules.rules import ATTENTION, forbid
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     flash_attention_forward,

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from course_pkg.checking.batched import made
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
+from course_pkg.checking.telling.failure import Failure, describe
 from course_pkg.data.text import words
 from course_pkg.gpt import (
     GPT,

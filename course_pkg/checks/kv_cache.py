@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from course_pkg.checking.batched import made, together
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import describe
-from course_pkg.checking.programs import Nonsense, Program, draw_calls, follow, played
+from course_pkg.checking.programs.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
+from course_pkg.checking.telling.failure import describe
 from course_pkg.checks.gpt import continued, forbidden, gpt_pair
 from course_pkg.gpt import token_probabilities
 from course_pkg.kv_cache import (

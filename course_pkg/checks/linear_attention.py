@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_pkg.checking import rules
 from course_pkg.checking.batched import made, together
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import ATTENTION, forbid
+from course_pkg.checking.rules import rules
+from course_pkg.checking.rules.rules import ATTENTION, forbid
+from course_pkg.checking.telling.failure import Failure
 from course_pkg.linear_attention import (
     HybridDecoder,
     TokenMixer,

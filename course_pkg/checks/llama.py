@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from course_pkg.checking.batched import made, of_each
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import ATTENTION, RMS_NORM, forbid
+from course_pkg.checking.rules.rules import ATTENTION, RMS_NORM, forbid
+from course_pkg.checking.telling.failure import Failure, describe
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.positions import ANGLES, rotated
 from course_pkg.llama import (

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking import rules
 from course_pkg.checking.batched import made
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import forbid
+from course_pkg.checking.rules import rules
+from course_pkg.checking.rules.rules import forbid
 from course_pkg.lstm import (
     LSTM,
     additive_cell_step,

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from course_pkg.checking.batched import made
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import Rule, forbid
+from course_pkg.checking.rules.rules import Rule, forbid
 from course_pkg.checks.vit import below, convolved, drawn, image_sizes, layer_shapes, torchs_layer
 from course_pkg.mae import (
     MAEDecoder,

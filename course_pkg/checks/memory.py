@@ -11,7 +11,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.guard import in_any_order
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import Rule, forbid
+from course_pkg.checking.rules.rules import Rule, forbid
 from course_pkg.memory import (
     DRAW,
     NTM,

@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from course_pkg.checking.batched import of_each, together
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import read_from
-from course_pkg.checking.programs import Nonsense, Program, draw_calls, follow, played
+from course_pkg.checking.programs.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
+from course_pkg.checking.telling.failure import Failure, describe
 from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.inference.sequence import Sequence
 from course_pkg.paged_attention import (

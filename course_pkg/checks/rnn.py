@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import RNN, forbid
+from course_pkg.checking.rules.rules import RNN, forbid
 from course_pkg.rnn import (
     clip_grad_norm,
     gradient_norms,

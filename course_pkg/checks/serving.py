@@ -12,13 +12,11 @@ from torch import Tensor
 
 from course_pkg.checking.batched import together
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import steps
 from course_pkg.checking.memo import once
 from course_pkg.checking.models import SmallServed
-from course_pkg.checking.programs import Nonsense, Program, Step, follow, played
-from course_pkg.checking.registry import check
-from course_pkg.checking.scheduling import (
+from course_pkg.checking.programs.programs import Nonsense, Program, Step, follow, played
+from course_pkg.checking.programs.scheduling import (
     InChunks,
     OnDemand,
     SettingAside,
@@ -37,6 +35,8 @@ from course_pkg.checking.scheduling import (
     told_of_host,
     told_of_out,
 )
+from course_pkg.checking.registry import check
+from course_pkg.checking.telling.failure import Failure, describe
 from course_pkg.checks.paged_attention import (
     demand_no_table,
     flat,

@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from course_pkg.checking.batched import made, of_each, together
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.memo import once
 from course_pkg.checking.models import SmallDraft, SmallReader, SmallServed
-from course_pkg.checking.programs import Program, follow, played
+from course_pkg.checking.programs.programs import Program, follow, played
 from course_pkg.checking.registry import check
+from course_pkg.checking.telling.failure import Failure, describe
 from course_pkg.checks.kv_cache import demand_pieces, in_pieces
 from course_pkg.checks.paged_attention import flat, number, numbers, pairs, record, same, tables
 from course_pkg.checks.positions import rotated

@@ -12,7 +12,7 @@ from course_pkg.checking.batched import made, of_each
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallTranslator
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import TRANSFORMER, forbid
+from course_pkg.checking.rules.rules import TRANSFORMER, forbid
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.transformer import (
     DecoderLayer,

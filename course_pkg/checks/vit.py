@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from course_pkg.checking.batched import made, of_each
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
-from course_pkg.checking.rules import TRANSFORMER, forbid
+from course_pkg.checking.rules.rules import TRANSFORMER, forbid
 from course_pkg.vit import (
     PatchEmbedding,
     ViT,

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from course_pkg.checking.ready import is_stub
+from course_pkg.checking.notebook.ready import is_stub
 from course_pkg.inference.requests import NoNumbers, Sampling
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_pkg.checking.failure import CheckingError
 from course_pkg.checking.models import (
     SmallDecoder,
     SmallDraft,
@@ -26,6 +25,7 @@ from course_pkg.checking.models import (
     SmallServed,
     SmallTranslator,
 )
+from course_pkg.checking.telling.failure import CheckingError
 
 HEADER_BYTES = 4 << 20
 BODY_BYTES = 256 << 20

@@ -21,16 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_pkg.checking.enforcement import enforced
-from course_pkg.checking.failure import (
+from course_pkg.checking.guard import Guarded, attempt, limits
+from course_pkg.checking.rules.enforcement import enforced
+from course_pkg.checking.rules.rules import Rule
+from course_pkg.checking.telling.failure import (
     CheckingError,
     Failure,
     NotImplementedYet,
     describe,
     odd,
 )
-from course_pkg.checking.guard import Guarded, attempt, limits
-from course_pkg.checking.rules import Rule
 from course_pkg.remote.leaves import Leaves, equal
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 from course_pkg.remote.parts import Offer, Wire, put_in_place

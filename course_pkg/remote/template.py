@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 
-from course_pkg.checking.enforcement import prepare
+from course_pkg.checking.rules.enforcement import prepare
 from course_pkg.remote.plain import do_not_compile
 from course_pkg.tools.pages import use_large_pages
 
@@ -34,7 +34,8 @@ MODULES = """
     ipykernel.ipkernel ipykernel.debugger IPython.core.completerlib IPython.core.debugger
     IPython.core.logger IPython.core.oinspect IPython.extensions.storemagic numpy.random
     tornado.gen tornado.platform.asyncio sqlite3 faulthandler course_pkg.tools.plot
-    course_pkg.tools.train course_pkg.data course_pkg.remote.server course_pkg.checking.report
+    course_pkg.tools.train course_pkg.data course_pkg.remote.server
+    course_pkg.checking.telling.report
     torch.testing torch.nn.functional jaxtyping torch.fx.experimental.symbolic_shapes
 """.split()
 

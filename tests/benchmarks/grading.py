@@ -14,10 +14,10 @@ from pathlib import Path
 import nbformat
 
 from autograder.assignment import Assignment, assignments
-from autograder.grade.cluster import Cluster
-from autograder.grade.submission import Course
-from autograder.grade.verdict import Verdict
-from autograder.grade.workers import Task, on_dask
+from autograder.grade.batch.cluster import Cluster
+from autograder.grade.batch.workers import Task, on_dask
+from autograder.grade.judging.verdict import Verdict
+from autograder.grade.submission.submission import Course
 from tests import course as toolbox
 from tests.benchmarks.measure import Measured, measure
 

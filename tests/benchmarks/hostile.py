@@ -19,8 +19,8 @@ from nbgrader.api import MissingEntry
 from sqlalchemy.exc import SQLAlchemyError
 
 from autograder.assignment import ROOT
-from autograder.grade.sandbox import Limits
-from autograder.grade.watch import Watch
+from autograder.grade.kernel.sandbox import Limits
+from autograder.grade.kernel.watch import Watch
 from tests.benchmarks.grading import make_plain
 from tests.course import WORK
 from tests.hostile.course import HONEST, LSTM, POINTS, make, scores

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.grade.watch import descendants
+from autograder.grade.kernel.watch import descendants
 
 SECONDS = 3.0  # between looks at the memory: one takes as long as a check
 

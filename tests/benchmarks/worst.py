@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from autograder.assignment import Assignment
-from autograder.grade.submission import Course, Submission
+from autograder.grade.submission.submission import Course, Submission
 from tests import course as toolbox
 from tests.benchmarks.grading import prepare, report, scores
 from tests.benchmarks.measure import measure

@@ -17,7 +17,7 @@ import venv
 from pathlib import Path
 
 from autograder.assignment import ROOT, Assignment
-from autograder.grade.sandbox import prefixes
+from autograder.grade.kernel.sandbox import prefixes
 from autograder.handout.wheel import wheel as build_wheel
 
 COURSE = "sequence_models"

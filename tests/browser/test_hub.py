@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from autograder.assignment import ROOT, Assignment
-from autograder.grade.watch import descendants
+from autograder.grade.kernel.watch import descendants
 from tests import course as toolbox
 from tests.browser.assistant import Assistant
 from tests.browser.machine import ACCOUNTS, COURSE, FOLDER, PASSWORD, Machine

@@ -17,8 +17,8 @@ from autograder.assignment import ROOT, Assignment, assignments
 from autograder.classroom.reports.formulas import markdown2html
 from course_pkg import lstm
 from course_pkg.checking.registry import find
-from course_pkg.checking.report import Report
 from course_pkg.checking.runner import run_here
+from course_pkg.checking.telling.report import Report
 from tests.browser.fonts import DEJAVU, LIBERATION, FontSet, use
 from tests.browser.lab import Lab
 from tests.browser.window import SCREENSHOTS, open_window

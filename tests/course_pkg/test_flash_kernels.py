@@ -13,10 +13,10 @@ from torch.nn import functional
 from autograder.assignment import ROOT
 from autograder.author.score import score_exercise
 from course_pkg import check, flash_kernels
-from course_pkg.checking.failure import Failure, NotImplementedYet
 from course_pkg.checking.guard import Guarded
-from course_pkg.checking.ready import ready
+from course_pkg.checking.notebook.ready import ready
 from course_pkg.checking.registry import Exercise
+from course_pkg.checking.telling.failure import Failure, NotImplementedYet
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     flash_attention_forward,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from autograder.assignments.serving import mistakes as _registers_bugs  # noqa: F401
-from autograder.author.trials import examine
+from autograder.author.examination import examine
 from autograder.mistakes import BUGS
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import Exercise

@@ -37,7 +37,8 @@ ATTACKS = {
         torch.Tensor.__eq__ = lambda a, b: torch.ones((), dtype=torch.bool)
     """,
     "report patched": """
-        from course_pkg.checking import report, runner, case
+        from course_pkg.checking import runner, case
+        from course_pkg.checking.telling import report
         report.Report.share = property(lambda self: 1.0)
         report.Report.passed = property(lambda self: True)
         runner._failure = lambda check, student: None

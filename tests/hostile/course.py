@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.assignment import ROOT, Assignment
-from autograder.grade.submission import INPUTS
+from autograder.grade.submission.submission import INPUTS
 from tests import course as toolbox
 from tests.course import WORK
 from tests.hostile.accidents import NONE, UNREADABLE

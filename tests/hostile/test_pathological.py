@@ -13,16 +13,16 @@ from autograder.bounded import OutOfTime, bounded_time
 from autograder.classroom import similar
 from autograder.classroom.reports import diagnosis, feedback, filters
 from autograder.classroom.reports.left import Left
-from autograder.grade import files, reading
-from autograder.grade.mend import mend
-from autograder.grade.plan import Plan
-from autograder.grade.reading import Submitted
-from autograder.grade.requests import request
-from autograder.grade.verdict import Step
-from autograder.grade.waiting import can_wait
-from course_pkg.checking import syntax
+from autograder.grade.judging.verdict import Step
+from autograder.grade.judging.waiting import can_wait
+from autograder.grade.submission import files, reading
+from autograder.grade.submission.mend import mend
+from autograder.grade.submission.plan import Plan
+from autograder.grade.submission.reading import Submitted
+from autograder.grade.submission.regrade_requests import request
 from course_pkg.checking.registry import find
-from course_pkg.checking.uses import breach
+from course_pkg.checking.rules import syntax
+from course_pkg.checking.rules.uses import breach
 
 PLAN = Plan.read(Assignment("02_lstm").solved)
 GIVEN = ["import torch\nfrom course_pkg import check\nfrom torch import nn"]

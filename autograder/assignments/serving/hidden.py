@@ -1,9 +1,15 @@
 """Hidden checks of serving: several that lose their blocks, borders, errors, forks of forks."""
 
 from course_pkg.checking.case import Case
-from course_pkg.checking.programs import Program, follow
+from course_pkg.checking.programs.programs import Program, follow
+from course_pkg.checking.programs.scheduling import (
+    InChunks,
+    OnDemand,
+    SettingAside,
+    Swapping,
+    WithHost,
+)
 from course_pkg.checking.registry import check
-from course_pkg.checking.scheduling import InChunks, OnDemand, SettingAside, Swapping, WithHost
 from course_pkg.checks.paged_attention import (
     flat,
     number,

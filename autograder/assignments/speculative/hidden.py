@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.models import SmallDraft, SmallReader
-from course_pkg.checking.programs import follow
+from course_pkg.checking.programs.programs import follow
 from course_pkg.checking.registry import check
 from course_pkg.checks.kv_cache import demand_pieces
 from course_pkg.checks.paged_attention import number, same

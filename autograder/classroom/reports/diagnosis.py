@@ -8,7 +8,7 @@ from nbformat import NotebookNode
 
 from autograder.hidden import load_hidden
 from course_pkg.checking.registry import CHECKS, find
-from course_pkg.checking.report import WIDTH
+from course_pkg.checking.telling.report import WIDTH
 
 NOTE = "Something went wrong while grading: "  # how autograder.grade.nbgrader begins a comment
 # What went wrong beyond a wrong result, and the words by which checks and cells say it.

@@ -10,10 +10,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from autograder.assignment import ROOT, Assignment, course_folder
 from autograder.classroom.reports.rendering import page, table
 from autograder.classroom.reports.results import read
+from autograder.grade.batch.gradebook import sentence
 from autograder.grade.errors import GradingError
-from autograder.grade.gradebook import sentence
-from autograder.grade.submission import Course
-from autograder.grade.verdict import write
+from autograder.grade.judging.verdict import write
+from autograder.grade.submission.submission import Course
 from autograder.mistakes import BUGS
 
 

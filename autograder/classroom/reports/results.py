@@ -20,8 +20,8 @@ from autograder.classroom.reports.errors import (
     NothingGraded,
     UnknownAssignment,
 )
-from autograder.grade.carry import carried_in
-from autograder.grade.submission import Course, Submission
+from autograder.grade.judging.carry import carried_in
+from autograder.grade.submission.submission import Course, Submission
 
 
 @dataclass(frozen=True)

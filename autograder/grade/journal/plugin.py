@@ -10,9 +10,9 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
-from autograder.grade.carry import carried_in
 from autograder.grade.journal.journal import journal_of
-from autograder.grade.submission import Course
+from autograder.grade.judging.carry import carried_in
+from autograder.grade.submission.submission import Course
 
 GRADED = "graded"
 

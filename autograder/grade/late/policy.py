@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from autograder.assignment import CourseError
-from autograder.grade.stamp import YEARS
+from autograder.grade.submission.stamp import YEARS
 
 MOST_SLIP_DAYS = 365
 PLACE = Path("autograder") / "course" / "policy.toml"

@@ -7,7 +7,7 @@ from sqlalchemy.orm import undefer
 
 from autograder.grade.late.lateness import Late, Work, assess
 from autograder.grade.late.policy import Policy
-from autograder.grade.stamp import YEARS
+from autograder.grade.submission.stamp import YEARS
 
 
 def decide(gradebook: Gradebook, policy: Policy, student: str | None = None) -> list[Late]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbgrader.utils import parse_utc
 
-from autograder.grade.files import TIMESTAMP, files_of, is_notebook, walk
-from autograder.grade.requests import is_request
-from autograder.grade.submission import Submission
-from autograder.grade.verdict import write
+from autograder.grade.judging.verdict import write
+from autograder.grade.submission.files import TIMESTAMP, files_of, is_notebook, walk
+from autograder.grade.submission.regrade_requests import is_request
+from autograder.grade.submission.submission import Submission
 
 
 def keep_time(submission: Submission, nb: NotebookNode) -> str | None:

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from autograder.assignment import Assignment, assignments
+from autograder.author.examination import exercises
 from autograder.author.master import ExerciseFence, Text, parts
-from autograder.author.trials import exercises
 from autograder.mistakes import BUGS
 
 WARNING = re.compile(r"\*\*The classic (mistakes?)\b")

@@ -14,7 +14,7 @@ from tests import course as toolbox
 from tests import patience, yardstick
 
 BUDGET = 90  # seconds of computing for a solved notebook; more where a yardstick says so
-PATIENCE = 4 * BUDGET  # seconds of computing after which it is ended
+LONGEST = 4 * BUDGET  # seconds of computing after which it is ended
 FOREVER = 24 * 60 * 60  # seconds for a cell, on the clock: what the machine's other users do counts
 ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/|\b[A-Z]:\\")  # a path of somebody's machine
 BOUND = {"OMP_NUM_THREADS": "1", "COURSE_DEVICE": "cpu"}
@@ -29,7 +29,7 @@ def name(assignment: Assignment) -> str:
 def test_solved_notebook(assignment, record_property):
     command = [sys.executable, "-m", "pytest", "-p", "nbval.plugin", "-p", "no:cacheprovider"]
     command += ["--nbval-lax", f"--nbval-cell-timeout={FOREVER}", str(assignment.solved)]
-    status, printed, seconds = patience.run(command, {**os.environ, **BOUND, **ALONE}, PATIENCE)
+    status, printed, seconds = patience.run(command, {**os.environ, **BOUND, **ALONE}, LONGEST)
     budget = BUDGET if seconds < BUDGET else BUDGET * yardstick.slowness()
     record_property("seconds", seconds)
     record_property("budget", budget)

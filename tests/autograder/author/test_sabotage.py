@@ -21,7 +21,7 @@ x = f(2) - x.mean()
 ```
 """
 CELLS = [
-    "import torch\nfrom course_pkg.checking.claim import claim",
+    "import torch\nfrom course_pkg.checking.notebook.claim import claim",
     """w = torch.ones(1, requires_grad=True)
 optimiser = torch.optim.SGD([w], lr=0.1)
 for _ in range(50):

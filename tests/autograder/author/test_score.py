@@ -4,8 +4,8 @@ import time
 from dataclasses import replace
 
 from autograder.author import score
+from autograder.author.examination import exercises
 from autograder.author.mutants import Mutant
-from autograder.author.trials import exercises
 from course_pkg.checking.registry import CHECKS
 from course_pkg.lstm import init_forget_bias
 

@@ -20,9 +20,9 @@ from autograder.classroom.challenges.serving import Admission
 from autograder.classroom.challenges.speculative import Passes
 from autograder.classroom.challenges.vit import FiftyLetters
 from autograder.classroom.table import as_csv
-from autograder.grade.kernel import start
-from autograder.grade.plan import Plan
-from autograder.grade.verdict import Step
+from autograder.grade.judging.verdict import Step
+from autograder.grade.kernel.kernel import start
+from autograder.grade.submission.plan import Plan
 from course_pkg.data import requests
 from course_pkg.data.language import Language
 from course_pkg.inference.load import serve

@@ -18,7 +18,7 @@ import pytest
 
 from autograder.assignment import Assignment, CourseError, assignments
 from autograder.classroom import gradescope
-from autograder.grade import sandbox
+from autograder.grade.kernel import sandbox
 from tests import course as toolbox
 
 LSTM = Assignment("02_lstm")

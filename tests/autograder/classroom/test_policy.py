@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 
 from autograder.assignment import Assignment, CourseError
 from autograder.classroom import marks, policy
-from autograder.grade import command as batch
+from autograder.grade.batch import command as batch
 from autograder.grade.late.policy import PLACE
 from tests import course as toolbox
 from tests.course import WORK

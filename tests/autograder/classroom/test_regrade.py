@@ -12,12 +12,12 @@ from nbformat.v4 import new_markdown_cell
 from autograder.__main__ import COMMANDS
 from autograder.assignment import Assignment, CourseError
 from autograder.classroom import journal, policy, regrade
-from autograder.grade import command as batch
-from autograder.grade.gradebook import Recorder
+from autograder.grade.batch import command as batch
+from autograder.grade.batch.gradebook import Recorder
+from autograder.grade.judging.verdict import Verdict
 from autograder.grade.late.policy import PLACE
-from autograder.grade.requests import request
-from autograder.grade.submission import Course, Submission
-from autograder.grade.verdict import Verdict
+from autograder.grade.submission.regrade_requests import request
+from autograder.grade.submission.submission import Course, Submission
 from tests import course as toolbox
 from tests.course import WORK, needs_sandbox
 

@@ -30,7 +30,7 @@ from autograder.classroom.reports.errors import (
 from autograder.classroom.reports.rendering import page
 from autograder.classroom.reports.results import Classroom, Graded, Item
 from autograder.classroom.reports.statistics import FEWEST, statistics, stuck
-from autograder.grade.submission import Course
+from autograder.grade.submission.submission import Course
 from tests import course as toolbox
 from tests.course import WORK
 

@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell
 from autograder.alternatives import ALTERNATIVES
 from autograder.assignment import ROOT, Assignment, CourseError
 from autograder.classroom import similar
-from autograder.grade.verdict import Step
+from autograder.grade.judging.verdict import Step
 from autograder.handout.exercise import exercises
 from tests import course as toolbox
 

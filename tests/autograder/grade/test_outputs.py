@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from autograder.grade.kernel import LINES, TEXT, Outputs
+from autograder.grade.kernel.kernel import LINES, TEXT, Outputs
 
 
 def message(kind: str, **content) -> dict:

@@ -9,14 +9,14 @@ import pytest
 from nbformat.v4 import new_output
 
 from autograder.assignment import Assignment
-from autograder.grade import command as batch
-from autograder.grade import repaired, verdict
+from autograder.grade.batch import command as batch
 from autograder.grade.errors import EndedWorkers
 from autograder.grade.journal.journal import journal_of
 from autograder.grade.journal.scores import BY_CHECKS
-from autograder.grade.repaired import Repair
-from autograder.grade.submission import Course
-from autograder.grade.verdict import Verdict
+from autograder.grade.judging import repair, verdict
+from autograder.grade.judging.repair import Repair
+from autograder.grade.judging.verdict import Verdict
+from autograder.grade.submission.submission import Course
 from tests import course as toolbox
 from tests.course import WORK, needs_sandbox
 
@@ -101,7 +101,7 @@ def test_who_failed_is_judged_anew(course, grade, monkeypatch):
 def test_without_a_yes_nothing_is_written(course, grade, monkeypatch):
     answers = iter(["no", "y"])
     assert grade()[0] == 1  # nobody is there to answer
-    monkeypatch.setattr(repaired.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(repair.sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: next(answers))
     status, err = grade()
     assert status == 1 and "Nothing was written" in err
@@ -164,7 +164,7 @@ def test_unknown_checks_are_an_error(course, grade, name, alike):
 
 
 def test_without_verdicts_it_says_so(course, grade, monkeypatch):
-    monkeypatch.setattr(repaired.sandbox, "is_off", lambda: True)
+    monkeypatch.setattr(repair.sandbox, "is_off", lambda: True)
     status, err = grade()
     assert status == 1 and "--since-check needs the sandbox" in err
 

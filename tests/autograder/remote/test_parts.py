@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from autograder.grade.solutions import Solutions
+from autograder.grade.judging.solutions import Solutions
 from autograder.remote import references
 from autograder.remote.references import Right
 from course_pkg import lstm, paged_attention, transformer
-from course_pkg.checking.failure import Failure
+from course_pkg.checking.telling.failure import Failure
 from tests.plain_kernel import PlainKernel
 
 SOURCE = Path(__file__).with_name("parts.py").read_text()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_pkg.checking.failure import Failure
+from course_pkg.checking.telling.failure import Failure
 from tests.plain_kernel import Notebook
 
 SOURCE = """

@@ -10,8 +10,8 @@ from torch import nn
 from autograder.remote.channel import Channel
 from course_pkg.checking.batched import call_often, of_each
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import Guarded, NotImplementedYet, steps
+from course_pkg.checking.telling.failure import Failure, describe
 from tests.plain_kernel import Notebook
 
 SOURCE = Path(__file__).with_name("student.py").read_text()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from autograder.grade.solutions import RESTARTS
+from autograder.grade.judging.solutions import RESTARTS
 from autograder.remote.proxy import Proxy
-from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import steps
+from course_pkg.checking.telling.failure import Failure
 from course_pkg.remote.messages import WireError
 from tests.plain_kernel import Notebook
 

@@ -21,19 +21,19 @@ from bs4 import BeautifulSoup
 from torch.utils._pytree import tree_map
 
 from autograder.assignment import ROOT, assignments
+from autograder.author.examination import of_reference
 from autograder.author.score import score_exercise
-from autograder.author.trials import of_reference
-from autograder.grade.cell import graded
+from autograder.grade.judging.graded_cell import graded
 from autograder.handout.exercise import stub as exercise_stub
 from autograder.hidden import load_hidden
 from course_pkg import check, ready
 from course_pkg.checking import CheckFailed, guard, registry, runner
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import Failure
 from course_pkg.checking.guard import Guarded, read_from, steps
 from course_pkg.checking.registry import CHECKS, Exercise, find
-from course_pkg.checking.roots import roots
 from course_pkg.checking.runner import run
+from course_pkg.checking.telling.failure import Failure
+from course_pkg.checking.telling.roots import roots
 from course_pkg.lstm import LSTM, additive_cell_step, cell_gradient, init_forget_bias, lstm_step
 from course_pkg.positions import sinusoidal_positions
 from tests import course as toolbox
@@ -218,7 +218,7 @@ def test_endless_loop_is_stopped_even_if_it_catches_exceptions():
 
 
 def test_no_time_limit_is_left_when_both_end_at_once(monkeypatch):
-    monkeypatch.setattr(guard, "PATIENCE", 1)
+    monkeypatch.setattr(guard, "CLOCK_FACTOR", 1)
 
     def endless():
         while True:

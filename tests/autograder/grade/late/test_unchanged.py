@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.grade.files import SECRET, TIMESTAMP
 from autograder.grade.late.unchanged import keep_time
-from autograder.grade.submission import Course, Submission
+from autograder.grade.submission.files import SECRET, TIMESTAMP
+from autograder.grade.submission.submission import Course, Submission
 from tests.course import WORK
 
 FIRST, LATER = "2026-11-02 11:00:00 UTC", "2026-11-09 11:00:00.5 UTC"

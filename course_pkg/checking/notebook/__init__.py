@@ -1,0 +1,1 @@
+"""What notebooks ask and state: predictions, claims, and whether an experiment can run."""

@@ -1,0 +1,1 @@
+"""The same call once more: later, on another device, in another precision."""

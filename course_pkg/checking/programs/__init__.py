@@ -1,0 +1,1 @@
+"""Programs of calls, on an object and on an oracle beside it."""

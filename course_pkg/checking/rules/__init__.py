@@ -1,0 +1,1 @@
+"""What a solution may not use, found in its text and when it runs."""
