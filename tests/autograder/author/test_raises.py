@@ -13,7 +13,7 @@ import pytest
 from autograder.assignment import assignments
 from autograder.author.examination import examine, exercises
 from course_pkg.checking.case import Case
-from course_pkg.checking.programs.programs import programs
+from course_pkg.checking.programs import programs
 from course_pkg.checking.registry import Exercise
 
 EXERCISES = [exercise for each in assignments() for exercise in exercises(each.topic)]

@@ -26,7 +26,8 @@ from autograder.grade.errors import EndedWorkers
 from autograder.grade.judging.verdict import Store, Verdict
 from autograder.grade.kernel import sandbox
 from autograder.grade.late.policy import PLACE
-from autograder.grade.submission.submission import Course, Submission, submission, verdict_of
+from autograder.grade.submission import submission
+from autograder.grade.submission.submission import Course, Submission, verdict_of
 from tests import course as toolbox
 from tests.course import WORK, needs_sandbox
 
