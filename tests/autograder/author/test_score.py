@@ -13,7 +13,7 @@ from course_pkg.lstm import init_forget_bias
 def slow(*given, **named):
     """Compute what the reference does, for longer than a mutant may take."""
     start = time.process_time()
-    while time.process_time() - start < 2 * score.LEAST_PATIENCE:
+    while time.process_time() - start < 2 * score.LEAST_SECONDS:
         pass
     return init_forget_bias(*given, **named)
 
@@ -25,7 +25,7 @@ def row_of_slow_mutant(monkeypatch, excused: bool) -> score.Row:
     excuses = {exercise: {"an equal one": "it is equal"}} if excused else {}
     monkeypatch.setattr(score, "EQUIVALENT", excuses)
     row = score.Row(exercise.name, checks=0)
-    score._score_mutants(exercise, row, score.LEAST_PATIENCE)
+    score._score_mutants(exercise, row, score.LEAST_SECONDS)
     return row
 
 
