@@ -22,7 +22,8 @@ def online_softmax(
 
     m' = max(m, max_j e_j),   z' = exp(m - m') z + Σ_j exp(e_j - m'),
     U' = exp(m - m') U + Σ_j exp(e_j - m') V_j,   and at the end Y = U / z,   s = m + log z
-    (Milakov & Gimelshein 2018; Dao et al. 2022, §3.1)
+    (m and z: Milakov & Gimelshein 2018, algorithm 3; U beside them: Rabe & Staats 2021, §2;
+    in tiles: Dao et al. 2022, §3.1)
 
     Args:
         E: the scores of R queries, a tile of keys at a time; -∞ where a query may not look.

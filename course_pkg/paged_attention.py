@@ -243,7 +243,8 @@ def online_softmax_merge(
     """Combine the attention over two sets of keys into the attention over both.
 
     With s = log Σ_j exp(e_j) over a set:   s = log(exp(s_a) + exp(s_b)),
-    Y = exp(s_a - s) Y_a + exp(s_b - s) Y_b      (Milakov & Gimelshein 2018; Dao et al. 2022, §3.1)
+    Y = exp(s_a - s) Y_a + exp(s_b - s) Y_b
+    (s: Milakov & Gimelshein 2018; Y beside it: Rabe & Staats 2021, §2; Dao et al. 2022, §3.1)
 
     Args:
         Y_a, Y_b: the outputs, each normalised over its own set.
