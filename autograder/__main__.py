@@ -9,7 +9,7 @@ from autograder.assignment import CourseError, use_this_checkout
 COMMANDS = {
     "build": ("author.build", "make notebooks and fingerprints from the masters, or check them"),
     "score": ("author.score", "run bugs, mutants and alternatives through the graders"),
-    "seeds": ("author.seeds", "run solved notebooks at other seeds and say which claims hold"),
+    "trial": ("author.trial", "run solved notebooks at ten seeds and keep which claims hold"),
     "sabotage": ("author.sabotage", "run experiments without their ideas: which claims still hold"),
     "new-exercise": ("author.new_exercise", "write stubs of everything that an exercise needs"),
     "new-assignment": ("author.new_assignment", "write the files of an assignment, as stubs"),

@@ -13,7 +13,9 @@ import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from autograder.assignment import ROOT, CourseError, assignments
+from autograder.author.execution import claims
 from autograder.author.notebook import pictures
+from autograder.author.trial import kept
 from autograder.classroom.site import pages
 from autograder.classroom.site.facts import Part, parts
 from autograder.classroom.site.graph import drawing
@@ -140,7 +142,26 @@ def _write_scoreboard(folder: Path) -> None:
     total = Counter({"exercises": len(rows)})
     for row in rows:
         total.update({name: value for name, value in row.items() if isinstance(value, int)})
-    _write(folder / "graders.md", rows=rows, total=total)
+    _write(folder / "graders.md", rows=rows, total=total, trials=_trials())
+
+
+def _trials() -> list[dict[str, object]]:
+    """For each assignment, how many claims its notebook makes, and at which seeds all have held."""
+    rows = []
+    for assignment in assignments():
+        made = claims(nbformat.read(assignment.solved, as_version=4))
+        runs = kept(assignment)
+        rows.append(
+            {
+                "name": assignment.name,
+                "claims": len(made),
+                "beside": sum("beside" in each for each in made),
+                "seeds": ", ".join(str(run.seed) for run in runs if run.held),
+                "lost": ", ".join(str(run.seed) for run in runs if not run.held),
+                "date": max((run.date for run in runs), default=""),
+            }
+        )
+    return rows
 
 
 def _write_api(folder: Path) -> None:

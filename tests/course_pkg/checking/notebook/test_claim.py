@@ -6,7 +6,7 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.assignment import Assignment, CourseError, assignments
-from autograder.author import notebook, seeds
+from autograder.author import notebook, trial
 from autograder.author.execution import claims, execute
 from autograder.author.master import Code
 from course_pkg import claim
@@ -98,7 +98,7 @@ def test_controls_without_a_name_are_refused():
 def test_the_figure_stands_above_the_claim_and_seeds_see_what_came_out():
     for seed, holds in ((0, True), (3, False)):
         nb = new_notebook(cells=[new_code_cell(DRAWN)])
-        run = seeds.run_notebook(nb, "00_drawn", seed)
+        run = trial.run_notebook(nb, "00_drawn", seed)
         figure, text = nb.cells[0].outputs
         assert "image/png" in figure.data and text.data["text/plain"].startswith("✓✗"[not holds])
         (found,) = run.claims
@@ -108,13 +108,13 @@ def test_the_figure_stands_above_the_claim_and_seeds_see_what_came_out():
 
 def test_a_value_that_json_has_not_is_shown_all_the_same():
     source = DRAWN.replace('claim("seed", seed, below=2)', 'claim("x", float("nan"), above=1)')
-    run = seeds.run_notebook(new_notebook(cells=[new_code_cell(source)]), "00_drawn", 0)
+    run = trial.run_notebook(new_notebook(cells=[new_code_cell(source)]), "00_drawn", 0)
     assert run.claims == [{"what": "x", "holds": False, "value": "nan", "margin": "nan"}]
 
 
 def test_an_error_in_a_cell_is_no_held_claim():
     nb = new_notebook(cells=[new_code_cell("1 / 0"), new_code_cell(DRAWN)])
-    run = seeds.run_notebook(nb, "00_drawn", 1)
+    run = trial.run_notebook(nb, "00_drawn", 1)
     assert run.errors == ["ZeroDivisionError: division by zero"] and not run.held
     assert len(run.claims) == 1
 
@@ -125,9 +125,9 @@ def test_the_table_marks_what_another_seed_may_cross():
             {"what": f"claim {n}", "holds": margin > 0, "value": 0, "margin": margin}
             for n, margin in enumerate(margins)
         ]
-        return seeds.Run("00_drawn", seed, claims=claims)
+        return trial.Run("00_drawn", seed, claims=claims)
 
-    lines = seeds.table([run(0, 5, 1, 2), run(1, 5.1, 3, 2), run(2, 5, -1, 2)]).splitlines()[2:]
+    lines = trial.table([run(0, 5, 1, 2), run(1, 5.1, 3, 2), run(2, 5, -1, 2)]).splitlines()[2:]
     assert [line.endswith(" <") for line in lines] == [False, True, False]
 
 
@@ -151,4 +151,4 @@ def test_masters_draw_first_and_claim(source, problem):
 @pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
 def test_every_notebook_has_a_seed_that_can_be_changed(assignment):
     nb = nbformat.read(assignment.solved, as_version=4)
-    assert sum(len(seeds.SEED.findall(cell.source)) for cell in nb.cells) == 1
+    assert sum(len(trial.SEED.findall(cell.source)) for cell in nb.cells) == 1
