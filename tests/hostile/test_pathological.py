@@ -13,8 +13,6 @@ from autograder.bounded import OutOfTime, bounded_time
 from autograder.classroom import similar
 from autograder.classroom.reports import diagnosis, feedback, filters
 from autograder.classroom.reports.left import Left
-from autograder.grade.judging.verdict import Step
-from autograder.grade.judging.waiting import can_wait
 from autograder.grade.submission import files, reading
 from autograder.grade.submission.mend import mend
 from autograder.grade.submission.plan import Plan
@@ -54,7 +52,6 @@ def nodes(text: str):
     return from_dict({"cells": [cell]})
 
 
-STEPS = ("gru_step", "check_gru_step", "chrono_bias", "check_chrono_bias")
 # How long texts are, and every how many of them is tried.
 READERS = {
     "reading": (100_000, 1, lambda text: reading.read(text.encode("utf-8", "replace"))),
@@ -66,7 +63,6 @@ READERS = {
     "headings": (100_000, 1, lambda text: feedback._headings(nodes(text))),
     "names": (50_000, 2, lambda text: (syntax.names_in("a", [text]), syntax.bindings(text))),
     "rules": (20_000, 2, lambda text: breach(find("gru_step"), [text, "gru_step = a"], GIVEN)),
-    "waiting": (20_000, 2, lambda text: can_wait([Step(s, text) for s in STEPS], PLAN)),
     "similar": (4_000, 8, lambda text: similar.pairs([similar.Work(s, {"a": text}) for s in "ab"])),
 }
 

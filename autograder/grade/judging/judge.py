@@ -20,12 +20,10 @@ from autograder.grade.judging.carry import Carried, is_borrowed, merged, needed_
 from autograder.grade.judging.points import earned, told
 from autograder.grade.judging.solutions import Solutions
 from autograder.grade.judging.verdict import Step, Verdict, is_students
-from autograder.grade.judging.waiting import can_wait
 from autograder.grade.kernel.kernel import GRACE, SHORTEST, Kernel, start
 from autograder.grade.submission.plan import Plan, Planned
 from autograder.grade.submission.reading import whole
 from autograder.hidden import load_hidden
-from autograder.remote.channel import Channel
 from autograder.remote.patience import Patience
 from autograder.remote.references import Right
 from course_pkg.checking.guard import SECONDS, Guarded
@@ -101,7 +99,6 @@ class Judging:
     notes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     _kernel: Kernel | None = None
-    _fork: Channel | None = None  # that has served the last checks, all of which passed
     _done: list[tuple[Step, float]] = field(default_factory=list)  # and what it has in a new kernel
     _starts: int = 0
     _is_final: bool = True
@@ -132,23 +129,13 @@ class Judging:
         failed: dict[str, list[str]] = {}
         try:
             self._timed("start", self.kernel)
-            may_wait = can_wait(steps, self.plan)
-            waiting: list[tuple[Planned, int]] = []  # checks, and where their outputs go
             for step in steps:
                 planned = self.plan.cells[step.name] if step.name in self.plan.cells else None
                 if planned is not None and planned.is_checked:
-                    waiting.append((planned, len(outputs)))
-                    outputs.append([])
-                    self._starts = 0  # what ends the kernel in one exercise costs others nothing
-                    if planned.name in may_wait:
-                        continue
-                    for checked, place in waiting:
-                        report, text = self._timed("checks", self._check, checked, steps)
-                        points[checked.name] = _points(checked, report)
-                        failed |= _failed(checked, report)
-                        outputs[place] = _graded(text, points[checked.name])
-                    waiting.clear()
-                    self._end_fork()
+                    report, text = self._timed("checks", self._check, planned, steps)
+                    points[planned.name] = _points(planned, report)
+                    failed |= _failed(planned, report)
+                    outputs.append(_graded(text, points[planned.name]))
                 elif planned is not None and planned.is_experiment:
                     outputs.append([new_output("stream", name="stdout", text=EXPERIMENT)])
                 elif planned is None or planned.is_written_by_students:
@@ -256,11 +243,6 @@ class Judging:
     def _is_planned(self, step: Step) -> bool:
         return step.name in self.plan.cells
 
-    def _end_fork(self) -> None:
-        if self._fork is not None:
-            self._fork.end("it was stopped", 0.5)
-            self._fork = None
-
     def _check(self, planned: Planned, steps: list[Step]) -> tuple[Report | None, str]:
         """Run all checks of an exercise; give the report, if there is one, and its text."""
         assert planned.exercise is not None  # is_checked means that
@@ -276,10 +258,7 @@ class Judging:
         seconds = min(self.bounds.checks, self._end - time.monotonic())
         had_less = self._calls.is_over
         rule = rule_of(exercise)
-        fork, self._fork = self._fork, None
-        with Solutions(
-            self.kernel, rule, seconds=seconds, patience=self._calls, fork=fork
-        ) as solutions:
+        with Solutions(self.kernel, rule, seconds=seconds, patience=self._calls) as solutions:
             try:
                 proxy = solutions.get(exercise.name)
             except Failure as failure:
@@ -301,8 +280,6 @@ class Judging:
                 self._note(planned, f"{exercise.name} had {limit}, as {why}.")
             if not report.passed and not report.is_stub:
                 report.broken_parts = self._broken(exercise, sources, solutions)
-            if report.passed:  # what fails may have left anything behind
-                self._fork = solutions.keep()
         carried = self._timed("carried", self._carry, planned, report, sources, given)
         if carried is not None:
             report = carried.report

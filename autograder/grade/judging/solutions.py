@@ -57,7 +57,6 @@ class Solutions:
         seconds: the time that all calls together have.
         patience: gives the time that one call has.
         grace: how much longer it may take before it is ended from outside.
-        fork: one that has served other checks, and may serve these as well (see `keep`).
         right: right parts, which take the place of what the notebook has defined by their names.
     """
 
@@ -69,7 +68,6 @@ class Solutions:
         seconds: float,
         patience: Patience | None = None,
         grace: float = 3.0,
-        fork: Channel | None = None,
         right: Right | None = None,
     ):
         self._kernel = kernel
@@ -81,14 +79,6 @@ class Solutions:
         self._starts = 0
         self._channel: Channel | None = None
         self.problem = ""  # why there was no fork at the last time
-        if fork is not None:
-            fork.until = self._until
-            fork.methods.clear()  # of classes that may have the same names
-            try:
-                self._begin(fork)
-                self._channel = fork
-            except Failure:
-                fork.end("it does not answer")  # there will be another
 
     def __enter__(self) -> "Solutions":
         return self
@@ -96,11 +86,6 @@ class Solutions:
     def __exit__(self, *exception) -> None:
         if self._channel is not None:
             self._channel.end("it was stopped", 0.5)
-
-    def keep(self) -> Channel | None:
-        """Let the fork go on, for other checks; what calls have changed in its memory stays."""
-        fork, self._channel = self._channel, None
-        return fork
 
     def bound(self, seconds: float) -> None:
         """Let all calls from now on have no more than this time together."""
@@ -151,12 +136,9 @@ class Solutions:
         self._channel = Channel(
             connection, self._patience, self._grace, Proxy, self._until, self._right
         )
-        self._begin(self._channel)
-        return self._channel
-
-    def _begin(self, channel: Channel) -> None:
         offers = [] if self._right is None else self._right.offers
-        channel.ask("start", "The notebook", rule=self._rule, right=offers)
+        self._channel.ask("start", "The notebook", rule=self._rule, right=offers)
+        return self._channel
 
 
 def _accept(listener: socket.socket, kernel: Kernel, request: str, seconds: float) -> socket.socket:

@@ -19,8 +19,6 @@ from autograder.grade.kernel.kernel import Kernel, start
 from autograder.grade.submission.plan import Plan
 from autograder.handout.exercise import exercises as sources
 from course_pkg.checking.registry import CHECKS, find
-from course_pkg.checking.rules.rules import LSTM as LSTM_RULE
-from course_pkg.checking.rules.rules import NOTHING
 from course_pkg.checking.telling.failure import Failure
 from course_pkg.checking.telling.report import WIDTH
 from course_pkg.checks import lstm as lstm_checks
@@ -435,34 +433,6 @@ class TestSolutions:
         with Solutions(lambda: kernel, seconds=60) as solutions:
             assert solutions.get("learn")(torch.ones(3)) == 1
         assert kernel.run("print(seen)", 60)[0][0].text == "[]\n"
-
-    def test_a_fork_that_goes_on_follows_the_rule_of_the_present_checks(self, kernel):
-        source = "import os, torch\ndef make():\n    torch.nn.LSTM(2, 3)\n    return os.getpid()"
-        kernel.run(source, 60)
-        fork, found = None, []
-        for rule in (NOTHING, LSTM_RULE, NOTHING):
-            with Solutions(lambda: kernel, rule, seconds=60, fork=fork) as solutions:
-                try:
-                    found.append(solutions.get("make")())
-                except Failure as failure:
-                    found.append(failure.message.splitlines()[0])
-                fork = solutions.keep()
-        forbidden = "make raised RuntimeError: torch.nn.LSTM must not be used in this exercise"
-        assert found == [found[0], forbidden, found[0]]
-        fork.end("it was stopped")
-        with Solutions(lambda: kernel, seconds=60, fork=fork) as solutions:
-            assert solutions.get("make")() != found[0]
-
-    def test_a_fork_in_which_a_thread_is_left_does_not_go_on(self, kernel):
-        source = "import os, threading\ndef leave():\n    threading.Timer(30, print).start()\n"
-        kernel.run(source + "def place():\n    return os.getpid()", 60)
-        with Solutions(lambda: kernel, seconds=60) as solutions:
-            first = solutions.get("place")()
-            solutions.get("leave")()
-            fork = solutions.keep()
-        with Solutions(lambda: kernel, seconds=60, fork=fork) as solutions:
-            assert solutions.get("place")() != first
-        assert fork.ended
 
     def test_a_call_that_ends_the_process_fails_alone(self, kernel):
         kernel.run("import os\ndef leave():\n    os._exit(3)\ndef stay():\n    return 5", 60)
