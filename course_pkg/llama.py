@@ -1,8 +1,8 @@
-"""Llama: the decoder that today's models are, with windows, experts and low-rank adapters.
+"""Llama: the decoder that today's models are, and windows that slide over a text.
 
-Shapes: B sequences, T new positions, N positions in all, M tokens, D features, F hidden features,
-L layers, V tokens in the vocabulary; H heads of queries and G heads of keys and values, each of
-size D_h = D / H; E experts, of which each token gets k.
+Shapes: B sequences, T new positions, N positions in all, D features, F hidden features, L layers, V
+tokens in the vocabulary; H heads of queries and G heads of keys and values, each of size
+D_h = D / H.
 """
 
 import math
@@ -273,8 +273,6 @@ class LlamaBlock(nn.Module):
         D, H, G: as in `LlamaAttention`.
         F: size of the hidden layer, as in `GatedFeedForward`.
         base, window, sinks: as in `LlamaAttention`.
-        experts: how many experts there are in place of the one network, of which each token gets
-            two; none when None.
     """
 
     def __init__(
@@ -286,15 +284,12 @@ class LlamaBlock(nn.Module):
         base: float = 10000.0,
         window: int | None = None,
         sinks: int = 0,
-        experts: int | None = None,
     ):
         super().__init__()
         self.norm_1 = RMSNorm(D)
         self.attention = LlamaAttention(D, H, G, base, window, sinks)
         self.norm_2 = RMSNorm(D)
         self.feed_forward = GatedFeedForward(D, F)
-        if experts is not None:
-            self.feed_forward = MixtureOfExperts(D, self.feed_forward.F, experts)
 
     def forward(
         self, X: Float[Tensor, "B T D"], cache: KVCache | None = None
@@ -324,7 +319,7 @@ class Llama(nn.Module):
         D, H, G, F: as in `LlamaBlock`.
         L: layers.
         tied: whether the embedding is used again to score the tokens, as in GPT-2.
-        base, window, sinks, experts: as in `LlamaBlock`.
+        base, window, sinks: as in `LlamaBlock`.
     """
 
     def __init__(
@@ -339,14 +334,11 @@ class Llama(nn.Module):
         base: float = 10000.0,
         window: int | None = None,
         sinks: int = 0,
-        experts: int | None = None,
     ):
         super().__init__()
         self.token = nn.Embedding(V, D)
         nn.init.normal_(self.token.weight, std=0.02)
-        self.blocks = nn.ModuleList(
-            LlamaBlock(D, H, G, F, base, window, sinks, experts) for _ in range(L)
-        )
+        self.blocks = nn.ModuleList(LlamaBlock(D, H, G, F, base, window, sinks) for _ in range(L))
         self.norm = RMSNorm(D)
         self.W_head = None if tied else nn.Parameter(torch.randn(D, V) / math.sqrt(D))
 
@@ -386,44 +378,35 @@ def llama_parameters(
     L: int,
     F: int,
     tied: bool = False,
-    experts: int | None = None,
-    k: int = 2,
 ) -> dict[str, int]:
     """Count the parameters of a Llama without building it.
 
     Args:
-        V, D, H, G, L, F, tied, experts: as for Llama.
-        k: how many experts a token gets, if there are experts.
+        V, D, H, G, L, F, tied: as for Llama.
     Returns:
-        How many numbers are learned in its "embedding", its "attention", its "feed_forward" with
-        the routers, its "norms" and its "head", 0 if tied; "total", their sum; and "active", how
-        many of these act on one token: all but the experts that it does not get.
+        How many parameters its "embedding", its "attention", its "feed_forward", its "norms" and
+        its "head" have, which is 0 if tied; and "total", their sum.
     """
-    expert = 3 * D * F
-    router = 0 if experts is None else D * experts
     parts = {
         "embedding": V * D,
         "attention": L * 2 * D * (D + G * (D // H)),
-        "feed_forward": L * (expert * (experts or 1) + router),
+        "feed_forward": L * 3 * D * F,
         "norms": (2 * L + 1) * D,
         "head": 0 if tied else V * D,
     }
-    total = sum(parts.values())
-    idle = 0 if experts is None else L * expert * (experts - k)
-    return parts | {"total": total, "active": total - idle}
+    return parts | {"total": sum(parts.values())}
 
 
 def load_llama(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Turn the weights of a published Llama, Mistral or Mixtral into those of our `Llama`.
+    """Turn the weights of a published Llama or Mistral into those of our `Llama`.
 
     The names are those of Hugging Face's LlamaForCausalLM: model.embed_tokens, model.norm, lm_head
     (not in models that use the embedding twice), and in model.layers.N: input_layernorm,
     self_attn.q_proj, k_proj, v_proj and o_proj, post_attention_layernorm, mlp.gate_proj, up_proj
-    and down_proj. The matrices are laid out for W x. In Mixtral a layer has
-    block_sparse_moe.gate, the router, and block_sparse_moe.experts.E.w1, w3 and w2, which are gate,
-    up and down of expert E. Queries and keys are in the order of halves already. Old files also
-    hold tables of frequencies, self_attn.rotary_emb.inv_freq, which are not weights. The base of
-    the rotations and how they are scaled stand in config.json: `llama_config.rope_base` reads them.
+    and down_proj. The matrices are laid out for W x. Queries and keys are in the order of halves
+    already. Old files also hold tables of frequencies, self_attn.rotary_emb.inv_freq, which are not
+    weights. The base of the rotations and how they are scaled stand in config.json:
+    `llama_config.rope_base` reads them.
 
     Args:
         state: the state dict; it is not changed.
@@ -440,7 +423,6 @@ def load_llama(state: dict[str, Tensor]) -> dict[str, Tensor]:
     inner = {
         "input_layernorm.weight": "norm_1.weight",
         "post_attention_layernorm.weight": "norm_2.weight",
-        "block_sparse_moe.gate.weight": "feed_forward.W_router",
         "self_attn.q_proj.weight": "attention.W_Q",
         "self_attn.k_proj.weight": "attention.W_K",
         "self_attn.v_proj.weight": "attention.W_V",
@@ -449,167 +431,15 @@ def load_llama(state: dict[str, Tensor]) -> dict[str, Tensor]:
         "mlp.up_proj.weight": "feed_forward.W_up",
         "mlp.down_proj.weight": "feed_forward.W_down",
     }
-    of_expert = {"w1": "W_gate", "w3": "W_up", "w2": "W_down"}
     ours = {}
-    stacks = {}  # the experts of each stack, by their numbers
     for name, value in state.items():
         if name.endswith("rotary_emb.inv_freq"):
             continue
         layer = re.match(r"model\.layers\.(\d+)\.", name)
         prefix, part = (f"blocks.{layer[1]}.", name[layer.end() :]) if layer else ("", name)
         place = (inner if layer else outer).get(part)
-        expert = re.fullmatch(r"block_sparse_moe\.experts\.(\d+)\.(w[123])\.weight", part)
-        matrix = value.T if value.dim() == 2 and place != "token.weight" else value
-        if place is not None:
-            ours[prefix + place] = matrix
-        elif layer and expert:
-            stack = f"{prefix}feed_forward.{of_expert[expert[2]]}"
-            stacks.setdefault(stack, {})[expert[1]] = matrix
-        else:
+        if place is None:
             raise ValueError(f"our Llama has no place for {name}")
-    for stack, values in stacks.items():
-        ours[stack] = torch.stack([values[e] for e in sorted(values, key=int)])
+        transposed = value.dim() == 2 and place != "token.weight"
+        ours[prefix + place] = value.T if transposed else value
     return ours
-
-
-def route_top_k(
-    logits: Float[Tensor, "M E"], k: int
-) -> tuple[Float[Tensor, "M k"], Int[Tensor, "M k"]]:
-    """Choose k experts for each token, and how much each of them counts.
-
-    weights = softmax of the k largest logits      (Jiang et al. 2024, §2.1)
-
-    Args:
-        logits: the router's score of each expert, for each token.
-        k: how many experts a token gets.
-    Returns:
-        The experts' weights, which sum to one for each token, and their numbers, the best first.
-    Raises:
-        ValueError: k is less than 1 or more than E.
-    """
-    if not 1 <= k <= logits.shape[1]:
-        raise ValueError(f"k must lie in 1 … {logits.shape[1]}, got {k}")
-    best, experts = logits.topk(k)  # (M, k) each
-    return torch.softmax(best, dim=1), experts
-
-
-def load_balancing_loss(
-    logits: Float[Tensor, "M E"], experts: Int[Tensor, "M k"]
-) -> Float[Tensor, ""]:
-    """Measure how unequally a router loads its experts, in a way that it can learn from.
-
-    L = E Σ_e f_e P_e,   f_e = how many of the M tokens go to expert e, divided by M,
-    P_e = mean over the tokens of softmax(logits)_e      (Fedus et al. 2022, eq. 4 to 6, for k = 1)
-
-    f has no gradient; P has. With equal loads L is k; at most it is E, where one expert has all.
-
-    Args:
-        logits: the router's scores of M tokens.
-        experts: the experts that each token goes to, all different.
-    Returns:
-        L.
-    """
-    M, E = logits.shape
-    f = torch.bincount(experts.flatten(), minlength=E).to(logits) / M  # (E,)
-    P = torch.softmax(logits, dim=1).mean(dim=0)  # (E,)
-    return E * (f * P).sum()
-
-
-class MixtureOfExperts(nn.Module):
-    """E feed-forward networks in place of one, of which each token passes through k.
-
-    Parameters: W_router (D, E), W_gate and W_up (E, D, F), W_down (E, F, D), drawn from
-    N(0, 1/rows).
-
-    Args:
-        D: size of the vectors.
-        F: size of each expert's hidden layer.
-        E: how many experts.
-        k: how many of them a token gets.
-        capacity: how many tokens an expert takes at most in one call; as many as come when None.
-    """
-
-    def __init__(self, D: int, F: int, E: int, k: int = 2, capacity: int | None = None):
-        super().__init__()
-        self.k, self.capacity = k, capacity
-        self.W_router = nn.Parameter(torch.randn(D, E) / math.sqrt(D))
-        self.W_gate = nn.Parameter(torch.randn(E, D, F) / math.sqrt(D))
-        self.W_up = nn.Parameter(torch.randn(E, D, F) / math.sqrt(D))
-        self.W_down = nn.Parameter(torch.randn(E, F, D) / math.sqrt(F))
-
-    def forward(self, X: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """Send each vector through its experts, and add up what they return.
-
-        weights, experts = route_top_k(X W_router, k);   y = Σ_j weights_j swiglu_{experts_j}(x)
-        (Shazeer et al. 2017, §2; Jiang et al. 2024, §2.1)
-
-        With a capacity, an expert takes the tokens that come first, all of the first sequence
-        before those of the second, and drops the rest: they get nothing from this expert, and
-        their other weights stay as they are      (Fedus et al. 2022, §2.2)
-
-        Args:
-            X: the vectors; axes before the last are read as M tokens, in their order.
-        Returns:
-            The new vectors, in X's dtype. Where all experts dropped a token, its vector is zero.
-        """
-        ### BEGIN SOLUTION
-        tokens = X.reshape(-1, X.shape[-1])  # (M, D)
-        weights, experts = route_top_k(tokens @ self.W_router, self.k)  # (M, k) each
-        Y = torch.zeros_like(tokens)
-        for e in range(len(self.W_gate)):
-            rows, slots = torch.where(experts == e)
-            rows, slots = rows[: self.capacity], slots[: self.capacity]
-            out = swiglu(tokens[rows], self.W_gate[e], self.W_up[e], self.W_down[e])
-            Y = Y.index_add(0, rows, weights[rows, slots, None] * out)
-        return Y.view_as(X)
-        ### END SOLUTION
-
-
-class LoRA(nn.Module):
-    """Adapt a matrix that stays as it is, by adding a product of two thin ones.
-
-    Parameters: A (D_in, r), drawn from N(0, 1/D_in), and B (r, D_out), which starts at zero, both
-    of W's dtype. W is a buffer: it is stored, and never trained
-    (Hu et al. 2022, §4.1, written for x W)
-
-    Args:
-        W: the matrix, for x W; (D_in, D_out). It is copied.
-        r: the rank of what is added.
-        alpha: how much is added is scaled by alpha / r.
-    Raises:
-        ValueError: r is less than 1.
-    """
-
-    def __init__(self, W: Float[Tensor, "D_in D_out"], r: int, alpha: float):
-        super().__init__()
-        ### BEGIN SOLUTION
-        if r < 1:
-            raise ValueError(f"the rank must be at least 1, got {r}")
-        D_in, D_out = W.shape
-        self.scale = alpha / r
-        self.register_buffer("W", W.detach().clone())
-        self.A = nn.Parameter(torch.randn(D_in, r).to(W) / math.sqrt(D_in))
-        self.B = nn.Parameter(torch.zeros(r, D_out).to(W))
-        ### END SOLUTION
-
-    def forward(self, X: Float[Tensor, "... D_in"]) -> Float[Tensor, "... D_out"]:
-        """Compute X W + (alpha / r) (X A) B, without a matrix of W's size for what is added.
-
-        Args:
-            X: the vectors.
-        Returns:
-            The new vectors.
-        """
-        ### BEGIN SOLUTION
-        return X @ self.W + self.scale * ((X @ self.A) @ self.B)
-        ### END SOLUTION
-
-    def merge(self) -> Float[Tensor, "D_in D_out"]:
-        """Add up W + (alpha / r) A B: one matrix, which costs no more than W did.
-
-        Returns:
-            A new matrix; W stays as it is.
-        """
-        ### BEGIN SOLUTION
-        return self.W + self.scale * (self.A @ self.B)
-        ### END SOLUTION

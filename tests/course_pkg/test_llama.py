@@ -17,31 +17,21 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
 )
 from transformers.models.llama.modeling_llama import LlamaAttention as TheirLlamaAttention
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding, rotate_half
 from transformers.models.mistral.modeling_mistral import MistralAttention
-from transformers.models.mixtral.modeling_mixtral import (
-    MixtralSparseMoeBlock,
-    load_balancing_loss_func,
-)
 
 from course_pkg.llama import (
     GatedFeedForward,
     Llama,
     LlamaAttention,
     LlamaBlock,
-    LoRA,
-    MixtureOfExperts,
     RMSNorm,
     llama_parameters,
-    load_balancing_loss,
     load_llama,
     pairs_to_halves,
     rope_rotate_pairs,
-    route_top_k,
     sliding_window_mask,
     swiglu,
 )
@@ -212,21 +202,15 @@ LLAMA_3_8B = {"V": 128256, "D": 4096, "H": 32, "G": 8, "L": 32, "F": 14336}
 MISTRAL_7B = {"V": 32000, "D": 4096, "H": 32, "G": 8, "L": 32, "F": 14336}
 
 
-MIXTRAL_8X7B = {**MISTRAL_7B, "experts": 8}
-
-
 PUBLISHED = [
     (LLAMA_2_7B, LlamaForCausalLM, LlamaConfig, 6_738_415_616),
     (LLAMA_3_8B, LlamaForCausalLM, LlamaConfig, 8_030_261_248),
     (MISTRAL_7B, MistralForCausalLM, MistralConfig, 7_241_732_096),
-    (MIXTRAL_8X7B, MixtralForCausalLM, MixtralConfig, 46_702_792_704),
 ]
 
 
-def configured(kind, V, D, H, G, L, F, tied=False, experts=None, **options):
+def configured(kind, V, D, H, G, L, F, tied=False, **options):
     """Make a configuration of transformers of the arguments of our Llama."""
-    if experts is not None:
-        options |= {"num_local_experts": experts, "experts_implementation": "eager"}
     return kind(
         vocab_size=V,
         hidden_size=D,
@@ -253,12 +237,6 @@ def test_counts_are_those_of_published_models(sizes, model, kind, number):
         assert numbers_of(model(configured(kind, **sizes))) == number
 
 
-def test_12_9_of_the_46_7_billion_of_mixtral_are_active():
-    found = llama_parameters(**MIXTRAL_8X7B)
-    assert found["active"] == 12_879_925_248
-    assert llama_parameters(**MIXTRAL_8X7B, k=8)["active"] == found["total"]
-
-
 @settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_counts_are_those_of_our_models(data):
@@ -266,14 +244,13 @@ def test_counts_are_those_of_our_models(data):
     H = G * data.draw(st.integers(1, 3))
     D = H * 2 * data.draw(st.integers(1, 3))
     V, L, F = (data.draw(st.integers(1, most)) for most in (40, 3, 20))
-    tied, experts = data.draw(st.booleans()), data.draw(st.sampled_from([None, 1, 2, 5]))
+    tied = data.draw(st.booleans())
     with torch.device("meta"):
-        model = Llama(V, D, H, G, L, F, tied, experts=experts)
-    found = llama_parameters(V, D, H, G, L, F, tied, experts, k=1)
+        model = Llama(V, D, H, G, L, F, tied)
+    found = llama_parameters(V, D, H, G, L, F, tied)
     assert found["total"] == numbers_of(model)
     assert found["attention"] == sum(numbers_of(block.attention) for block in model.blocks)
     assert found["feed_forward"] == sum(numbers_of(block.feed_forward) for block in model.blocks)
-    assert found["active"] == found["total"] - L * 3 * D * F * ((experts or 1) - 1)
 
 
 # Loading
@@ -351,17 +328,6 @@ def test_a_mistral_has_the_same_logits():
     demand_agreement(theirs, theirs.state_dict(), SIZES[0], window=4, base=base)
 
 
-def test_a_mixtral_has_the_same_logits(tmp_path):
-    torch.manual_seed(0)
-    config = configured(MixtralConfig, **SIZES[0], experts=5, sliding_window=None)
-    theirs = scattered(MixtralForCausalLM(config).double())
-    theirs.save_pretrained(tmp_path)  # with the published names of single experts
-    state = load_file(tmp_path / "model.safetensors")
-    assert "model.layers.2.block_sparse_moe.experts.4.w3.weight" in state
-    base = theirs.config.rope_parameters["rope_theta"]
-    demand_agreement(theirs, state, SIZES[0], experts=5, base=base)
-
-
 def test_without_double_precision_the_agreement_is_that_of_float32():
     torch.manual_seed(0)
     theirs = scattered(LlamaForCausalLM(configured(LlamaConfig, **SIZES[0])).double())
@@ -386,10 +352,6 @@ def test_biases_are_refused(options):
     theirs = LlamaForCausalLM(configured(LlamaConfig, **SIZES[0], **options))
     with pytest.raises(ValueError, match=r"our Llama has no place for .*bias"):
         load_llama(theirs.state_dict())
-
-
-def randn(*shape):
-    return torch.randn(shape, dtype=torch.float64)
 
 
 # Attention
@@ -423,7 +385,7 @@ def test_attention_is_that_of_llama_and_mistral(seed, window):
     names = zip("QKVO", "qkvo", strict=True)
     state = {f"W_{x}": getattr(theirs, f"{y}_proj").weight.T for x, y in names}
     ours.load_state_dict(state)
-    X = randn(B, T, H * D_h)
+    X = drawn(B, T, H * D_h)
     allowed = torch.ones(T, T).tril().triu(-(window or T) + 1).bool()
     mask = torch.zeros(T, T).double().masked_fill(~allowed, -math.inf)[None, None]
     turned = turns(T, D_h, base)
@@ -441,7 +403,7 @@ def test_any_pieces_give_the_outputs_of_the_whole(data):
     sinks = data.draw(st.integers(0, 3))
     torch.manual_seed(0)
     layer = LlamaAttention(24, H, G, 50.0, window, sinks).double()
-    X = randn(2, 9, 24)
+    X = drawn(2, 9, 24)
     with torch.no_grad():
         expected, cache = layer(X), layer.new_cache(2, 9)
         while cache.length < 9:
@@ -454,7 +416,7 @@ def test_any_pieces_give_the_outputs_of_the_whole(data):
 def test_sinks_are_seen_from_everywhere_and_what_left_the_window_is_not():
     torch.manual_seed(0)
     layer = LlamaAttention(12, 3, 1, window=3, sinks=2).double()
-    X = randn(1, 10, 12).requires_grad_()
+    X = drawn(1, 10, 12).requires_grad_()
     layer(X)[:, -1].sum().backward()
     seen = X.grad[0].abs().sum(dim=-1) > 0
     assert seen.tolist() == [n in (0, 1, 7, 8, 9) for n in range(10)]
@@ -464,7 +426,7 @@ def test_sinks_are_seen_from_everywhere_and_what_left_the_window_is_not():
 def test_outputs_have_the_dtype_of_x_whatever_the_cache_has(dtype):
     layer = LlamaAttention(24, 6, 2).double()
     cache = layer.new_cache(2, 5, dtype)
-    assert layer(randn(2, 5, 24), cache).dtype == torch.float64
+    assert layer(drawn(2, 5, 24), cache).dtype == torch.float64
     assert cache.read()[0].dtype == dtype
     assert layer.new_cache(2, 5).read()[0].dtype == torch.float64
 
@@ -478,7 +440,7 @@ def test_a_block_is_two_steps_of_torch(seed):
     block = LlamaBlock(24, 6, 3, 37, window=4, sinks=1).double()
     for norm in (block.norm_1, block.norm_2):
         norm.weight.data = torch.rand(24).double() + 0.5
-    X = 3 * randn(2, 7, 24)
+    X = 3 * drawn(2, 7, 24)
     middle = X + block.attention(F.rms_norm(X, (24,), block.norm_1.weight, 1e-5))
     normal = F.rms_norm(middle, (24,), block.norm_2.weight, 1e-5)
     network = block.feed_forward
@@ -487,11 +449,10 @@ def test_a_block_is_two_steps_of_torch(seed):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("experts", [None, 4])
 @pytest.mark.parametrize("window", [None, 5])
-def test_a_model_reads_in_any_pieces(tied, experts, window):
+def test_a_model_reads_in_any_pieces(tied, window):
     torch.manual_seed(0)
-    model = Llama(31, 24, 6, 2, 3, 17, tied, 500.0, window, 1, experts).double()
+    model = Llama(31, 24, 6, 2, 3, 17, tied, 500.0, window, 1).double()
     tokens = torch.randint(0, 31, (4, 13))
     caches = model.new_caches(4, 13)
     with torch.no_grad():
@@ -501,173 +462,3 @@ def test_a_model_reads_in_any_pieces(tied, experts, window):
     close(torch.cat(pieces, dim=1), whole)
     assert [cache.length for cache in caches] == [13, 13, 13]
     assert ("W_head" in model.state_dict()) is not tied
-
-
-def test_a_block_with_experts_has_them_in_place_of_the_network():
-    block = LlamaBlock(24, 6, 2, experts=3)
-    assert isinstance(block.feed_forward, MixtureOfExperts)
-    assert block.feed_forward.W_gate.shape == (3, 24, 64)
-
-
-# Experts
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.integers(1, 6), st.integers(1, 7), st.data())
-def test_routing_is_a_sort_and_a_softmax(M, E, data):
-    k = data.draw(st.integers(1, E))
-    torch.manual_seed(data.draw(st.integers(0, 99)))
-    logits = 5 * randn(M, E)
-    weights, experts = route_top_k(logits, k)
-    for row, given_weights, chosen in zip(logits.tolist(), weights, experts, strict=True):
-        best = sorted(range(E), key=lambda e, row=row: -row[e])[:k]
-        assert chosen.tolist() == best
-        shares = torch.tensor([math.exp(row[e]) for e in best], dtype=torch.float64)
-        close(given_weights, shares / shares.sum())
-
-
-@pytest.mark.parametrize("k", [-1, 0, 6])
-def test_an_impossible_k_is_refused(k):
-    with pytest.raises(ValueError, match=f"k must lie in 1 … 5, got {k}"):
-        route_top_k(torch.randn(4, 5), k)
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.integers(1, 9), st.integers(1, 6), st.data())
-def test_the_loss_is_a_double_loop(M, E, data):
-    k = data.draw(st.integers(1, E))
-    torch.manual_seed(data.draw(st.integers(0, 99)))
-    logits, experts = 3 * randn(M, E), torch.rand(M, E).argsort(dim=1)[:, :k]
-    expected = 0.0
-    for e in range(E):
-        f = sum(e in row for row in experts.tolist()) / M
-        P = sum(torch.softmax(logits[m], dim=0)[e].item() for m in range(M)) / M
-        expected += E * f * P
-    close(load_balancing_loss(logits, experts).item(), expected)
-    assert expected <= E + 1e-12
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_loss_is_that_of_transformers(seed):
-    torch.manual_seed(seed)
-    M, E, k = 23 + seed, 5 + seed, 1 + seed % 3
-    logits = 2 * torch.randn(M, E)
-    _, experts = route_top_k(logits, k)
-    expected = load_balancing_loss_func((logits,), E, k)  # computes in float32
-    torch.testing.assert_close(load_balancing_loss(logits, experts), expected)
-
-
-def test_the_gradient_of_the_loss_is_that_of_finite_differences():
-    torch.manual_seed(0)
-    logits, experts = randn(4, 5).requires_grad_(), torch.rand(4, 5).argsort(dim=1)[:, :2]
-    assert torch.autograd.gradcheck(lambda x: load_balancing_loss(x, experts), logits)
-
-
-@pytest.fixture(params=[(5, 2), (4, 1), (3, 3)])
-def mixtures(request):
-    """Ours and transformers' with the same weights, float64."""
-    E, k = request.param
-    torch.manual_seed(E)
-    D, hidden = 7, 11
-    config = MixtralConfig(
-        hidden_size=D,
-        intermediate_size=hidden,
-        num_local_experts=E,
-        num_experts_per_tok=k,
-        experts_implementation="eager",
-    )
-    ours, theirs = MixtureOfExperts(D, hidden, E, k).double(), MixtralSparseMoeBlock(config)
-    theirs = theirs.double().eval()
-    theirs.gate.weight.data = ours.W_router.data.T
-    gate_up = torch.cat([ours.W_gate, ours.W_up], dim=2)
-    theirs.experts.gate_up_proj.data = gate_up.data.mT.contiguous()
-    theirs.experts.down_proj.data = ours.W_down.data.mT.contiguous()
-    return ours, theirs
-
-
-def test_a_mixture_is_that_of_mixtral(mixtures):
-    ours, theirs = mixtures
-    X = randn(2, 5, 7)
-    torch.testing.assert_close(ours(X), theirs(X), rtol=1e-5, atol=1e-6)  # routes in float32
-    tokens = X.flatten(0, 1)
-    weights, experts = route_top_k(tokens @ ours.W_router, ours.k)
-    close(ours(tokens), theirs.experts(tokens, experts, weights))
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 4), st.integers(0, 9))
-def test_a_mixture_is_a_double_loop(B, T, k, capacity):
-    torch.manual_seed(100 * B + 10 * T + k)
-    layer, X = MixtureOfExperts(5, 6, 4, k, capacity).double(), randn(B, T, 5)
-    taken, Y = [0] * 4, torch.zeros(B, T, 5).double()
-    with torch.no_grad():
-        for b in range(B):
-            for t in range(T):
-                logits = X[b, t] @ layer.W_router
-                best = logits.argsort(descending=True)[:k]
-                for e, weight in zip(best.tolist(), logits[best].softmax(0), strict=True):
-                    taken[e] += 1
-                    if taken[e] <= capacity:
-                        hidden = F.silu(X[b, t] @ layer.W_gate[e]) * (X[b, t] @ layer.W_up[e])
-                        Y[b, t] += weight * (hidden @ layer.W_down[e])
-        close(layer(X), Y)
-
-
-def test_a_mixture_of_equal_experts_is_one_network():
-    torch.manual_seed(0)
-    layer, X = MixtureOfExperts(5, 6, 4, 3).double(), randn(2, 3, 5)
-    for W in (layer.W_gate, layer.W_up, layer.W_down):
-        W.data = W.data[:1].expand_as(W)
-    one = (F.silu(X @ layer.W_gate[0]) * (X @ layer.W_up[0])) @ layer.W_down[0]
-    close(layer(X), one)
-
-
-# LoRA
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(1, 7), st.integers(1, 7), st.integers(1, 4), st.floats(0.1, 30))
-def test_what_is_merged_does_what_the_adapter_does(D_in, D_out, r, alpha):
-    torch.manual_seed(D_in)
-    W, X = randn(D_in, D_out), randn(2, 3, D_in)
-    layer = LoRA(W, r, alpha)
-    close(layer(X), X @ W)
-    layer.B.data = randn(r, D_out)
-    close(X @ layer.merge(), layer(X))
-    close(layer.merge(), W + alpha / r * layer.A @ layer.B)
-    close(layer.W, W)
-    added = layer.merge() - W
-    assert torch.linalg.matrix_rank(added, rtol=1e-9) <= min(r, D_in, D_out)
-
-
-def test_the_first_gradient_reaches_b_alone_and_w_never_trains():
-    torch.manual_seed(0)
-    W = torch.nn.Parameter(randn(6, 5))
-    layer = LoRA(W, 2, 3.0)
-    assert [name for name, _ in layer.named_parameters()] == ["A", "B"]
-    assert list(layer.state_dict()) == ["A", "B", "W"] and not layer.W.requires_grad
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    X, before = randn(9, 6), W.detach().clone()
-    for step in range(3):
-        optimizer.zero_grad()
-        layer(X).square().sum().backward()
-        assert layer.B.grad.abs().max() > 0
-        assert (layer.A.grad.abs().max() > 0) == (step > 0)
-        optimizer.step()
-    assert W.grad is None and torch.equal(layer.W, before) and torch.equal(W, before)
-    assert torch.linalg.matrix_rank(layer.merge() - before, rtol=1e-9) == 2
-
-
-def test_w_is_copied_and_gives_its_dtype():
-    W = torch.ones(4, 3, dtype=torch.bfloat16)
-    layer = LoRA(W, 2, 1.0)
-    W.zero_()
-    assert layer.W.min() == 1
-    assert layer.A.dtype == layer.B.dtype == torch.bfloat16
-    assert layer(torch.ones(2, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("r", [0, -1])
-def test_a_rank_below_one_is_refused(r):
-    with pytest.raises(ValueError, match=f"the rank must be at least 1, got {r}"):
-        LoRA(torch.ones(4, 3), r, 1.0)

@@ -14,15 +14,11 @@ from course_pkg.llama import (
     Llama,
     LlamaAttention,
     LlamaBlock,
-    LoRA,
-    MixtureOfExperts,
     RMSNorm,
     llama_parameters,
-    load_balancing_loss,
     load_llama,
     pairs_to_halves,
     rope_rotate_pairs,
-    route_top_k,
     sliding_window_mask,
     swiglu,
 )
@@ -361,47 +357,37 @@ class OneHot(Llama):
 
 
 @alternative(llama_parameters)
-def on_no_device(V, D, H, G, L, F, tied=False, experts=None, k=2):
+def on_no_device(V, D, H, G, L, F, tied=False):
     """Builds a model that has shapes alone, of one layer; the others are like it."""
     with torch.device("meta"):
-        model = Llama(V, D, H, G, 1, F, tied, experts=experts)
+        model = Llama(V, D, H, G, 1, F, tied)
 
     def count(part: torch.nn.Module) -> int:
         return sum(weight.numel() for weight in part.parameters())
 
     (block,) = model.blocks
-    one = count(block.feed_forward)
     found = {
         "embedding": count(model.token),
         "attention": L * count(block.attention),
-        "feed_forward": L * one,
+        "feed_forward": L * count(block.feed_forward),
         "norms": L * (count(block.norm_1) + count(block.norm_2)) + count(model.norm),
         "head": 0 if model.W_head is None else model.W_head.numel(),
     }
-    found["total"] = found["active"] = sum(found.values())
-    if experts is not None:
-        found["active"] -= L * (one - D * experts) * (experts - k) // experts
+    found["total"] = sum(found.values())
     return found
 
 
 @alternative(llama_parameters)
-def layer_by_layer(V, D, H, G, L, F, tied=False, experts=None, k=2):
+def layer_by_layer(V, D, H, G, L, F, tied=False):
     D_h = D // H
     found = dict(embedding=D * V, attention=0, feed_forward=0, norms=D, head=0)
     if not tied:
         found["head"] = V * D
-    active = found["embedding"] + found["head"]
     for _ in range(L):
-        attention = D * H * D_h + 2 * D * G * D_h + H * D_h * D
-        network, router, used = 3 * F * D, 0, 1
-        if experts:
-            router, used = experts * D, k
-        found["attention"] += attention
-        found["feed_forward"] += network * (experts or 1) + router
+        found["attention"] += D * H * D_h + 2 * D * G * D_h + H * D_h * D
+        found["feed_forward"] += 3 * F * D
         found["norms"] += 2 * D
-        active += attention + network * used + router
     found["total"] = sum(found[part] for part in tuple(found))
-    found["active"] = active + found["norms"]
     return found
 
 
@@ -424,17 +410,8 @@ def taking_away(state):
             ours[f"{new}attention.W_{x.upper()}"] = theirs.pop(
                 f"{old}self_attn.{x}_proj.weight"
             ).t()
-        sparse, own = f"{old}block_sparse_moe.", f"{new}feed_forward.W_"
-        names = {"gate": "w1", "up": "w3", "down": "w2"}
-        if f"{sparse}gate.weight" in theirs:
-            router = theirs.pop(f"{sparse}gate.weight")
-            ours[f"{own}router"] = router.t()
-            for name, w in names.items():
-                found = [theirs.pop(f"{sparse}experts.{e}.{w}.weight") for e in range(len(router))]
-                ours[own + name] = torch.stack(found).mT
-        else:
-            for name in names:
-                ours[own + name] = theirs.pop(f"{old}mlp.{name}_proj.weight").t()
+        for x in ("gate", "up", "down"):
+            ours[f"{new}feed_forward.W_{x}"] = theirs.pop(f"{old}mlp.{x}_proj.weight").t()
         n += 1
     if theirs:
         raise ValueError(f"no place for {sorted(theirs)}")
@@ -443,7 +420,7 @@ def taking_away(state):
 
 @alternative(load_llama)
 def by_replacing(state):
-    """Replaces parts of names, and puts experts into a tensor that is made for the first."""
+    """Replaces parts of names, one after the other."""
     table = {
         "model.embed_tokens.": "token.",
         "model.norm.": "norm.",
@@ -451,8 +428,6 @@ def by_replacing(state):
         "input_layernorm.": "norm_1.",
         "post_attention_layernorm.": "norm_2.",
         "self_attn.": "attention.",
-        "block_sparse_moe.": "feed_forward.",
-        "feed_forward.gate.weight": "feed_forward.W_router",
         "mlp.": "feed_forward.",
         "q_proj.weight": "W_Q",
         "k_proj.weight": "W_K",
@@ -461,17 +436,11 @@ def by_replacing(state):
         "gate_proj.weight": "W_gate",
         "up_proj.weight": "W_up",
         "down_proj.weight": "W_down",
-        "w1.weight": "W_gate",
-        "w3.weight": "W_up",
-        "w2.weight": "W_down",
         "lm_head.weight": "W_head",
     }
     parts = {"attention.W_Q", "attention.W_K", "attention.W_V", "attention.W_O"}
-    parts |= {f"feed_forward.W_{x}" for x in ("gate", "up", "down", "router")}
+    parts |= {f"feed_forward.W_{x}" for x in ("gate", "up", "down")}
     parts |= {"norm_1.weight", "norm_2.weight"}
-    E = 1 + max(
-        [int(n.split(".experts.")[1].split(".")[0]) for n in state if ".experts." in n] or [-1]
-    )
     ours = {}
     for name, value in state.items():
         new = name
@@ -480,15 +449,8 @@ def by_replacing(state):
                 new = new.replace(old, other)
         if new.endswith("inv_freq"):
             continue
-        block, _, inside = new.removeprefix("blocks.").partition(".")
-        if new.startswith("blocks.") and ".experts." in inside:
-            _, _, e, kind = inside.split(".", 3)
-            place = f"blocks.{block}.feed_forward.{kind}"
-            if f"feed_forward.{kind}" not in parts or not name.endswith("weight"):
-                raise ValueError(name)
-            rows = ours.setdefault(place, value.new_empty(E, *value.T.shape))
-            rows[int(e)] = value.T
-        elif inside in parts and new.startswith("blocks."):
+        inside = new.removeprefix("blocks.").partition(".")[2]
+        if inside in parts and new.startswith("blocks."):
             ours[new] = value.T if "W_" in inside else value
         elif new in ("token.weight", "norm.weight") and name.startswith("model."):
             ours[new] = value
@@ -497,166 +459,3 @@ def by_replacing(state):
         else:
             raise ValueError(name)
     return ours
-
-
-@alternative(route_top_k)
-def renormalised(logits, k):
-    if k < 1 or k > logits.size(-1):
-        raise ValueError("impossible")
-    logs = torch.log_softmax(logits, dim=-1)
-    order = logs.argsort(dim=-1, descending=True)[..., :k]
-    best = logs.gather(-1, order)
-    return (best - best.logsumexp(dim=-1, keepdim=True)).exp(), order
-
-
-@alternative(route_top_k)
-def largest_of_all_shares(logits, k):
-    """As Hugging Face's Mixtral does it."""
-    if k < 1 or k > logits.size(-1):
-        raise ValueError("impossible")
-    weights, experts = torch.softmax(logits, dim=-1).topk(k, dim=-1)
-    return weights / weights.sum(dim=-1, keepdim=True), experts
-
-
-@alternative(route_top_k)
-def masked(logits, k):
-    if k not in range(1, logits.shape[1] + 1):
-        raise ValueError("impossible")
-    experts = torch.topk(logits, k).indices
-    left_out = torch.ones_like(logits, dtype=torch.bool).scatter(1, experts, False)
-    weights = logits.masked_fill(left_out, -math.inf).softmax(dim=1)
-    return weights.gather(1, experts), experts
-
-
-@alternative(route_top_k)
-def one_after_the_other(logits, k):
-    if not 0 < k <= len(logits[0]):
-        raise ValueError("impossible")
-    rest, chosen = logits.detach().clone(), []
-    for _ in range(k):
-        chosen.append(rest.argmax(dim=1))
-        rest.scatter_(1, chosen[-1][:, None], -math.inf)
-    experts = torch.stack(chosen, dim=1)
-    best = torch.take_along_dim(logits, experts, dim=1)
-    scaled = (best - best[:, :1]).exp()
-    return scaled / scaled.sum(1, keepdim=True), experts
-
-
-@alternative(load_balancing_loss)
-def by_one_hot(logits, experts):
-    f = F.one_hot(experts, logits.shape[1]).sum(dim=1).to(logits.dtype).mean(dim=0)
-    P = logits.softmax(dim=1).mean(dim=0)
-    return f @ P * len(P)
-
-
-@alternative(load_balancing_loss)
-def by_gathering(logits, experts):
-    """Adds up the mean probabilities of all choices."""
-    M, E = logits.shape
-    P = torch.log_softmax(logits, dim=-1).exp().sum(dim=0) / M
-    return P[experts].sum() * E / M
-
-
-@alternative(load_balancing_loss)
-def by_scattering(logits, experts):
-    M, E = logits.shape
-    f = torch.zeros(E, dtype=logits.dtype)
-    f.scatter_add_(0, experts.reshape(-1), torch.full((experts.numel(),), 1 / M).to(logits))
-    return E * torch.einsum("e,me->", f, logits.softmax(dim=-1)) / M
-
-
-@alternative(MixtureOfExperts)
-class TokenByToken(MixtureOfExperts):
-    def forward(self, X):
-        taken, rows = [0] * self.W_router.shape[1], []
-        for x in X.reshape(-1, X.shape[-1]):
-            best, experts = (x @ self.W_router).topk(self.k)
-            y = torch.zeros_like(x)
-            for weight, e in zip(best.softmax(0), experts.tolist(), strict=True):
-                taken[e] += 1
-                if self.capacity is not None and taken[e] > self.capacity:
-                    continue
-                hidden = F.silu(x @ self.W_gate[e]) * (x @ self.W_up[e])
-                y = y + weight * (hidden @ self.W_down[e])
-            rows.append(y)
-        return torch.stack(rows).reshape(X.shape)
-
-
-@alternative(MixtureOfExperts)
-class AllExperts(MixtureOfExperts):
-    """Passes every token through all experts, with weights that are mostly zero."""
-
-    def forward(self, X):
-        tokens = X.reshape(-1, X.shape[-1])
-        weights, experts = route_top_k(tokens @ self.W_router, self.k)
-        E = self.W_router.shape[1]
-        share = torch.zeros(len(tokens), E, dtype=X.dtype).scatter(1, experts, weights)
-        if self.capacity is not None:
-            goes = F.one_hot(experts, E).sum(dim=1)
-            share = share * (goes.cumsum(dim=0) <= self.capacity)
-        gates = F.silu(torch.einsum("md,edf->mef", tokens, self.W_gate))
-        hidden = gates * torch.einsum("md,edf->mef", tokens, self.W_up)
-        return torch.einsum("me,mef,efd->md", share, hidden, self.W_down).view(X.shape)
-
-
-@alternative(MixtureOfExperts)
-class OnlyTheBusy(MixtureOfExperts):
-    """Writes into one tensor, expert by expert, and leaves idle ones out."""
-
-    def forward(self, X):
-        tokens = X.contiguous().view(-1, X.shape[-1])
-        weights, experts = route_top_k(tokens @ self.W_router, self.k)
-        Y = torch.zeros(tokens.shape, dtype=X.dtype)
-        for e in experts.unique().tolist():
-            hit = (experts == e).nonzero()
-            if self.capacity is not None:
-                hit = hit[: self.capacity]
-            x = tokens[hit[:, 0]]
-            out = (F.silu(x @ self.W_gate[e]) * (x @ self.W_up[e])) @ self.W_down[e]
-            Y.index_add_(0, hit[:, 0], out * weights[hit[:, 0], hit[:, 1]].unsqueeze(1))
-        return Y.reshape(X.shape)
-
-
-@alternative(LoRA)
-class ScaledA(LoRA):
-    """Scales X A, and draws in W's dtype."""
-
-    def __init__(self, W, r, alpha):
-        nn.Module.__init__(self)
-        if r <= 0:
-            raise ValueError("r")
-        self.r, self.alpha = r, alpha
-        self.register_buffer("W", torch.empty_like(W).copy_(W).detach())
-        self.A = nn.Parameter(torch.empty(W.shape[0], r, dtype=W.dtype))
-        self.B = nn.Parameter(torch.zeros(r, W.shape[1], dtype=W.dtype))
-        nn.init.normal_(self.A, std=W.shape[0] ** -0.5)
-
-    def forward(self, X):
-        return F.linear(X, self.W.T) + F.linear(X @ self.A * (self.alpha / self.r), self.B.T)
-
-    def merge(self):
-        return torch.addmm(self.W, self.A, self.B, alpha=self.alpha / self.r)
-
-
-@alternative(LoRA)
-class SummedRanks(nn.Module):
-    """Adds up r outer products; a module of its own."""
-
-    def __init__(self, W, r, alpha):
-        super().__init__()
-        if r < 1:
-            raise ValueError("the rank must be positive")
-        self.W = nn.Buffer(W.detach().clone())
-        self.A = nn.Parameter(torch.randn(len(W), r, dtype=W.dtype) / math.sqrt(len(W)))
-        self.B = nn.Parameter(W.new_zeros(r, W.shape[1]))
-        self.alpha = alpha
-
-    def forward(self, X):
-        Y = X @ self.W
-        for a, b in zip(self.A.T, self.B, strict=True):
-            Y = Y + (X @ a)[..., None] * b * (self.alpha / len(self.B))
-        return Y
-
-    def merge(self):
-        products = torch.einsum("ir,ro->rio", self.A, self.B)
-        return self.W + products.sum(dim=0) * self.alpha / len(self.B)

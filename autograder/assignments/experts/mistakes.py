@@ -1,0 +1,513 @@
+"""Known wrong solutions of experts."""
+
+from torch import nn
+
+from autograder.mistakes import bug, changed, equivalent, mistakes
+from course_pkg.experts import LoRA, MixtureOfExperts, load_balancing_loss, route_top_k
+
+mistakes(
+    route_top_k,
+    """
+* over_all: softmax is taken over all experts, and the weights do not sum to one
+    torch.softmax(best, dim=1) → torch.softmax(logits, dim=1).gather(1, experts)
+""",
+)
+
+mistakes(
+    route_top_k,
+    """
+all_the_same: all chosen experts get the same weight
+    softmax(best, → softmax(0 * best,
+worst: the worst experts are chosen
+    topk(k) → topk(k, largest=False)
+first_ones: the first k experts are chosen
+    logits.topk(k) → logits[:, :k], torch.arange(k).expand(len(logits), k)
+best_last: the best expert comes last
+    logits.topk(k) → (part.flip(1) for part in logits.topk(k))
+""",
+)
+
+changed(
+    route_top_k,
+    "by_number",
+    "the experts come in the order of their numbers",
+    (
+        "logits.topk(k)  # (M, k) each\n",
+        "logits.topk(k)\n"
+        "    experts = experts.sort(dim=1).values\n"
+        "    best = logits.gather(1, experts)\n",
+    ),
+)
+
+mistakes(
+    route_top_k,
+    """
+over_tokens: softmax is taken over the tokens
+    softmax(best, dim=1) → softmax(best, dim=0)
+no_exponential: the logits themselves are divided by their sum
+    torch.softmax(best, dim=1) → best / best.sum(dim=1, keepdim=True)
+sigmoids: the weights are sigmoids of the logits
+    torch.softmax(best, dim=1) → torch.sigmoid(best)
+twice: softmax is taken twice
+    logits.topk → torch.softmax(logits, dim=1).topk
+overflowing: the exponentials of large scores overflow
+    torch.softmax(best, dim=1) → best.exp() / best.exp().sum(dim=1, keepdim=True)
+    says: yours is nan
+other_way_round: the experts come before the weights
+    torch.softmax(best, dim=1), experts → experts, torch.softmax(best, dim=1)
+    says: should hold whole numbers, yours holds real numbers
+no_gradient: the weights pass no gradient back
+    logits.topk → logits.detach().topk
+    says: No gradient goes back from
+more_than_all: k may be more than there are experts
+    not 1 <= k <= logits.shape[1] → k < 1
+    topk(k) → topk(min(k, logits.shape[1]))
+    says: when k is 6 and there are 5 experts
+none_at_all: no expert at all is accepted
+    not 1 <= k <= logits.shape[1] → k > logits.shape[1]
+    topk(k) → topk(max(k, 0))
+    says: should raise ValueError when k is 0
+""",
+)
+
+mistakes(
+    load_balancing_loss,
+    """
+* through_f: the gradient goes through f, made of probabilities, and not through P
+    (f * P) → ((f + P - P.detach()) * P.detach())
+* squared: P stands in the place of f as well: it is E Σ P²
+    (f * P) → (P * P)
+""",
+)
+
+
+@bug(load_balancing_loss, "the sum is not multiplied by E", classic=True)
+def without_E(logits, experts):
+    return load_balancing_loss(logits, experts) / logits.shape[1]
+
+
+@bug(load_balancing_loss, "f is divided by all k M choices, and not by M")
+def per_choice(logits, experts):
+    return load_balancing_loss(logits, experts) / experts.shape[1]
+
+
+@bug(load_balancing_loss, "f, or P, is not divided by M")
+def a_sum_for_a_mean(logits, experts):
+    return load_balancing_loss(logits, experts) * len(logits)
+
+
+@bug(load_balancing_loss, "only each token's first expert is counted")
+def first_choice(logits, experts):
+    return load_balancing_loss(logits, experts[:, :1])
+
+
+@bug(load_balancing_loss, "each token is counted for its best expert, whatever experts says")
+def best_by_logits(logits, experts):
+    return load_balancing_loss(logits, logits.argmax(dim=1, keepdim=True))
+
+
+mistakes(
+    load_balancing_loss,
+    """
+loads_squared: the loads are squared: it is E Σ f²
+    (f * P) → (f * f + 0 * P)
+""",
+)
+
+changed(
+    load_balancing_loss,
+    "token_by_token",
+    "f and P are multiplied for each token, and averaged afterwards",
+    (
+        "torch.bincount(experts.flatten(), minlength=E).to(logits) / M",
+        "nn.functional.one_hot(experts, E).sum(dim=1)",
+    ),
+    (".mean(dim=0)", ""),
+    ("(f * P).sum()", "(f * P).sum(dim=1).mean()"),
+)
+
+mistakes(
+    load_balancing_loss,
+    """
+raw_logits: P is a mean of the logits themselves
+    torch.softmax(logits, dim=1) → logits
+over_the_tokens: softmax is taken over the tokens
+    softmax(logits, dim=1) → softmax(logits, dim=0)
+softmax_of_the_mean: softmax is taken over the mean of the logits
+    torch.softmax(logits, dim=1).mean(dim=0) → torch.softmax(logits.mean(dim=0), dim=0)
+used_ones: experts behind the last one that is used are not counted
+    , minlength=E →
+    says: raised RuntimeError: The size of tensor
+""",
+)
+
+
+@bug(load_balancing_loss, "the loss passes no gradient back", told_by="No gradient goes back from")
+def detached(logits, experts):
+    return load_balancing_loss(logits.detach(), experts)
+
+
+changed(
+    MixtureOfExperts,
+    "Equal",
+    "all of a token's experts get the weight 1/k",
+    ("self.k)  # (M, k) each\n", "self.k)\n        weights = 0 * weights + 1 / self.k\n"),
+    classic=True,
+)
+
+changed(
+    MixtureOfExperts,
+    "Renormalised",
+    "a token's other weights are made to sum to one after an expert has dropped it",
+    (
+        "        Y = torch.zeros_like(tokens)\n",
+        "        Y, left = torch.zeros_like(tokens), torch.zeros_like(weights[:, 0])\n",
+    ),
+    (
+        "            out = swiglu(",
+        "            left = left.index_add(0, rows, weights[rows, slots])\n"
+        "            out = swiglu(",
+    ),
+    ("return Y.view_as(X)", "return (Y / torch.where(left > 0, left, 1)[:, None]).view_as(X)"),
+    classic=True,
+)
+
+changed(
+    MixtureOfExperts,
+    "SequenceBySequence",
+    "the capacity holds for each sequence by itself",
+    (
+        "            rows, slots = rows[: self.capacity], slots[: self.capacity]\n",
+        "            capacity = len(rows) if self.capacity is None else self.capacity\n"
+        "            sequence = rows // (X.shape[-2] if X.dim() > 2 else len(tokens))\n"
+        "            taken = (sequence[:, None] == sequence).tril(-1).sum(dim=1) < capacity\n"
+        "            rows, slots = rows[taken], slots[taken]\n",
+    ),
+    classic=True,
+)
+
+changed(
+    MixtureOfExperts,
+    "OverAllExperts",
+    "the weights come from a softmax over all experts",
+    (
+        "self.k)  # (M, k) each\n",
+        "self.k)\n"
+        "        weights = torch.softmax(tokens @ self.W_router, dim=1).gather(1, experts)\n",
+    ),
+)
+
+mistakes(
+    MixtureOfExperts,
+    """
+Unweighted: what the experts return is added without weights
+    weights[rows, slots, None] * out → out
+WeightedInputs: the weights multiply what goes into the experts
+    swiglu(tokens[rows], → swiglu(weights[rows, slots, None] * tokens[rows],
+    weights[rows, slots, None] * out → out
+WeightOfTheBest: every expert counts as much as a token's best one
+    weights[rows, slots, None] → weights[rows, :1]
+Overwritten: the expert with the highest number wins: what it returns is not added
+    Y.index_add(0, rows, → Y.index_put((rows,),
+""",
+)
+
+changed(
+    MixtureOfExperts,
+    "NoCapacity",
+    "capacity is not used",
+    ("            rows, slots = rows[: self.capacity], slots[: self.capacity]\n", ""),
+)
+
+changed(
+    MixtureOfExperts,
+    "ZeroIsNoLimit",
+    "a capacity of 0 is no limit",
+    (
+        "rows[: self.capacity], slots[: self.capacity]",
+        "rows[: self.capacity or None], slots[: self.capacity or None]",
+    ),
+)
+
+mistakes(
+    MixtureOfExperts,
+    """
+AddsInFloat32: what the experts return is added up in float32, whatever X is
+    Y.view_as(X) → Y.view_as(X).float()
+    says: should be torch.bfloat16 as X is, yours is torch.float32
+""",
+)
+
+changed(
+    MixtureOfExperts,
+    "LastOnes",
+    "an expert takes the tokens that come last",
+    (
+        "rows[: self.capacity], slots[: self.capacity]",
+        "rows.flip(0)[: self.capacity], slots.flip(0)[: self.capacity]",
+    ),
+)
+
+changed(
+    MixtureOfExperts,
+    "Heaviest",
+    "an expert takes the tokens for which it counts most",
+    (
+        "rows, slots = torch.where(experts == e)\n",
+        "rows, slots = torch.where(experts == e)\n"
+        "            order = weights[rows, slots].argsort(descending=True)\n"
+        "            rows, slots = rows[order], slots[order]\n",
+    ),
+)
+
+changed(
+    MixtureOfExperts,
+    "FirstChoices",
+    "first choices are served before second ones",
+    (
+        "rows, slots = torch.where(experts == e)\n",
+        "rows, slots = torch.where(experts == e)\n"
+        "            order = (slots * len(weights) + rows).argsort()\n"
+        "            rows, slots = rows[order], slots[order]\n",
+    ),
+)
+
+changed(
+    MixtureOfExperts,
+    "CountedApart",
+    "first and second choices are counted apart",
+    (
+        "            rows, slots = rows[: self.capacity], slots[: self.capacity]\n",
+        "            capacity = len(rows) if self.capacity is None else self.capacity\n"
+        "            taken = (slots[:, None] == slots).tril(-1).sum(dim=1) < capacity\n"
+        "            rows, slots = rows[taken], slots[taken]\n",
+    ),
+)
+
+changed(
+    MixtureOfExperts,
+    "OneMore",
+    "an expert takes one token more than its capacity",
+    (
+        "            rows, slots = rows[: self.capacity], slots[: self.capacity]\n",
+        "            limit = None if self.capacity is None else self.capacity + 1\n"
+        "            rows, slots = rows[:limit], slots[:limit]\n",
+    ),
+)
+
+changed(
+    MixtureOfExperts,
+    "Unchanged",
+    "tokens that all experts dropped stay as they are",
+    (
+        "return Y.view_as(X)",
+        "return torch.where((Y == 0).all(dim=1, keepdim=True), tokens, Y).view_as(X)",
+    ),
+)
+
+
+@bug(MixtureOfExperts, "the first position of all sequences comes before the second of any")
+class PositionByPosition(MixtureOfExperts):
+    def forward(self, X):
+        return super().forward(X.transpose(0, -2)).transpose(0, -2) if X.dim() > 1 else X
+
+
+mistakes(
+    MixtureOfExperts,
+    """
+GateAndUp: W_up makes the gates, and W_gate what passes through them
+    self.W_gate[e], self.W_up[e] → self.W_up[e], self.W_gate[e]
+""",
+)
+
+changed(
+    MixtureOfExperts,
+    "FirstExperts",
+    "every token passes through the first k experts",
+    (
+        "self.k)  # (M, k) each\n",
+        "self.k)\n        experts = torch.arange(self.k).expand_as(experts)\n",
+    ),
+)
+
+mistakes(
+    MixtureOfExperts,
+    """
+NoRouter: the router gets no gradient
+    weights[rows, slots, None] * → weights[rows, slots, None].detach() *
+    says: No gradient reaches W_router
+""",
+)
+
+mistakes(
+    LoRA,
+    """
+* RandomB: B is drawn as A is, and does not start at zero
+    torch.zeros(r, D_out).to(W) → torch.zeros(r, D_out).to(W).normal_(std=D_in**-0.5)
+* ScaledByAlpha: what is added is scaled by alpha, not by alpha / r
+    self.scale = alpha / r → self.scale = alpha
+""",
+)
+
+
+# The same with an A that is drawn by other means: it has no part in the mistake.
+changed(
+    LoRA,
+    "ScaledByAlphaDrawnElse",
+    "what is added is scaled by alpha, not by alpha / r",
+    ("self.scale = alpha / r", "self.scale = alpha"),
+    (
+        "torch.randn(D_in, r).to(W) / math.sqrt(D_in)",
+        "torch.empty(D_in, r).to(W).normal_() / math.sqrt(D_in)",
+    ),
+    classic=True,
+)
+
+mistakes(
+    LoRA,
+    """
+* TrainsW: W is a parameter, and trains
+    self.register_buffer("W", W.detach().clone()) → self.W = nn.Parameter(W.detach().clone())
+    says: should be A, B, yours are A, B, W
+""",
+)
+
+changed(
+    LoRA,
+    "InPlace",
+    "merge adds to W in place",
+    (
+        "return self.W + self.scale * (",
+        "self.W += (self.scale * self.A @ self.B).detach()\n        return self.W + 0 * (",
+    ),
+    told_by="It has changed W in place.",
+    classic=True,
+)
+
+mistakes(
+    LoRA,
+    """
+RootOfRank: what is added is scaled by alpha / √r
+    self.scale = alpha / r → self.scale = alpha / math.sqrt(r)
+UpsideDown: what is added is scaled by r / alpha
+    self.scale = alpha / r → self.scale = r / alpha
+Unscaled: what is added is not scaled
+    self.scale = alpha / r → self.scale = 1.0
+MergesUnscaled: what is merged is not scaled
+    self.W + self.scale * (self.A → self.W + (self.A
+MergesTheRest: merge gives what is added, without W
+    self.W + self.scale * (self.A → self.scale * (self.A
+MergesNothing: merge gives W alone
+    self.scale * (self.A → 0 * (self.A
+""",
+)
+
+changed(LoRA, "WithoutW", "X is not multiplied by W, only by what is added", ("X @ self.W + ", ""))
+
+changed(
+    LoRA,
+    "ScalesAll",
+    "X W is scaled too",
+    (
+        "X @ self.W + self.scale * ((X @ self.A) @ self.B)",
+        "self.scale * (X @ self.W + (X @ self.A) @ self.B)",
+    ),
+)
+
+mistakes(
+    LoRA,
+    """
+NotCopied: W is the given matrix itself and no copy, so that it changes when that does
+    W.detach().clone() → W.detach()
+""",
+)
+
+
+@bug(LoRA, "merge returns W itself as long as B is zero")
+class MergesToItself(LoRA):
+    def merge(self):
+        return super().merge() if self.B.any() else self.W
+
+
+@bug(
+    LoRA,
+    "merge returns what it has computed the first time, though A and B have changed",
+    told_by="LoRA.merge depends on an earlier call",
+)
+class MergesOnce(LoRA):
+    def merge(self):
+        if not hasattr(self, "merged"):
+            self.merged = super().merge()
+        return self.merged
+
+
+mistakes(
+    LoRA,
+    """
+MergesFirst: A and B are multiplied first
+    X @ self.W + self.scale * ((X @ self.A) @ self.B) → X @ self.merge()
+    says: should be finite where (X A) B is finite
+ZeroA: A starts at zero, and B is drawn
+    torch.randn(D_in, r).to(W) → 0 * torch.randn(D_in, r).to(W)
+    torch.zeros(r, D_out).to(W) → torch.zeros(r, D_out).to(W).normal_(std=r**-0.5)
+BothZero: A starts at zero as well: nothing can train
+    torch.randn(D_in, r).to(W) / math.sqrt(D_in) → torch.zeros(D_in, r).to(W)
+    says: standard deviation of A should
+""",
+)
+
+
+@bug(LoRA, "A is drawn from N(0, 1)")
+class WideA(LoRA):
+    def __init__(self, W, r, alpha):
+        super().__init__(W, r, alpha)
+        nn.init.normal_(self.A)
+
+
+changed(
+    LoRA,
+    "UniformA",
+    "A is drawn from a uniform distribution",
+    (
+        "torch.randn(D_in, r).to(W) / math.sqrt(D_in)",
+        "torch.empty(D_in, r).to(W).uniform_(-1, 1) * math.sqrt(3 / D_in)",
+    ),
+    told_by="share of A within one standard",
+)
+
+
+@bug(LoRA, "A is drawn from N(0, 1/r)")
+class RankWideA(LoRA):
+    def __init__(self, W, r, alpha):
+        super().__init__(W, r, alpha)
+        nn.init.normal_(self.A, std=r**-0.5)
+
+
+mistakes(
+    LoRA,
+    """
+ForgetsW: W is not a buffer
+    self.register_buffer("W", W.detach().clone()) → self.W = W.detach().clone()
+    says: Unexpected key(s) in state_dict: "W"
+SinglePrecision: A and B are float32, whatever W is
+    torch.randn(D_in, r).to(W) → torch.randn(D_in, r)
+    torch.zeros(r, D_out).to(W) → torch.zeros(r, D_out)
+    says: as W is, yours is torch.float32
+""",
+)
+
+
+@bug(LoRA, "a rank of 0 is accepted", told_by="should raise ValueError when r is 0")
+class NoRank(LoRA):
+    def __init__(self, W, r, alpha):
+        super().__init__(W, max(r, 1), alpha)
+
+
+add = "Y = Y.index_add(0, rows, weights[{}] * out)"
+
+
+equivalent(
+    MixtureOfExperts,
+    f"{add.format('rows, slots, None')} → {add.format('rows, None, slots')}",
+    "the same weights in the same column",
+)
