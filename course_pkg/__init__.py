@@ -4,7 +4,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from course_pkg.checking import check, claim, predict, progress, ready
+    from course_pkg.checking import check, claim, predict, ready
+    from course_pkg.checking.telling import progress
     from course_pkg.tools import plot, train
 
 __all__ = ["check", "claim", "plot", "predict", "progress", "ready", "train"]

@@ -20,6 +20,8 @@ from course_pkg.attention import (
     split_heads,
 )
 from course_pkg.gpt import GPT, Writer, token_probabilities
+from course_pkg.inference.latent_cache import LatentCache
+from course_pkg.positions import rope_rotate
 
 
 class KVCache:
@@ -434,3 +436,116 @@ def mha_to_gqa(state: dict[str, Tensor], H: int, G: int) -> dict[str, Tensor]:
             value = heads.mean(dim=-2).flatten(-2)  # (..., G D_h)
         converted[name] = value
     return converted
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention: all heads make their keys and values of one vector for a token.
+
+    Parameters: W_Q (D, H (D_h + D_R)), W_DKV (D, D_c), W_KR (D, D_R), W_UK and W_UV (D_c, H D_h),
+    W_O (D, D), drawn from N(0, 1/rows); no biases. norm, torch's `RMSNorm` of D_c.
+    Within each head, the first D_h columns of W_Q make q^C, and the other D_R make q^R.
+    (DeepSeek-AI 2024, §2.1, with queries that are not compressed; norm: §3.1.2)
+
+    Args:
+        D: size of the vectors.
+        H: how many heads; divides D.
+        D_c: size of the latent vector.
+        D_R: features of the rotated part of queries and keys, an even number.
+        base: as in `rope_rotate`.
+    """
+
+    def __init__(self, D: int, H: int, D_c: int, D_R: int, base: float = 10000.0):
+        super().__init__()
+        self.H, self.D_h, self.D_c, self.D_R, self.base = H, D // H, D_c, D_R, base
+        self.W_Q = nn.Parameter(torch.randn(D, H * (self.D_h + D_R)) / math.sqrt(D))
+        self.W_DKV = nn.Parameter(torch.randn(D, D_c) / math.sqrt(D))
+        self.W_KR = nn.Parameter(torch.randn(D, D_R) / math.sqrt(D))
+        self.W_UK = nn.Parameter(torch.randn(D_c, D) / math.sqrt(D_c))
+        self.W_UV = nn.Parameter(torch.randn(D_c, D) / math.sqrt(D_c))
+        self.W_O = nn.Parameter(torch.randn(D, D) / math.sqrt(D))
+        self.norm = nn.RMSNorm(D_c, eps=1e-5)
+
+    def new_cache(self, B: int, capacity: int, dtype: torch.dtype | None = None) -> LatentCache:
+        """Make an empty cache for this layer, in the weights' dtype when dtype is None."""
+        dtype = self.W_DKV.dtype if dtype is None else dtype
+        return LatentCache(B, capacity, self.D_c + self.D_R, dtype, self.W_DKV.device)
+
+    def prepare(
+        self, X: Float[Tensor, "B T D"], cache: LatentCache | None = None
+    ) -> tuple[
+        Float[Tensor, "B H T D_h"],
+        Float[Tensor, "B H T D_R"],
+        Float[Tensor, "B N D_c"],
+        Float[Tensor, "B N D_R"],
+    ]:
+        """Make the queries of T new positions, and the latents of all N.
+
+        [q^C, q^R] = x W_Q cut into heads,   c = norm(x W_DKV),   k^R = x W_KR,   and q^R and k^R
+        are turned by `rope_rotate` at positions past … past + T - 1. Of each new position [c, k^R]
+        is appended to the cache, and then all of it is read.
+
+        Args:
+            X: the new positions' vectors.
+            cache: what was read before. When None, the new positions are the whole text.
+        Returns:
+            q^C and q^R, turned, of the new positions; c and k^R, turned, of all, in X's dtype.
+        """
+        ### BEGIN SOLUTION
+        past, T = 0 if cache is None else cache.length, X.shape[1]
+        positions = torch.arange(past, past + T, device=X.device)
+        Q_C, Q_R = split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R], dim=-1)
+        K_R = rope_rotate(X @ self.W_KR, positions, self.base)
+        C = torch.cat([self.norm(X @ self.W_DKV), K_R], dim=-1)  # (B, T, D_c + D_R)
+        if cache is not None:
+            cache.append(C)
+            C = cache.read().to(X.dtype)  # (B, N, D_c + D_R)
+        return Q_C, rope_rotate(Q_R, positions, self.base), C[..., : self.D_c], C[..., self.D_c :]
+        ### END SOLUTION
+
+    def forward(
+        self, X: Float[Tensor, "B T D"], cache: LatentCache | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Attend from T new positions to themselves and to what comes before them.
+
+        K_h = [c W_UK, k^R] and V_h = c W_UV, cut into heads, k^R the same in all of them;
+        A_h = softmax([q^C, q^R]_h K_hᵀ / √(D_h + D_R)) over the positions up to one's own, however
+        large or small the scores are;
+        Y = [A_1 V_1 … A_H V_H] W_O      (DeepSeek-AI 2024, §2.1.2 and §2.1.3)
+
+        Args:
+            X: the new positions' vectors.
+            cache: what was read before; the new positions are added to it. When None, the new
+                positions are the whole text.
+        Returns:
+            Y, the outputs of the new positions.
+        """
+        ### BEGIN SOLUTION
+        Q_C, Q_R, C, K_R = self.prepare(X, cache)
+        K_C, V = (split_heads(C @ W, self.H) for W in (self.W_UK, self.W_UV))  # (B, H, N, D_h)
+        K = torch.cat([K_C, K_R[:, None].expand(-1, self.H, -1, -1)], dim=-1)
+        E = torch.cat([Q_C, Q_R], dim=-1) @ K.mT / math.sqrt(self.D_h + self.D_R)
+        T, N = E.shape[2:]
+        A = masked_softmax(E, causal_mask(T, past=N - T).to(E.device))
+        return merge_heads(A @ V) @ self.W_O
+        ### END SOLUTION
+
+    def absorbed(
+        self, X: Float[Tensor, "B T D"], cache: LatentCache | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Compute what `forward` does, without a key or a value of any head.
+
+        W_UK goes to the other side of the scores, W_UV to the other side of the average:
+        q^C_h · (c W_UK,h) = (q^C_h W_UK,hᵀ) · c,   Σ_j a_j (c_j W_UV,h) = (Σ_j a_j c_j) W_UV,h
+
+        Args, Returns: as for `forward`.
+        """
+        ### BEGIN SOLUTION
+        Q_C, Q_R, C, K_R = self.prepare(X, cache)
+        W_UK, W_UV = (W.unflatten(1, (self.H, -1)) for W in (self.W_UK, self.W_UV))
+        Q = torch.einsum("bhtd,chd->bhtc", Q_C, W_UK)  # queries that ask the latents
+        E = Q @ C[:, None].mT + Q_R @ K_R[:, None].mT  # (B, H, T, N)
+        T, N = E.shape[2:]
+        mask = causal_mask(T, past=N - T).to(E.device)
+        A = masked_softmax(E / math.sqrt(self.D_h + self.D_R), mask)
+        return merge_heads(torch.einsum("bhtc,chd->bhtd", A @ C[:, None], W_UV)) @ self.W_O
+        ### END SOLUTION

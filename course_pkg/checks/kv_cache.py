@@ -9,10 +9,12 @@ from torch.nn import functional as F
 
 from course_pkg.checking.batched import made, together
 from course_pkg.checking.case import Case
+from course_pkg.checking.memo import once
 from course_pkg.checking.programs.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.telling.failure import describe
 from course_pkg.checks.gpt import continued, forbidden, gpt_pair
+from course_pkg.checks.positions import rotated
 from course_pkg.gpt import token_probabilities
 from course_pkg.kv_cache import (
     CachedAttention,
@@ -20,6 +22,7 @@ from course_pkg.kv_cache import (
     CachedWriter,
     GroupedQueryAttention,
     KVCache,
+    LatentAttention,
     attention_operations,
     kv_cache_bytes,
     mha_to_gqa,
@@ -1006,3 +1009,224 @@ def all_or_none(convert, case):
     state = attention_state(case, 12)
     demand_state(case, convert(state, 6, 6), state)
     case.raises(ValueError, lambda: convert(state, 6, 4), "6 heads are to share 4 groups")
+
+
+def latent_layer(case: Case, attention, D_h: int, D_c: int, half: int, **options) -> tuple:
+    """Make a student's layer of 3 heads with drawn weights; return it and them."""
+    D, D_R = 3 * D_h, 2 * half
+    shapes = {
+        "W_Q": (D, 3 * (D_h + D_R)),
+        "W_DKV": (D, D_c),
+        "W_KR": (D, D_R),
+        "W_UK": (D_c, D),
+        "W_UV": (D_c, D),
+        "W_O": (D, D),
+    }
+    state = {name: 1.5 * case.randn(*shape) / shape[0] ** 0.5 for name, shape in shapes.items()}
+    state["norm.weight"] = case.rand(D_c) + 0.5
+    ours = made(attention, state, D, 3, D_c, D_R, **options)
+    return ours, state
+
+
+def latents(state: dict[str, Tensor], X: Tensor, base: float = 10000.0) -> Tensor:
+    """Make what is kept of each position: its latent vector and its turned key."""
+    weight = state["norm.weight"]
+    C = F.rms_norm(X @ state["W_DKV"], weight.shape, weight, 1e-5)
+    return torch.cat([C, rotated(X @ state["W_KR"], base=base)], dim=-1)
+
+
+@once
+def from_latents(state: dict[str, Tensor], X: Tensor, base: float = 10000.0) -> Tensor:
+    """Attend head by head over a whole text, by torch's attention."""
+    D_c, D = state["W_UK"].shape
+    D_h, kept = D // 3, latents(state, X, base)
+    C, K_R = kept[..., :D_c], kept[..., D_c:]
+    heads = []
+    for h, queries in enumerate((X @ state["W_Q"]).chunk(3, dim=-1)):
+        own = slice(h * D_h, h * D_h + D_h)
+        Q = torch.cat([queries[..., :D_h], rotated(queries[..., D_h:], base=base)], dim=-1)
+        K = torch.cat([C @ state["W_UK"][:, own], K_R], dim=-1)
+        V = C @ state["W_UV"][:, own]
+        heads.append(F.scaled_dot_product_attention(Q, K, V, is_causal=True))
+    return torch.cat(heads, dim=-1) @ state["W_O"]
+
+
+@check(LatentAttention, weight=2, see="One latent vector for all heads", single={"B": 0, "T": 1})
+def values(attention, case):
+    """agrees with torch's scaled_dot_product_attention, head by head, on a whole text"""
+    B, T, D_h, D_c, half = case.sizes(5, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, T, 3 * D_h)
+    Y = ours(X)
+    case.trains(Y, "Y")
+    case.equal(Y, from_latents(state, X), "Y")
+
+
+@check(LatentAttention, weight=2, see="What is kept")
+def kept(attention, case):
+    """keeps the normalised latent and the turned key of each position, and nothing else"""
+    B, T, D_h, D_c, half = case.sizes(5, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, T + 3, 3 * D_h)
+    for way in ("forward", "absorbed"):
+        cache = ours.new_cache(B, T + 3)
+        in_pieces(ours if way == "forward" else ours.absorbed, X, cache, [T, 1, 2])
+        case.equal(cache.read(), latents(state, X), f"what {way} keeps")
+
+
+@check(LatentAttention, weight=2, see="What is kept")
+def pieces(attention, case):
+    """goes on with a text where it stopped"""
+    B, D_h, D_c, half = case.sizes(4, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, 9, 3 * D_h)
+    expected = from_latents(state, X)
+    for lengths in ([6, 1, 1, 1], [2, 4, 3]):
+        given = in_pieces(ours, X, ours.new_cache(B, 9), lengths)
+        demand_pieces(case, given, expected, lengths, "Y")
+
+
+@check(LatentAttention, weight=3, see="Never make a key", single={"B": 0, "T": 1})
+def absorbed(attention, case):
+    """gives the same result when the up-projections are absorbed"""
+    B, T, D_h, D_c, half = case.sizes(5, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, T, 3 * D_h)
+    case.equal(ours.absorbed(X), from_latents(state, X), "Y, absorbed")
+
+
+@check(LatentAttention, weight=2, see="Never make a key")
+def absorbed_pieces(attention, case):
+    """goes on with a text when the up-projections are absorbed"""
+    B, D_h, D_c, half = case.sizes(4, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X = case.randn(B, 9, 3 * D_h)
+    expected = from_latents(state, X)
+    for lengths in ([6, 1, 1, 1], [2, 4, 3]):
+        given = in_pieces(ours.absorbed, X, ours.new_cache(B, 9), lengths)
+        demand_pieces(case, given, expected, lengths, "Y, absorbed,")
+
+
+@check(LatentAttention, weight=2, see="Never make a key")
+def no_keys(attention, case):
+    """makes no key of a head from a latent when the up-projections are absorbed"""
+    B, D_h, D_c, half = case.sizes(4, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X, huge = case.randn(B, 5, 3 * D_h), 2.0**600
+    case.equal(ours.absorbed(X), from_latents(state, X), "Y, absorbed,")
+    expected = dict(state)
+    expected["W_Q"] = state["W_Q"].clone()
+    expected["W_Q"][:, 1] = 0.0  # no query asks for feature 1 of head 0
+    extreme = dict(expected)
+    extreme["norm.weight"] = state["norm.weight"] * huge
+    extreme["W_UK"], extreme["W_UV"] = state["W_UK"] / huge, state["W_UV"] / huge
+    extreme["W_UK"][:, 1] = huge  # c W_UK is more than a float64 holds there
+    ours.load_state_dict(extreme)
+    Y = ours.absorbed(X)
+    case.shape(Y, tuple(X.shape), "Y, absorbed,")
+    case.that(
+        Y.detach().isfinite().all(),
+        "Y should be finite where a key that no query asks for is not, yours is not: is a key made "
+        "from the latents?",
+    )
+    case.equal(Y, from_latents(expected, X), "Y, absorbed,")
+
+
+@check(LatentAttention, weight=2, see="Never make a key")
+def no_values(attention, case):
+    """makes no value of a head from a latent when the up-projections are absorbed"""
+    B, D_h, D_c, half = case.sizes(4, low=3)
+    ours, state = latent_layer(case, attention, D_h, D_c, half)
+    X, huge = case.randn(B, 5, 3 * D_h), 2.0**600
+    case.equal(ours.absorbed(X), from_latents(state, X), "Y, absorbed,")
+    # Latent feature 0 is 0 but at the last position, which no other sees: there c W_UV, and only
+    # that, is more than a float64 holds.
+    X[:, :-1, 0] = 0.0
+    state["W_DKV"][:, 0] = 0.0
+    state["W_DKV"][0, 0] = 1.0
+    state["W_UK"][0] = 0.0
+    expected = from_latents(state | {"W_UV": state["W_UV"].index_fill(0, torch.tensor(0), 0)}, X)
+    extreme = state | {"norm.weight": state["norm.weight"].clone(), "W_UV": state["W_UV"].clone()}
+    extreme["norm.weight"][0] = extreme["W_UV"][0] = huge
+    ours.load_state_dict(extreme)
+    Y = ours.absorbed(X)
+    case.shape(Y, tuple(X.shape), "Y, absorbed,")
+    seen = Y[:, :-1]
+    case.that(
+        seen.detach().isfinite().all(),
+        "Y should be finite where a value that nobody sees is not, yours is not: is a value made "
+        "from the latents?",
+    )
+    case.equal(seen, expected[:, :-1], "Y, absorbed, but for the last position")
+
+
+@check(LatentAttention, see="One latent vector for all heads")
+def far_apart(attention, case):
+    """gives what may not be seen no weight, also beside scores of -1e12"""
+    ours, state = latent_layer(case, attention, 4, 5, 2)
+    state |= {"W_Q": 1e12 * state["W_Q"]}
+    ours.load_state_dict(state)
+    X = case.randn(2, 7, 12)
+    expected = from_latents(state, X)
+    what = "where scores reach from -1e12 to 1e12"
+    case.equal(ours(X), expected, f"Y {what}")
+    case.equal(ours.absorbed(X), expected, f"Y, absorbed, {what}")
+
+
+@check(LatentAttention, see="One latent vector for all heads")
+def base(attention, case):
+    """turns queries and keys as slowly as base says"""
+    for slowness in (7.0, 900.0):
+        ours, state = latent_layer(case, attention, 4, 5, 3, base=slowness)
+        X = case.randn(2, 6, 12)
+        expected = from_latents(state, X, slowness)
+        case.equal(ours(X), expected, f"Y for base = {slowness:g}")
+        case.equal(ours.absorbed(X), expected, f"Y, absorbed, for base = {slowness:g}")
+
+
+@check(LatentAttention, see="One latent vector for all heads")
+def gradients(attention, case):
+    """passes the same gradients back to all weights, absorbed or not"""
+    for way in ("forward", "absorbed"):
+        ours, state = latent_layer(case, attention, 4, 5, 2)
+        X, seen = case.randn(2, 6, 12), case.randn(2, 6, 12)
+        leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+        from_latents(leaves, X).backward(seen)
+        Y = ours(X) if way == "forward" else ours.absorbed(X)
+        case.trains(Y, f"what {way} gives")
+        Y.backward(seen)
+        parameters = dict(ours.named_parameters())
+        for name, leaf in leaves.items():
+            case.gradient(parameters[name], leaf.grad, f"{name} by {way}")
+        case.learns(ours)
+
+
+@check(LatentAttention, see="What is kept")
+def half(attention, case):
+    """computes in full precision with what it reads from a cache in half precision"""
+    ours, state = latent_layer(case, attention, 4, 5, 2)
+    X = case.randn(2, 6, 12)
+    expected = from_latents(state, X)
+    for way in ("forward", "absorbed"):
+        cache = ours.new_cache(2, 6, torch.float16)
+        call = ours if way == "forward" else ours.absorbed
+        given = in_pieces(call, X, cache, [4, 1, 1])
+        for Y in given:
+            case.shape(Y, tuple(Y.shape), "Y")
+            case.that(Y.dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {Y.dtype}.")
+        joined = torch.cat(given, dim=1)
+        case.equal(joined, expected, f"Y by {way}, half kept,", rtol=0.02, atol=0.02)
+
+
+@check(LatentAttention, see="What is kept")
+def rounded_once(attention, case):
+    """attends to just what a cache in half precision holds, with queries in full precision"""
+    ours, _ = latent_layer(case, attention, 4, 5, 2)
+    X, names = case.randn(2, 6, 12), ("q_C", "q_R", "c", "k_R")
+    cache = ours.new_cache(2, 6, torch.float16)
+    for piece in X.split([4, 2], dim=1):
+        q, _, c, k = case.unpack(ours.prepare(piece, cache), *names)
+        kept = cache.read().double()
+        case.equal(c, kept[..., :5], "c, half kept,")
+        case.equal(k, kept[..., 5:], "k_R, half kept,")
+        case.equal(q, case.unpack(ours.prepare(piece), *names)[0], "q_C, half kept,")

@@ -1,5 +1,4 @@
-"""The references of quantisation and latent attention agree with torch's quantised types, scipy,
-transformers, closed forms and loops."""
+"""The references of quantisation agree with torch's quantised types, scipy, closed forms, loops."""
 
 import math
 
@@ -9,21 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 from torch import nn
-from transformers import DeepseekV2Config
-from transformers.models.deepseek_v2.modeling_deepseek_v2 import (
-    DeepseekV2Attention,
-    DeepseekV2RotaryEmbedding,
-)
 
-from course_pkg.inference.latent_cache import LatentCache
 from course_pkg.inference.models import ServedLlama
 from course_pkg.inference.requests import Sampling
-from course_pkg.kv_cache import KVCache
-from course_pkg.llama import Llama, LlamaAttention, pairs_to_halves
+from course_pkg.llama import Llama, LlamaAttention
 from course_pkg.paged_attention import paged_attention
-from course_pkg.serving import Engine
-from course_pkg.speculative import (
-    LatentAttention,
+from course_pkg.quantisation import (
     QuantisedKVCache,
     QuantisedLinear,
     QuantisedPagedCache,
@@ -33,6 +23,7 @@ from course_pkg.speculative import (
     rotate,
     unpack_int4,
 )
+from course_pkg.serving import Engine
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -351,111 +342,3 @@ def test_a_rotation_from_another_start():
     for D, r in ((12, None), (24, 4), (2, 4), (0, None)):
         with pytest.raises(ValueError):
             rotate(drawn(2, D), None if r is None else torch.tensor(hadamard(r)))
-
-
-# Latent attention
-
-
-def latent(D=24, H=3, D_c=10, D_R=4):
-    layer = LatentAttention(D, H, D_c, D_R).double()
-    layer.norm.weight.data = 1 + drawn(D_c) / 3
-    return layer
-
-
-@torch.no_grad()
-def test_absorbed_is_the_same():
-    torch.manual_seed(0)
-    layer, X = latent(), drawn(2, 9, 24)
-    whole = layer(X)
-    close(layer.absorbed(X), whole)
-    for pieces in ([9], [4, 1, 3, 1], [1] * 9):
-        one, other = layer.new_cache(2, 9), layer.new_cache(2, 9)
-        given = [layer(piece, one) for piece in X.split(pieces, dim=1)]
-        close(torch.cat(given, dim=1), whole)
-        given = [layer.absorbed(piece, other) for piece in X.split(pieces, dim=1)]
-        close(torch.cat(given, dim=1), whole)
-        assert isinstance(one, LatentCache) and torch.equal(one.read(), other.read())
-        assert one.read().shape == (2, 9, 14) and one.bytes == 2 * 9 * 14 * 8
-
-
-def test_gradients_are_the_same():
-    torch.manual_seed(0)
-    layer, X, back = latent(), drawn(2, 5, 24), drawn(2, 5, 24)
-    given, expected = (
-        torch.autograd.grad(Y, list(layer.parameters()), back)
-        for Y in (layer.absorbed(X), layer(X))
-    )
-    for a, b in zip(given, expected, strict=True):
-        close(a, b)
-
-
-@torch.no_grad()
-def test_it_is_deepseeks():
-    torch.manual_seed(0)
-    D, H, D_c, D_R, T = 24, 3, 10, 4, 7
-    config = DeepseekV2Config(
-        hidden_size=D,
-        num_attention_heads=H,
-        num_key_value_heads=H,
-        kv_lora_rank=D_c,
-        q_lora_rank=None,
-        qk_rope_head_dim=D_R,
-        qk_nope_head_dim=D // H,
-        v_head_dim=D // H,
-        head_dim=D_R,
-        attention_bias=False,
-    )
-    config._attn_implementation = "eager"
-    theirs, ours = DeepseekV2Attention(config, 0), LatentAttention(D, H, D_c, D_R)
-    ours.norm.eps = theirs.kv_a_layernorm.variance_epsilon
-    theirs.kv_a_layernorm.weight.data = 1 + torch.randn(D_c) / 3
-    down, up = theirs.kv_a_proj_with_mqa.weight.T, theirs.kv_b_proj.weight.T.unflatten(1, (H, -1))
-    queries = theirs.q_proj.weight.T.unflatten(1, (H, -1))  # (D, H, D_h + D_R)
-    turned = pairs_to_halves(queries[..., D // H :].flatten(1), H).unflatten(1, (H, -1))
-    ours.load_state_dict(
-        {
-            "W_Q": torch.cat([queries[..., : D // H], turned], dim=-1).flatten(1),
-            "W_DKV": down[:, :D_c],
-            "W_KR": pairs_to_halves(down[:, D_c:], 1),
-            "W_UK": up[..., : D // H].flatten(1),
-            "W_UV": up[..., D // H :].flatten(1),
-            "W_O": theirs.o_proj.weight.T,
-            "norm.weight": theirs.kv_a_layernorm.weight,
-        }
-    )
-    X = torch.randn(2, T, D)
-    positions = DeepseekV2RotaryEmbedding(config)(X, torch.arange(T)[None])
-    mask = torch.full((T, T), -math.inf).triu(1)[None, None]
-    expected = theirs(X, attention_mask=mask, position_embeddings=positions)[0]
-    close(ours(X), expected, 1e-5)
-    close(ours.absorbed(X), expected, 1e-5)
-
-
-def test_sizes_and_the_draw_of_its_weights():
-    torch.manual_seed(0)
-    layer = LatentAttention(128, 4, 48, 16)
-    shapes = {name: tuple(value.shape) for name, value in layer.named_parameters()}
-    expected = {"W_Q": (128, 192), "W_DKV": (128, 48), "W_KR": (128, 16), "W_UK": (48, 128)}
-    expected |= {"W_UV": (48, 128), "W_O": (128, 128), "norm.weight": (48,)}
-    assert shapes == expected
-    for name, (rows, *_) in expected.items():
-        if name != "norm.weight":
-            assert math.isclose(layer.get_parameter(name).std().item(), rows**-0.5, rel_tol=0.06)
-
-
-def test_a_latent_cache_is_a_kv_cache_of_one_head():
-    ours, theirs = LatentCache(2, 6, 5), KVCache(2, 1, 6, 5)
-    X = torch.randn(2, 6, 5)
-    for piece in X.split([1, 3, 2], dim=1):
-        ours.append(piece)
-        theirs.append(piece[:, None], piece[:, None])
-        assert torch.equal(ours.read(), theirs.read()[0][:, 0])
-    for cache in (ours, theirs):
-        cache.truncate(2)
-    assert ours.length == theirs.length == 2
-    for wrong in (X, X[:1, :1], X[:, :1, :4]):
-        with pytest.raises(ValueError):
-            ours.append(wrong)
-    for length in (3, -1):
-        with pytest.raises(ValueError):
-            ours.truncate(length)

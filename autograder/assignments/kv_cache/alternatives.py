@@ -15,6 +15,7 @@ from course_pkg.kv_cache import (
     CachedWriter,
     GroupedQueryAttention,
     KVCache,
+    LatentAttention,
     attention_operations,
     kv_cache_bytes,
     mha_to_gqa,
@@ -352,3 +353,64 @@ def by_a_matrix(state, H, G):
             value = value @ torch.kron(heads, torch.eye(D_h, dtype=value.dtype))
         found[name] = value.clone()
     return found
+
+
+@alternative(LatentAttention)
+class HeadByHead(LatentAttention):
+    """Attends with a loop over heads."""
+
+    def columns(self, W, h):
+        return W[:, h * self.D_h : (h + 1) * self.D_h]
+
+    def scored(self, Q, K, q_R, K_R):
+        T, N = q_R.shape[1], K_R.shape[1]
+        E = (Q @ K.transpose(1, 2) + q_R @ K_R.transpose(1, 2)) * (self.D_h + self.D_R) ** -0.5
+        late = torch.arange(N) > torch.arange(N - T, N)[:, None]
+        return E.masked_fill(late, -math.inf).softmax(dim=-1)
+
+    def forward(self, X, cache=None):
+        Q_C, Q_R, C, K_R = self.prepare(X, cache)
+        heads = []
+        for h in range(self.H):
+            K, V = C @ self.columns(self.W_UK, h), C @ self.columns(self.W_UV, h)
+            heads.append(self.scored(Q_C[:, h], K, Q_R[:, h], K_R) @ V)
+        return torch.cat(heads, dim=-1) @ self.W_O
+
+    def absorbed(self, X, cache=None):
+        Q_C, Q_R, C, K_R = self.prepare(X, cache)
+        Y = 0
+        for h in range(self.H):
+            Q = Q_C[:, h] @ self.columns(self.W_UK, h).T
+            out = self.columns(self.W_UV, h) @ self.W_O[h * self.D_h : (h + 1) * self.D_h]
+            Y = Y + self.scored(Q, C, Q_R[:, h], K_R) @ C @ out
+        return Y
+
+
+@alternative(LatentAttention)
+class MultipliedBefore(LatentAttention):
+    """Multiplies W_Q by W_UK, and W_UV by W_O, before it sees a vector; lets torch attend."""
+
+    def attend(self, Q, K, V):
+        T, N = Q.shape[2], K.shape[2]
+        mask = torch.ones(N, N, dtype=torch.bool).tril()[N - T :]
+        scale = 1 / math.sqrt(self.D_h + self.D_R)
+        return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, scale=scale)
+
+    def forward(self, X, cache=None):
+        Q_C, Q_R, C, K_R = self.prepare(X, cache)
+        K = (C @ self.W_UK).unflatten(2, (self.H, -1)).transpose(1, 2)
+        V = (C @ self.W_UV).unflatten(2, (self.H, -1)).transpose(1, 2)
+        K = torch.cat([K, K_R.unsqueeze(1).repeat(1, self.H, 1, 1)], dim=-1)
+        Y = self.attend(torch.cat([Q_C, Q_R], dim=-1), K, V)
+        return Y.transpose(1, 2).flatten(2) @ self.W_O
+
+    def absorbed(self, X, cache=None):
+        _, Q_R, C, K_R = self.prepare(X, cache)
+        W_Q = self.W_Q.unflatten(1, (self.H, -1))[..., : self.D_h]
+        merged = torch.einsum("xhd,chd->xhc", W_Q, self.W_UK.unflatten(1, (self.H, -1)))
+        W_UV = self.W_UV.unflatten(1, (self.H, -1))
+        out = torch.einsum("chd,hdx->hcx", W_UV, self.W_O.unflatten(0, (self.H, -1)))
+        Q = torch.cat([torch.einsum("btx,xhc->bhtc", X, merged), Q_R], dim=-1)
+        K = torch.cat([C, K_R], dim=-1)[:, None].expand(-1, self.H, -1, -1)
+        Y = self.attend(Q, K, C[:, None].expand(-1, self.H, -1, -1))
+        return torch.einsum("bhtc,hcx->btx", Y, out)

@@ -16,10 +16,12 @@ from course_pkg.checks.kv_cache import (
     demand_state,
     drawn,
     ends,
+    from_latents,
     full_attention,
     grouped,
     grouped_pair,
     in_pieces,
+    latent_layer,
     model_pair,
     pooled,
     writer_pair,
@@ -30,6 +32,7 @@ from course_pkg.kv_cache import (
     CachedWriter,
     GroupedQueryAttention,
     KVCache,
+    LatentAttention,
     attention_operations,
     kv_cache_bytes,
     mha_to_gqa,
@@ -221,3 +224,26 @@ def without_bias(convert, case):
     layers = {f"1.{name}": value for name, value in state.items()}
     others = {"LOW_K": case.randn(12, 12), "W_K.scale": case.randn(12)}
     demand_state(case, convert(layers | others, 4, 2), pooled(layers, 4, 2) | others)
+
+
+@check(LatentAttention, see="What is kept")
+def mixed(attention, case):
+    """goes on in either way with what the other has kept"""
+    ours, state = latent_layer(case, attention, 4, 7, 3)
+    X = case.randn(3, 8, 12)
+    expected, cache = from_latents(state, X), ours.new_cache(3, 9)
+    given = [ours(X[:, :5], cache), ours.absorbed(X[:, 5:6], cache), ours(X[:, 6:], cache)]
+    demand_pieces(case, given, expected, [5, 1, 2], "Y, by turns,")
+    cache.truncate(4)
+    case.equal(ours.absorbed(X[:, 4:6], cache), expected[:, 4:6], "Y after truncate")
+
+
+@check(LatentAttention, see="Never make a key")
+def more_latents(attention, case):
+    """works with a latent vector that is larger than a head, or than all heads together"""
+    for D_c in (1, 3, 20):
+        ours, state = latent_layer(case, attention, 5, D_c, 1)
+        X = case.randn(2, 4, 15)
+        expected = from_latents(state, X)
+        case.equal(ours(X), expected, f"Y for D_c = {D_c}")
+        case.equal(ours.absorbed(X), expected, f"Y, absorbed, for D_c = {D_c}")

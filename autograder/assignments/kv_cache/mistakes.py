@@ -3,16 +3,19 @@
 import torch
 
 from autograder.mistakes import bug, changed, equivalent, mistakes
+from course_pkg.attention import split_heads
 from course_pkg.kv_cache import (
     CachedAttention,
     CachedGPT,
     CachedWriter,
     GroupedQueryAttention,
     KVCache,
+    LatentAttention,
     attention_operations,
     kv_cache_bytes,
     mha_to_gqa,
 )
+from course_pkg.positions import rope_rotate
 
 mistakes(
     KVCache,
@@ -564,4 +567,241 @@ equivalent(
     CachedWriter,
     f"{pick.format(1)} → {pick.format(2)}",
     "the first of two draws is what a single one gives",
+)
+
+
+mistakes(
+    LatentAttention,
+    """
+NoNorm: the latents are not normalised
+    self.norm(X @ self.W_DKV) → X @ self.W_DKV
+""",
+)
+
+changed(
+    LatentAttention,
+    "NormFirst",
+    "the vectors are normalised in place of the latents",
+    (
+        "self.norm(X @ self.W_DKV)",
+        "functional.rms_norm(X, X.shape[-1:], None, 1e-5) @ self.W_DKV * self.norm.weight",
+    ),
+)
+
+mistakes(
+    LatentAttention,
+    """
+KeysNotTurned: keys are not turned
+    rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
+NotTurned: nothing is turned
+    rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
+    rope_rotate(Q_R, positions, self.base) → Q_R
+""",
+)
+
+
+def rotate_pairs(X, positions, base):
+    """Turn features 2i and 2i + 1 together, in place of i and i + D/2."""
+    Y = rope_rotate(torch.cat([X[..., 0::2], X[..., 1::2]], dim=-1), positions, base)
+    return Y.unflatten(-1, (2, -1)).mT.flatten(-2)
+
+
+@bug(LatentAttention, "neighbouring features are turned, not those half of D_R apart")
+class PairsTurned(LatentAttention):
+    def prepare(self, X, cache=None):
+        past = 0 if cache is None else cache.length
+        positions = torch.arange(past, past + X.shape[1])
+        Q_C, Q_R = split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R], dim=-1)
+        K_R = rotate_pairs(X @ self.W_KR, positions, self.base)
+        C = torch.cat([self.norm(X @ self.W_DKV), K_R], dim=-1)
+        if cache is not None:
+            cache.append(C)
+            C = cache.read().to(X.dtype)
+        Q_R = rotate_pairs(Q_R, positions, self.base)
+        return Q_C, Q_R, C[..., : self.D_c], C[..., self.D_c :]
+
+
+changed(
+    LatentAttention,
+    "TurnsContent",
+    "what is turned is the other part of the queries, before it meets the latents",
+    (
+        "return Q_C, rope_rotate(Q_R, positions, self.base)",
+        "if self.D_h % 2 == 0:\n"
+        "            Q_C = rope_rotate(Q_C, positions, self.base)\n"
+        "        return Q_C, Q_R",
+    ),
+)
+
+mistakes(
+    LatentAttention,
+    """
+* FromZero: positions start at 0 in every call
+    torch.arange(past, past + T, → torch.arange(T,
+DefaultBase: base is not used
+    W_KR, positions, self.base) → W_KR, positions)
+    Q_R, positions, self.base) → Q_R, positions)
+""",
+)
+
+changed(
+    LatentAttention,
+    "ByParts",
+    "W_Q makes q^C of all heads first, and then q^R of all heads",
+    (
+        "split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R], dim=-1)",
+        "(X @ self.W_Q).split([self.H * self.D_h, self.H * self.D_R], dim=-1)\n"
+        "        Q_C, Q_R = split_heads(Q_C, self.H), split_heads(Q_R, self.H)",
+    ),
+    classic=True,
+)
+
+changed(
+    LatentAttention,
+    "RotatedFirst",
+    "each head's q^R stands before its q^C",
+    (
+        "Q_C, Q_R = split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R]",
+        "Q_R, Q_C = split_heads(X @ self.W_Q, self.H).split([self.D_R, self.D_h]",
+    ),
+)
+
+mistakes(
+    LatentAttention,
+    """
+* RootOfHead: the scores are divided by √D_h, not by √(D_h + D_R)
+    K.mT / math.sqrt(self.D_h + self.D_R) → K.mT / math.sqrt(self.D_h)
+    E / math.sqrt(self.D_h + self.D_R) → E / math.sqrt(self.D_h)
+* RootOfLatent: absorbed scores are divided by √(D_c + D_R), not by √(D_h + D_R)
+    E / math.sqrt(self.D_h + self.D_R) → E / math.sqrt(self.D_c + self.D_R)
+""",
+)
+
+changed(
+    LatentAttention,
+    "NoMask",
+    "there is no mask",
+    (
+        "masked_softmax(E, causal_mask(T, past=N - T)",
+        "masked_softmax(E, torch.ones(T, N, dtype=torch.bool)",
+    ),
+    ("mask = causal_mask(T, past=N - T)", "mask = torch.ones(T, N, dtype=torch.bool)"),
+)
+
+changed(
+    LatentAttention,
+    "MaskWithoutPast",
+    "the mask ignores the past: new positions see only the oldest ones",
+    (
+        "masked_softmax(E, causal_mask(T, past=N - T)",
+        "masked_softmax(E, torch.ones(T, N, dtype=torch.bool).tril()",
+    ),
+    ("mask = causal_mask(T, past=N - T)", "mask = torch.ones(T, N, dtype=torch.bool).tril()"),
+)
+
+changed(
+    LatentAttention,
+    "NewOnly",
+    "the new positions see only the new positions",
+    ("            C = cache.read().to(X.dtype)  # (B, N, D_c + D_R)\n", ""),
+)
+
+changed(
+    LatentAttention,
+    "NotRounded",
+    "the new latents are used as they are made, not as the cache keeps them",
+    (
+        "            cache.append(C)\n            C = cache.read().to(X.dtype)",
+        "            kept = cache.read().to(X.dtype)\n"
+        "            cache.append(C)\n"
+        "            C = torch.cat([kept, C], dim=1)",
+    ),
+)
+
+changed(
+    LatentAttention,
+    "RoundsQueries",
+    "queries are rounded to the cache's dtype as well",
+    (
+        "return Q_C, rope_rotate(Q_R, positions, self.base)",
+        "kind = X.dtype if cache is None else cache.read().dtype\n"
+        "        Q_C, Q_R = Q_C.to(kind), rope_rotate(Q_R, positions, self.base).to(kind)\n"
+        "        return Q_C.to(X.dtype), Q_R.to(X.dtype)",
+    ),
+)
+
+mistakes(
+    LatentAttention,
+    """
+TurnsLate: keys that are not turned yet are kept, and turned when they are read
+    rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
+    , C[..., self.D_c :] → , rope_rotate(C[..., self.D_c :], None, self.base)
+KeyFirst: the turned key is kept before the latent
+    cache.append(C) → cache.append(C.roll(self.D_R, dims=-1))
+    cache.read() → cache.read().roll(-self.D_R, dims=-1)
+""",
+)
+
+changed(
+    LatentAttention,
+    "WithoutRotated",
+    "the turned parts are left out of the scores",
+    ("torch.cat([Q_C, Q_R], dim=-1) @ K.mT", "Q_C @ K_C.mT"),
+    (" + Q_R @ K_R[:, None].mT", ""),
+)
+
+changed(
+    LatentAttention,
+    "AbsorbedWithoutRotated",
+    "the turned parts are left out of the absorbed scores",
+    (" + Q_R @ K_R[:, None].mT", ""),
+)
+
+mistakes(
+    LatentAttention,
+    """
+WrongUp: W_UV is absorbed into the queries, in place of W_UK
+    Q_C, W_UK) → Q_C, W_UV)
+WrongDown: W_UK makes the outputs of absorbed attention, in place of W_UV
+    C[:, None], W_UV) → C[:, None], W_UK)
+FirstHead: every head absorbs W_UK of the first
+    "bhtd,chd->bhtc", Q_C, W_UK → "bhtd,cd->bhtc", Q_C, W_UK[:, 0]
+""",
+)
+
+
+@bug(
+    LatentAttention,
+    "absorbed makes keys of the latents as forward does",
+    told_by="is a key made from the latents?",
+    classic=True,
+)
+class NotAbsorbed(LatentAttention):
+    def absorbed(self, X, cache=None):
+        return self.forward(X, cache)
+
+
+mistakes(
+    LatentAttention,
+    """
+MakesValues: absorbed makes values of the latents, and absorbs the keys only
+    torch.einsum("bhtc,chd->bhtd", A @ C[:, None], W_UV) → A @ split_heads(C @ self.W_UV, self.H)
+    says: is a value made from the latents?
+SwappedUps: keys and values of the latents are swapped: W_UV makes keys
+    C @ W, self.H) for W in (self.W_UK, self.W_UV) → C @ W, self.H) for W in (self.W_UV, self.W_UK)
+AlwaysCached: the latents lose their gradient history even without a cache
+    self.norm(X @ self.W_DKV) → self.norm(X @ self.W_DKV).detach()
+    says: No gradient reaches W_
+OtherDtype: the latents come from the cache in a dtype that is not the queries'
+    cache.read().to(X.dtype) → cache.read()
+    says: raised RuntimeError: expected
+""",
+)
+
+
+equivalent(
+    LatentAttention,
+    "past, T = (0 if cache is None else cache.length, X.shape[1]) → "
+    "past, T = (1 if cache is None else cache.length, X.shape[1])",
+    "scores depend on distances only, not on where a text begins",
 )
