@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from course_pkg.inference.requests import OutOfBlocks
-from course_pkg.inference.sequence import Sequence
+from course_pkg.engine.requests import OutOfBlocks
+from course_pkg.engine.sequence import Sequence
 
 
 def fragmentation(

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_pkg.attention import causal_mask, masked_softmax, merge_heads, split_heads
+from course_pkg.engine.requests import HISTORY, Plan
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.decoding import demand_numbers
 from course_pkg.inference.latent_cache import LatentCache
-from course_pkg.inference.requests import HISTORY, Plan
 from course_pkg.llama import RMSNorm
 from course_pkg.paged_attention import PagedKVCache
 from course_pkg.positions import rope_rotate

@@ -14,8 +14,8 @@ from course_pkg.checking.failure import Failure, describe
 from course_pkg.checking.guard import read_from
 from course_pkg.checking.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
-from course_pkg.inference.requests import OutOfBlocks
-from course_pkg.inference.sequence import Sequence
+from course_pkg.engine.requests import OutOfBlocks
+from course_pkg.engine.sequence import Sequence
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,

@@ -47,12 +47,12 @@ from course_pkg.checks.paged_attention import (
     same,
     tables,
 )
+from course_pkg.engine.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.engine.sequence import Sequence
 from course_pkg.inference.models import attend_to_all, generate_uncached
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
-from course_pkg.inference.sequence import Sequence
 from course_pkg.paged_attention import BlockManager, BlockTable
 from course_pkg.serving import (
-    BeamCore,
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     EngineCore,
@@ -1241,8 +1241,9 @@ def refuses(engines, case):
         case.raises(NeverFits, lambda e=one, s=sampling: e.add(prompt, s), why)
     case.raises(ValueError, lambda: large.add([], Sampling(2)), "the prompt is empty")
     drawn = Sampling(2, beams=2, temperature=1.0)
-    case.raises(ValueError, lambda: large.add(prompt, drawn), "beams come with a temperature")
-    fit = [engine.add(prompt, Sampling(2, samples=2)), large.add(prompt, Sampling(4, beams=5))]
+    case.raises(ValueError, lambda: large.validate(prompt, drawn), "beams come with a temperature")
+    large.validate(prompt, Sampling(4, beams=5))
+    fit = [engine.add(prompt, Sampling(2, samples=2)), large.add(prompt, Sampling(4, samples=5))]
     same(case, [number(each, "add") for each in fit], [1, 0], "numbers of two that just fit")
     engine.step()
     why = "number of one that fits when the others have ended"
@@ -1353,14 +1354,17 @@ def refuses_settings(engines, case):
         (prompt, Sampling(0), "nothing is to be added"),
         (prompt, Sampling(4, None, 0), "samples is 0"),
         (prompt, Sampling(4, beams=0), "beams is 0"),
-        (prompt, Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
-        (prompt, Sampling(4, samples=2, beams=2), "there are samples and beams"),
         (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
         (prompt, Sampling(4, top_p=2.0), "top_p is 2 and the temperature 0"),
         (prompt, Sampling(4, temperature=1.0, top_k=0), "top_k is 0"),
         (prompt, Sampling(4, temperature=-1.0), "the temperature is negative"),
     ):
         case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
+    for sampling, why in (  # `add` refuses beams in any case
+        (Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
+        (Sampling(4, samples=2, beams=2), "there are samples and beams"),
+    ):
+        case.raises(ValueError, lambda s=sampling: engine.validate(prompt, s), why)
     rows = serve(engine, [prompt], Sampling(1))
     same(case, [len(rows[0])], [1], "tokens added when one is wanted")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
@@ -1631,7 +1635,7 @@ def searched(engine, prompt: list[int], sampling: Sampling):
     raise Failure(f"A search should end within {STEPS} steps, yours has not.")
 
 
-@check(BeamCore, weight=3, see="Branches share blocks")
+@check(BeamEngine, weight=3, see="Branches share blocks")
 def finds(engines, case):
     """finds the beams that a search without a cache finds"""
     for length in (5, 2):
@@ -1650,7 +1654,7 @@ def finds(engines, case):
             case.equal(torch.tensor(log_p, dtype=torch.float64), wanted, "log p of the beams")
 
 
-@check(BeamCore, see="Branches share blocks")
+@check(BeamEngine, see="Branches share blocks")
 def gives_back(engines, case):
     """gives all blocks back: of beams that are dropped, that end, and that are aborted"""
     model, (prompt,) = small_model(case, V=7), texts(case, 5, V=7)
@@ -1671,7 +1675,7 @@ def gives_back(engines, case):
     same(case, [*free, free_blocks(engine)], [*expected, 40], what)
 
 
-@check(BeamCore, see="Branches share blocks")
+@check(BeamEngine, see="Branches share blocks")
 def nothing_left(engines, case):
     """drops every beam that is not chosen, also one that has ended"""
     sampling, dropped = Sampling(7, 2, beams=4), set()
@@ -1838,11 +1842,9 @@ def refused_as_a_whole(engines, case):
     engine = engines(model, 4, 4)
     case.raises(NeverFits, lambda: engine.generate(prompts, Sampling(4)), "the second never fits")
     case.raises(ValueError, lambda: engine.generate([[1], []], Sampling(4)), "a prompt is empty")
-    beams = Sampling(4, beams=2)
-    case.raises(ValueError, lambda: engine.stream([[1]], beams), "beams are to be streamed")
-    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after three errors")
-    each = [Sampling(4), beams]
-    case.raises(ValueError, lambda: engine.stream([[1], [2]], each), "beams are among those")
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after two errors")
+    each = [Sampling(4), Sampling(0)]
+    case.raises(ValueError, lambda: engine.stream([[1], [2]], each), "one of two wants no token")
     case.raises(NeverFits, lambda: engine.stream(prompts, Sampling(4)), "the second never fits")
     own = pairs(engine.stream([prompts[0]] * 2, [Sampling(1), Sampling(2)]), "the stream", 3)
     same(case, [place for place, _, _ in own], [0, 1, 1], "prompts of a stream of 1 and 2 tokens")

@@ -29,8 +29,8 @@ from course_pkg.checks.serving import (
     small_model,
     texts,
 )
+from course_pkg.engine.requests import NeverFits, Sampling
 from course_pkg.gpt import token_probabilities
-from course_pkg.inference.requests import NeverFits, Sampling
 from course_pkg.speculative import (
     LatentAttention,
     QuantisedKVCache,

@@ -20,8 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from course_pkg.engine.requests import HISTORY, NoNumbers, Plan
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import HISTORY, NoNumbers, Plan
 from course_pkg.serving import ChunkedScheduler, Engine, ModelRunner, SwappingScheduler
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from course_pkg import serving
 from course_pkg.data import small_llama
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import BPETokenizer
 from course_pkg.inference.models import ServedLlama, shipped
-from course_pkg.inference.requests import Sampling
 from course_pkg.serve.door import serve
 
 

@@ -15,8 +15,8 @@ from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
+from course_pkg.engine.requests import NoNumbers
 from course_pkg.gpt import BPETokenizer
-from course_pkg.inference.requests import NoNumbers
 from course_pkg.serve.metrics import Metrics
 from course_pkg.serve.protocol import Answer, Ask, Limits, Refused, no_model, parse, usage
 from course_pkg.serve.text import Writer

@@ -8,8 +8,8 @@ import random
 import time
 from typing import Any, NamedTuple, TypeGuard
 
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import BPETokenizer
-from course_pkg.inference.requests import Sampling
 
 KINDS = {404: "not_found_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 DONE = {

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from course_pkg.data import small_llama
+from course_pkg.engine.requests import Sampling
 from course_pkg.inference.models import shipped
-from course_pkg.inference.requests import Sampling
 from course_pkg.inference.tuned import GatheredAttention, TunedEngine, TunedLlama
 from course_pkg.serving import Engine
 from course_pkg.tools.threads import one_thread

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from course_pkg.checking.models import SmallServed
 from course_pkg.data import requests
+from course_pkg.engine.requests import OutOfBlocks
 from course_pkg.inference.contiguous import (
     ContiguousEngine,
     contiguous_attention,
@@ -23,7 +24,6 @@ from course_pkg.inference.models import (
     generate_uncached,
     shipped,
 )
-from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.llama import Llama
 from course_pkg.paged_attention import (
     BlockAllocator,

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from course_pkg.inference.requests import OutOfBlocks
+from course_pkg.engine.requests import OutOfBlocks
 from course_pkg.paged_attention import BlockManager, BlockTable, PrefixCache
 
 BLOCKS = 7

@@ -15,9 +15,9 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import (
     DeepseekV2RotaryEmbedding,
 )
 
+from course_pkg.engine.requests import Sampling
 from course_pkg.inference.latent_cache import LatentCache
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import Sampling
 from course_pkg.kv_cache import KVCache
 from course_pkg.llama import Llama, LlamaAttention, pairs_to_halves
 from course_pkg.paged_attention import paged_attention

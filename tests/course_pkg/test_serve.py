@@ -18,9 +18,9 @@ import pytest
 
 from autograder.assignment import ROOT
 from course_pkg.data import small_llama
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import BPETokenizer
 from course_pkg.inference.models import shipped
-from course_pkg.inference.requests import Sampling
 from course_pkg.serve import background
 from course_pkg.serve.__main__ import main
 from course_pkg.serve.text import Writer

@@ -19,9 +19,9 @@ import torch
 
 from autograder.assignment import ROOT
 from course_pkg.data import small_llama
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import BPETokenizer
 from course_pkg.inference.models import shipped
-from course_pkg.inference.requests import Sampling
 from course_pkg.serve import background
 from course_pkg.serve.__main__ import engine_of, main, try_out
 from course_pkg.serve.text import Writer

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from course_pkg.data.translation import EOS
+from course_pkg.engine.requests import NeverFits, NoNumbers, OutOfBlocks, Sampling
 from course_pkg.gpt import GPT
 from course_pkg.inference import block_map
 from course_pkg.inference.models import (
@@ -16,10 +17,10 @@ from course_pkg.inference.models import (
     attend_to_all,
     generate_uncached,
 )
-from course_pkg.inference.requests import NeverFits, NoNumbers, OutOfBlocks, Sampling
 from course_pkg.inference.tuned import TunedEngine
 from course_pkg.llama import Llama
 from course_pkg.serving import (
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     ModelRunner,
@@ -345,7 +346,7 @@ def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
     requests.append((prompts_of(rng, 1, 5)[0], Sampling(5, EOS, beams=3)))
     expected = [[plain.sample(text, drawn, k) for k in range(2)] for text, _ in requests[:-1]]
     found = plain.search(*requests[-1])
-    engine = Engine(model, 24, 2, **settings)
+    engine = BeamEngine(model, 24, 2, **settings)
     numbers = [engine.add(*request) for request in requests]
     failures = 0
     while engine.unfinished(numbers):
@@ -399,7 +400,7 @@ def test_copies_that_fail_are_made_in_the_next_step(model, rng, kind, temperatur
 
 
 def test_what_can_never_fit_is_refused_at_once(model):
-    engine = Engine(model, blocks=5, block_size=4, most=4)
+    engine = BeamEngine(model, blocks=5, block_size=4, most=4)
     assert len(engine.generate([[1] * 13], Sampling(max_tokens=8))[0].tokens[0]) == 8
     with pytest.raises(NeverFits, match="21 tokens to keep, but the cache has 20 slots"):
         engine.generate([[1], [1] * 14], Sampling(max_tokens=8))
@@ -419,7 +420,9 @@ def test_what_can_never_fit_is_refused_at_once(model):
     with pytest.raises(ValueError, match="top_p"):
         engine.add([1], Sampling(temperature=1.0, top_p=2.0))
     with pytest.raises(ValueError, match="cannot be streamed"):
-        list(engine.stream([[1]], Sampling(3, beams=2)))
+        engine.stream([[1], [2]], [Sampling(3), Sampling(3, beams=2)])
+    with pytest.raises(ValueError, match="this engine does not search with beams"):
+        Engine(model, 5, 4).generate([[1]], Sampling(3, beams=2))
     assert not engine.sequences and not engine.scheduler.waiting
 
 
@@ -502,7 +505,7 @@ def test_beams_are_those_of_seq2seq(few_words, alpha, settings):
         for width in (2, 3, 4, 8)
         for prompt in prompts_of(rng, 3, longest=9, V=7)
     ]
-    engine = Engine(few_words, 64, 2, **settings)
+    engine = BeamEngine(few_words, 64, 2, **settings)
     outputs = engine.generate(*map(list, zip(*requests, strict=True)))
     for (prompt, sampling), output in zip(requests, outputs, strict=True):
         expected = plain.search(prompt, sampling)
@@ -513,7 +516,7 @@ def test_beams_are_those_of_seq2seq(few_words, alpha, settings):
 
 
 def test_only_its_search_forks_a_beam(few_words):
-    engine = Engine(few_words, 64, 2)
+    engine = BeamEngine(few_words, 64, 2)
     number = engine.add([1, 3], Sampling(4, beams=2))
     engine.step()
     with pytest.raises(ValueError, match="only its search"):

@@ -22,10 +22,11 @@ from course_pkg.checks.serving import (
     spaces_program,
 )
 from course_pkg.data.translation import EOS
+from course_pkg.engine.requests import NeverFits, Plan, Sampling
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import NeverFits, Plan, Sampling
 from course_pkg.llama import Llama
 from course_pkg.serving import (
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     PreemptingScheduler,
@@ -70,7 +71,7 @@ class Serving(RuleBasedStateMachine):
         host=st.sampled_from([0, 3, 30]),
     )
     def begin(self, shape, limits, watermark, host):
-        self.engine = Engine(MODEL, *shape, *limits, watermark, host)
+        self.engine = BeamEngine(MODEL, *shape, *limits, watermark, host)
         cache, users = self.engine.runner.cache, self.scheduler.manager.allocator.references
         write, forward, schedule = cache.write, self.engine.runner.forward, self.scheduler.schedule
         S, budget = shape[1], limits[1]

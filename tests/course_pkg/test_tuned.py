@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
+from course_pkg.engine.requests import NoNumbers, Sampling
 from course_pkg.gpt import GPT
 from course_pkg.inference.models import ServedGPT, ServedLlama
-from course_pkg.inference.requests import NoNumbers, Sampling
 from course_pkg.inference.tuned import GatheredAttention, TunedEngine, TunedLlama
 from course_pkg.llama import Llama
 from course_pkg.paged_attention import paged_attention

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from autograder.alternatives import alternative
-from course_pkg.inference.requests import OutOfBlocks
-from course_pkg.inference.sequence import Sequence
+from course_pkg.engine.requests import OutOfBlocks
+from course_pkg.engine.sequence import Sequence
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,

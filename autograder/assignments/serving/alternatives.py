@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional
 
 from autograder.alternatives import alternative
-from course_pkg.inference.requests import OutOfBlocks, Plan
+from course_pkg.engine.requests import OutOfBlocks, Plan
 from course_pkg.paged_attention import BlockTable
 from course_pkg.serving import (
-    BeamCore,
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     EngineCore,
@@ -303,8 +303,8 @@ def in_one_line(log_p, lengths, next_log_p, ended, width, alpha=1.0):
     return [(r, -1 if v == V else v, float(total[r, v])) for r, v in chosen[:width]]
 
 
-@alternative(BeamCore)
-class ForksFromTheEnd(BeamCore):
+@alternative(BeamEngine)
+class ForksFromTheEnd(BeamEngine):
     """Lets the last beam that is chosen from another be the one that goes on itself."""
 
     def split(self, number):
@@ -312,8 +312,8 @@ class ForksFromTheEnd(BeamCore):
         return EngineCore.fork(self, number)
 
 
-@alternative(BeamCore)
-class InGroups(BeamCore):
+@alternative(BeamEngine)
+class InGroups(BeamEngine):
     """Takes the beams one by one: what each of them goes on with, then the new order."""
 
     def branch(self, beams):

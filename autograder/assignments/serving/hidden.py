@@ -35,9 +35,9 @@ from course_pkg.checks.serving import (
     spaces_program,
     texts,
 )
-from course_pkg.inference.requests import Sampling
+from course_pkg.engine.requests import Sampling
 from course_pkg.serving import (
-    BeamCore,
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     EngineCore,
@@ -335,7 +335,7 @@ def all_ended(choose, case):
     compare_choice(case, choose, *beam_rows(case, 3, 4, [True] * 3), 3, 1.0)
 
 
-@check(BeamCore, weight=2, see="Branches share blocks")
+@check(BeamEngine, weight=2, see="Branches share blocks")
 def beside_others(engines, case):
     """finds the same beams beside other requests and with little memory, and disturbs nobody"""
     model, prompts = small_model(case, V=7, calls=900), texts(case, 4, 6, 5, V=7)
@@ -353,7 +353,7 @@ def beside_others(engines, case):
         same(case, [free_blocks(engine)], [16], "free blocks at the end")
 
 
-@check(BeamCore, see="Branches share blocks")
+@check(BeamEngine, see="Branches share blocks")
 def shares(engines, case):
     """keeps what beams have in common once"""
     model, (prompt,) = small_model(case, V=7), texts(case, 9, V=7)

@@ -1,9 +1,9 @@
 """Known wrong solutions of serving."""
 
 from autograder.mistakes import bug, changed, equivalent, mistakes
-from course_pkg.inference.requests import OutOfBlocks
+from course_pkg.engine.requests import OutOfBlocks
 from course_pkg.serving import (
-    BeamCore,
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     EngineCore,
@@ -879,7 +879,7 @@ changed(
 )
 
 mistakes(
-    BeamCore,
+    BeamEngine,
     """
 KeepsDropped: beams that are not chosen keep their blocks
     self.scheduler.remove → self.sequences[number].block_table = None; self.scheduler.remove
@@ -897,7 +897,7 @@ LastOnly: the log-probability of a beam is that of its last token
 )
 
 changed(
-    BeamCore,
+    BeamEngine,
     "NeverStops",
     "the stop token ends no beam",
     (
@@ -908,8 +908,8 @@ changed(
 )
 
 
-@bug(BeamCore, "alpha is not used")
-class WithoutAlpha(BeamCore):
+@bug(BeamEngine, "alpha is not used")
+class WithoutAlpha(BeamEngine):
     def add(self, prompt, sampling=None):
         number = super().add(prompt, sampling)
         sampling = self.sequences[number].sampling
@@ -918,7 +918,7 @@ class WithoutAlpha(BeamCore):
 
 
 mistakes(
-    BeamCore,
+    BeamEngine,
     """
 KeepsLogP: a fork has the log-probability of its parent
     self.sequences[number].log_p = → if number in beams[: len(old)]: self.sequences[number].log_p =
@@ -1385,7 +1385,7 @@ changed(
 )
 
 changed(
-    BeamCore,
+    BeamEngine,
     "DroppedRowsStay",
     "the rows of beams that are dropped stay in `next_log_p`",
     (
@@ -1542,25 +1542,25 @@ equivalent(
     "the smaller of two has no order",
 )
 equivalent(
-    BeamCore,
+    BeamEngine,
     "unused = torch.zeros_like(next((row for row in rows if row is not None))) → unused = "
     "torch.ones_like(next((row for row in rows if row is not None)))",
     "what stands for one that has ended does not count",
 )
 equivalent(
-    BeamCore,
+    BeamEngine,
     "for number, (row, token, value) in zip(new, chosen, strict=True): → for number, (row, "
     "token, value) in zip(new, chosen):",
     "both have the same length",
 )
 equivalent(
-    BeamCore,
+    BeamEngine,
     "for number, (row, token, value) in zip(new, chosen, strict=True): → for number, (row, "
     "token, value) in zip(new, chosen, strict=False):",
     "both have the same length",
 )
 equivalent(
-    BeamCore,
+    BeamEngine,
     "unused = torch.zeros_like(next((row for row in rows if row is not None))) → unused = "
     "vars(self).setdefault('unused', torch.zeros_like(next((row for row in rows if row is not "
     "None))))",

@@ -64,7 +64,7 @@ from course_pkg.checks.speculative import (
     written_in_turn,
     wrong_drafts,
 )
-from course_pkg.inference.requests import Sampling
+from course_pkg.engine.requests import Sampling
 from course_pkg.speculative import (
     LatentAttention,
     QuantisedKVCache,

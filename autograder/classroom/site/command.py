@@ -126,9 +126,7 @@ def _write_front(folder: Path, found: list[Part]) -> None:
         folder / "index.md",
         parts=[{**vars(part), "alt": alt} for part, alt in zip(found, alts, strict=True)],
         assignments=len(members),
-        exercises=sum(
-            len(exercises(ROOT / "course_pkg" / f"{each.assignment.topic}.py")) for each in members
-        ),
+        exercises=sum(len(exercises(each.assignment.reference)) for each in members),
         fewest=sum(each.hours[0] for each in members),
         most=sum(each.hours[1] for each in members),
     )

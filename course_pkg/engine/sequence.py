@@ -2,14 +2,17 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 import torch
 
-from course_pkg.inference.requests import Sampling
+from course_pkg.engine.requests import Sampling
 
-if TYPE_CHECKING:
-    from course_pkg.paged_attention import BlockTable
+
+class Table(Protocol):
+    """What a sequence needs of its `BlockTable`: that it can be copied."""
+
+    def fork(self) -> Self: ...
 
 
 @dataclass
@@ -42,7 +45,7 @@ class Sequence:
 
     tokens: list[int]
     prompt_length: int = field(init=False)
-    block_table: "BlockTable | None" = None
+    block_table: Table | None = None
     block_hashes: list[str] = field(default_factory=list)
     computed: int = 0
     longest: int = 0
