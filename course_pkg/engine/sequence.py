@@ -26,8 +26,8 @@ class Sequence:
         merit: in a beam search, its log-probability over the power of its output's length.
         block_table: the `BlockTable` of its blocks; None while it has none.
         block_hashes: the names of its full blocks, in their order.
-        computed: of how many tokens the keys and values are written. Only between the planning of
-            a step and its end is its table longer.
+        num_computed: of how many tokens the keys and values are written. Only between the planning
+            of a step and its end is its table longer.
         longest: how many slots it will need at most.
         forks: how many forks of it are still to come.
         group: the numbers of the sequences that run and wait only together, shared by them; None
@@ -47,7 +47,7 @@ class Sequence:
     prompt_length: int = field(init=False)
     block_table: Table | None = None
     block_hashes: list[str] = field(default_factory=list)
-    computed: int = 0
+    num_computed: int = 0
     longest: int = 0
     forks: int = 0
     group: list[int] | None = None

@@ -149,7 +149,7 @@ class Server:
 
     def _fail(self, error: Exception) -> None:
         """Take those for whom a step has failed out of the engine, and tell them: one, or all."""
-        one = error.number if isinstance(error, NoNumbers) else None
+        one = error.seq_id if isinstance(error, NoNumbers) else None
         numbers = [one] if one in self.listeners else list(self.listeners)
         told = Refused(f"{type(error).__name__}: {error}", status=500)
         for number in numbers:

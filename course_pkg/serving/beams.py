@@ -89,22 +89,22 @@ class BeamEngine(Engine):
             raise ValueError("beams change until they have ended, and cannot be streamed")
         return super().stream(prompts, sampling)
 
-    def draw(self, number: int, logits: Float[Tensor, "V"]) -> Any:
+    def draw(self, seq_id: int, logits: Float[Tensor, "V"]) -> Any:
         """Draw tokens as in `Engine`; of a beam, give the log-probabilities of all tokens."""
-        if self.sequences[number].sampling.beams == 1:
-            return super().draw(number, logits)
-        demand_numbers(logits, number)
+        if self.sequences[seq_id].sampling.beams == 1:
+            return super().draw(seq_id, logits)
+        demand_numbers(logits, seq_id)
         precise = torch.promote_types(logits.dtype, torch.float32)
         return torch.log_softmax(logits.to(precise), dim=0).cpu()
 
-    def write(self, number: int, draws: Any) -> list[tuple[int, int]]:
+    def write(self, seq_id: int, draws: Any) -> list[tuple[int, int]]:
         """Add tokens as in `Engine`; let beams branch if they waited for this one only."""
-        if self.sequences[number].sampling.beams == 1:
-            return super().write(number, draws)
-        self.next_log_p[number] = draws
-        members = self.scheduler.members(number)
+        if self.sequences[seq_id].sampling.beams == 1:
+            return super().write(seq_id, draws)
+        self.next_log_p[seq_id] = draws
+        members = self.scheduler.members(seq_id)
         if all(self.scheduler.is_computed(each) and each in self.next_log_p for each in members):
-            self.branch(self.sequences[number].samples)
+            self.branch(self.sequences[seq_id].samples)
         return []
 
     def branch(self, beams: list[int]) -> None:
@@ -121,10 +121,10 @@ class BeamEngine(Engine):
                 changed, in place, to the numbers of the new ones. `split` appends to it meanwhile.
         """
         ### BEGIN SOLUTION
-        old = [self.sequences[number] for number in beams]
+        old = [self.sequences[seq_id] for seq_id in beams]
         ended = torch.tensor([each.reason is not None for each in old])
         lengths = torch.tensor([len(each.output) for each in old])
-        rows = [self.next_log_p.pop(number, None) for number in beams]
+        rows = [self.next_log_p.pop(seq_id, None) for seq_id in beams]
         unused = torch.zeros_like(next(row for row in rows if row is not None))
         rows = torch.stack([unused if row is None else row for row in rows])
         log_p, sampling = rows.new_tensor([each.log_p for each in old]), old[0].sampling
@@ -134,45 +134,45 @@ class BeamEngine(Engine):
         new: list[int] = []
         for row, _, _ in chosen:
             new.append(self.split(beams[row]) if beams[row] in new else beams[row])
-        for number, (row, token, value) in zip(new, chosen, strict=True):
+        for seq_id, (row, token, value) in zip(new, chosen, strict=True):
             if not ended[row]:
-                self.scheduler.append(number, token)
-                self.sequences[number].log_p = value
-                self.finish(number)
+                self.scheduler.append(seq_id, token)
+                self.sequences[seq_id].log_p = value
+                self.finish(seq_id)
         beams[:] = new
         ### END SOLUTION
         self.expect(beams)
 
-    def end(self, number: int, reason: str) -> None:
+    def end(self, seq_id: int, reason: str) -> None:
         """Note why a sequence ends, and give its blocks back."""
-        super().end(number, reason)
-        self.next_log_p.pop(number, None)
+        super().end(seq_id, reason)
+        self.next_log_p.pop(seq_id, None)
 
-    def drop(self, number: int) -> None:
+    def drop(self, seq_id: int) -> None:
         """Take a beam out of the engine."""
-        if self.sequences[number].reason is None:
-            self.scheduler.remove(number)
-        del self.sequences[number]
+        if self.sequences[seq_id].reason is None:
+            self.scheduler.remove(seq_id)
+        del self.sequences[seq_id]
 
-    def fork(self, number: int) -> int:
+    def fork(self, seq_id: int) -> int:
         """Split a sequence in two, as in `Engine`.
 
         Raises:
             ValueError: it is a beam: the search decides which beams are forked.
         """
-        if self.sequences[number].sampling.beams > 1:
-            raise ValueError(f"sequence {number} is a beam, which only its search forks")
-        return super().fork(number)
+        if self.sequences[seq_id].sampling.beams > 1:
+            raise ValueError(f"sequence {seq_id} is a beam, which only its search forks")
+        return super().fork(seq_id)
 
-    def split(self, number: int) -> int:
+    def split(self, seq_id: int) -> int:
         """Fork a beam, for which there is always a place: that of one that was dropped."""
-        self.sequences[number].forks += 1
-        return super().fork(number)
+        self.sequences[seq_id].forks += 1
+        return super().fork(seq_id)
 
     def expect(self, beams: list[int]) -> None:
         """Keep the places of beams that have ended: others may branch into them later."""
-        going = [number for number in beams if self.sequences[number].reason is None]
-        for number in going:
-            self.sequences[number].forks = 0
+        going = [seq_id for seq_id in beams if self.sequences[seq_id].reason is None]
+        for seq_id in going:
+            self.sequences[seq_id].forks = 0
         if going:
             self.sequences[going[0]].forks = self.sequences[going[0]].sampling.beams - len(going)

@@ -35,12 +35,13 @@ class EngineCore:
         model: see `ModelRunner`.
         blocks: N, how many blocks of the cache.
         block_size: S, slots in a block.
-        most: how many sequences may run at once.
-        budget: how many tokens a step may compute, at least `most`; any number when None.
+        max_num_seqs: how many sequences may run at once.
+        max_num_batched_tokens: the budget, how many tokens a step may compute: at least
+            `max_num_seqs`; any number when None.
         watermark: how many blocks must be left when a sequence is admitted while others run.
         host: H, how many blocks there are on the host to swap to; 0 to compute again instead.
     Raises:
-        ValueError: the budget is less than `most`.
+        ValueError: the budget is less than `max_num_seqs`.
     """
 
     searches = False
@@ -50,17 +51,17 @@ class EngineCore:
         model: Any,
         blocks: int,
         block_size: int = 16,
-        most: int = 64,
-        budget: int | None = None,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int | None = None,
         watermark: int = 0,
         host: int = 0,
     ):
-        settings = blocks, block_size, most, watermark, budget
+        settings = blocks, block_size, max_num_seqs, watermark, max_num_batched_tokens
         self.runner = ModelRunner(model, blocks, block_size, host)
         self.scheduler = SwappingScheduler(*settings, host) if host else ChunkedScheduler(*settings)
         self.sequences = self.scheduler.sequences
         self.requests: dict[int, list[int]] = {}
-        self.numbers = itertools.count()  # of the sequences to come
+        self.counter = itertools.count()  # of the sequences to come
         self.history: list[dict[str, int]] = []
 
     def add(self, prompt: list[int], sampling: Sampling | None = None) -> int:
@@ -82,12 +83,12 @@ class EngineCore:
         self.validate(prompt, sampling)
         if sampling.beams > 1 and not self.searches:
             raise ValueError("this engine does not search with beams; a BeamEngine does")
-        number, slots = next(self.numbers), len(prompt) + sampling.max_tokens - 1
+        seq_id, slots = next(self.counter), len(prompt) + sampling.max_tokens - 1
         forks, together = max(sampling.samples, sampling.beams) - 1, sampling.beams > 1
-        self.scheduler.add(number, prompt, slots, forks, together)
-        self.requests[number] = []
-        self.enter(number, sampling, self.requests[number])
-        return number
+        self.scheduler.add(seq_id, prompt, slots, forks, together)
+        self.requests[seq_id] = []
+        self.enter(seq_id, sampling, self.requests[seq_id])
+        return seq_id
 
     def validate(self, prompt: list[int], sampling: Sampling) -> None:
         """Refuse a request that cannot be served; see `add`."""
@@ -106,18 +107,20 @@ class EngineCore:
             raise NeverFits(
                 f"{beams * (length - 1)} tokens to keep, but the cache has {N * S} slots"
             )
-        if max(samples, beams) > self.scheduler.most:
-            raise NeverFits(f"more samples or beams than the {self.scheduler.most} that may run")
+        if max(samples, beams) > self.scheduler.max_num_seqs:
+            raise NeverFits(
+                f"more samples or beams than the {self.scheduler.max_num_seqs} that may run"
+            )
         ### END SOLUTION
 
-    def enter(self, number: int, sampling: Sampling, samples: list[int]) -> None:
+    def enter(self, seq_id: int, sampling: Sampling, samples: list[int]) -> None:
         """Make a sequence one more sample of a request, with randomness of its own."""
-        sample = self.sequences[number]
+        sample = self.sequences[seq_id]
         sample.sampling, sample.samples = sampling, samples
         sample.generator = torch.Generator().manual_seed(sampling.seed + len(samples))
-        samples.append(number)
+        samples.append(seq_id)
 
-    def fork(self, number: int) -> int:
+    def fork(self, seq_id: int) -> int:
         """Split a sequence that has not ended in two that share all there is so far.
 
         Returns:
@@ -125,8 +128,8 @@ class EngineCore:
         Raises:
             ValueError: as many sequences as may run at once do.
         """
-        sequence, child = self.sequences[number], next(self.numbers)
-        self.scheduler.fork(number, child)
+        sequence, child = self.sequences[seq_id], next(self.counter)
+        self.scheduler.fork(seq_id, child)
         self.enter(child, sequence.sampling, sequence.samples)
         return child
 
@@ -140,7 +143,7 @@ class EngineCore:
         step.
 
         Returns:
-            (number, token) for every token that was added. Tokens of a beam search are not among
+            (seq_id, token) for every token that was added. Tokens of a beam search are not among
             them: beams change until they have ended.
         """
         plan = self.scheduler.schedule()
@@ -151,34 +154,34 @@ class EngineCore:
             self.runner.copy(plan.copies)
             logits = self.runner.forward([self.piece(*row) for row in plan.work])
             drawn = {
-                number: self.draw(number, row)
-                for (number, _, stop), row in zip(plan.work, logits, strict=True)
-                if stop == len(self.sequences[number].tokens)  # no chunk of a longer prompt
+                seq_id: self.draw(seq_id, row)
+                for (seq_id, _, stop), row in zip(plan.work, logits, strict=True)
+                if stop == len(self.sequences[seq_id].tokens)  # no chunk of a longer prompt
             }
         except BaseException:
             self.scheduler.undo(plan.work)
             raise
-        for number, _, stop in plan.work:
-            self.scheduler.advance(number, stop)
-        added = [pair for number, draws in drawn.items() for pair in self.write(number, draws)]
+        for seq_id, _, stop in plan.work:
+            self.scheduler.advance(seq_id, stop)
+        added = [pair for seq_id, draws in drawn.items() for pair in self.write(seq_id, draws)]
         ### END SOLUTION
         self.history.append(self.counters(len(plan.work)))
         del self.history[:-HISTORY]
         return added
 
-    def piece(self, number: int, start: int, stop: int) -> tuple[list[int], int, list[int]]:
+    def piece(self, seq_id: int, start: int, stop: int) -> tuple[list[int], int, list[int]]:
         """Give the model runner what it needs of a sequence: new tokens, their start, blocks."""
-        blocks = self.scheduler.manager.blocks(number)
-        return self.sequences[number].tokens[start:stop], start, blocks
+        blocks = self.scheduler.manager.get_block_table(seq_id)
+        return self.sequences[seq_id].tokens[start:stop], start, blocks
 
-    def draw(self, number: int, logits: Float[Tensor, "V"]) -> Any:
+    def draw(self, seq_id: int, logits: Float[Tensor, "V"]) -> Any:
         """Draw a sequence's next token, and the first one of each sample that is still to come.
 
         Returns:
             (token, generator) for each: a generator that has drawn, in place of the sample's own.
         """
-        demand_numbers(logits, number)
-        sequence = self.sequences[number]
+        demand_numbers(logits, seq_id)
+        sequence = self.sequences[seq_id]
         sampling, seed = sequence.sampling, sequence.sampling.seed + len(sequence.samples)
         generators = [sequence.generator.clone_state()]
         generators += [torch.Generator().manual_seed(seed + k) for k in range(sequence.forks)]
@@ -189,20 +192,20 @@ class EngineCore:
         p = p * (p >= sampling.min_p * p.max())
         return [(int(torch.multinomial(p, 1, generator=each)), each) for each in generators]
 
-    def write(self, number: int, draws: Any) -> list[tuple[int, int]]:
+    def write(self, seq_id: int, draws: Any) -> list[tuple[int, int]]:
         """Fork a sequence into the samples that are still to come, and add a token to each.
 
         They share the blocks of the prompt: all forks are made before a token is added. Each
         sample keeps its generator, and ends if that was its last token, see `finish`.
 
         Args:
-            number: the sequence.
+            seq_id: the sequence.
             draws: what `draw` returned for it.
         Returns:
-            (number, token) for each sample, in their order.
+            (seq_id, token) for each sample, in their order.
         """
         ### BEGIN SOLUTION
-        samples = [number, *(self.fork(number) for _ in draws[1:])]
+        samples = [seq_id, *(self.fork(seq_id) for _ in draws[1:])]
         for each, (token, generator) in zip(samples, draws, strict=True):
             self.scheduler.append(each, token)
             self.sequences[each].generator = generator
@@ -210,41 +213,41 @@ class EngineCore:
         return [(each, token) for each, (token, _) in zip(samples, draws, strict=True)]
         ### END SOLUTION
 
-    def finish(self, number: int) -> None:
+    def finish(self, seq_id: int) -> None:
         """End a sequence whose last token is its stop token, or the last that it may add."""
-        sequence = self.sequences[number]
+        sequence = self.sequences[seq_id]
         if sequence.tokens[-1] == sequence.sampling.stop:
-            self.end(number, "stop")
+            self.end(seq_id, "stop")
         elif len(sequence.tokens) == sequence.prompt_length + sequence.sampling.max_tokens:
-            self.end(number, "length")
+            self.end(seq_id, "length")
 
-    def end(self, number: int, reason: str) -> None:
+    def end(self, seq_id: int, reason: str) -> None:
         """Note why a sequence ends, and give its blocks back."""
-        self.sequences[number].reason = reason
-        self.scheduler.remove(number)
+        self.sequences[seq_id].reason = reason
+        self.scheduler.remove(seq_id)
 
-    def abort(self, number: int) -> None:
+    def abort(self, request_id: int) -> None:
         """End all samples of a request that have not ended.
 
         A client that leaves cannot know whether its request has just ended: nothing happens then,
         nor if the request is no longer known.
         """
         ### BEGIN SOLUTION
-        for sample in self.requests.get(number, []):
+        for sample in self.requests.get(request_id, []):
             if self.sequences[sample].reason is None:
                 self.end(sample, "abort")
         ### END SOLUTION
 
-    def unfinished(self, numbers: list[int]) -> list[int]:
+    def unfinished(self, request_ids: list[int]) -> list[int]:
         """List the samples of some requests that have not ended."""
-        samples = [sample for number in numbers for sample in self.requests[number]]
+        samples = [sample for request_id in request_ids for sample in self.requests[request_id]]
         return [sample for sample in samples if self.sequences[sample].reason is None]
 
-    def collect(self, numbers: list[int]) -> list[Output]:
+    def collect(self, request_ids: list[int]) -> list[Output]:
         """Take requests that have ended out of the engine: what became of each."""
         outputs = []
-        for number in numbers:
-            done = [self.sequences.pop(sample) for sample in self.requests.pop(number)]
+        for request_id in request_ids:
+            done = [self.sequences.pop(sample) for sample in self.requests.pop(request_id)]
             log_p = []
             if done[0].sampling.beams > 1:
                 done.sort(key=lambda beam: beam.merit, reverse=True)
@@ -257,7 +260,7 @@ class EngineCore:
         scheduler, S = self.scheduler, self.scheduler.manager.block_size
         users = scheduler.manager.allocator.references
         filled: dict[int, int] = {}  # the slots in use of every block in use, shared ones once
-        for table in (self.sequences[number].block_table for number in scheduler.running):
+        for table in (self.sequences[seq_id].block_table for seq_id in scheduler.running):
             full, used = divmod(table.length, S)
             filled |= dict.fromkeys(table.blocks[:full], S)
             for block in table.blocks[full:]:
@@ -281,7 +284,7 @@ class Engine(EngineCore):
         settings: as in `EngineCore`.
     """
 
-    def take(self, number: int) -> list[tuple[int, int]]:
+    def take(self, request_id: int) -> list[tuple[int, int]]:
         """Hand out what has been added to a request since this was asked last.
 
         It does not matter for whom the steps were made in which the tokens were added.
@@ -291,7 +294,7 @@ class Engine(EngineCore):
         """
         ### BEGIN SOLUTION
         found = []
-        for sample, each in enumerate(self.requests[number]):
+        for sample, each in enumerate(self.requests[request_id]):
             sequence = self.sequences[each]
             new = sequence.tokens[sequence.prompt_length + sequence.taken :]
             sequence.taken += len(new)
@@ -316,18 +319,18 @@ class Engine(EngineCore):
             NeverFits, ValueError: one of the prompts is refused, see `add`; then none is begun.
         """
         ### BEGIN SOLUTION
-        numbers = self.enlist(prompts, sampling)
+        request_ids = self.enlist(prompts, sampling)
         try:
             is_going = True
             while is_going:
-                is_going = bool(self.unfinished(numbers))
+                is_going = bool(self.unfinished(request_ids))
                 if is_going:
                     self.step()
-                for place, number in enumerate(numbers):
-                    for sample, token in self.take(number):
+                for place, request_id in enumerate(request_ids):
+                    for sample, token in self.take(request_id):
                         yield place, sample, token
         finally:
-            self.withdraw(numbers)
+            self.withdraw(request_ids)
         ### END SOLUTION
 
     def generate(
@@ -345,14 +348,14 @@ class Engine(EngineCore):
             NeverFits, ValueError: one of the prompts is refused, see `add`; then none is begun.
         """
         ### BEGIN SOLUTION
-        numbers = self.enlist(prompts, sampling)
+        request_ids = self.enlist(prompts, sampling)
         try:
-            while self.unfinished(numbers):
+            while self.unfinished(request_ids):
                 self.step()
         except BaseException:
-            self.withdraw(numbers)
+            self.withdraw(request_ids)
             raise
-        return self.collect(numbers)
+        return self.collect(request_ids)
         ### END SOLUTION
 
     def enlist(
@@ -360,17 +363,17 @@ class Engine(EngineCore):
     ) -> list[int]:
         """Add all prompts, or none if one is refused."""
         each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
-        numbers: list[int] = []
+        request_ids: list[int] = []
         try:
             for prompt, own in zip(prompts, each, strict=True):
-                numbers.append(self.add(prompt, own))
+                request_ids.append(self.add(prompt, own))
         except BaseException:
-            self.withdraw(numbers)
+            self.withdraw(request_ids)
             raise
-        return numbers
+        return request_ids
 
-    def withdraw(self, numbers: list[int]) -> None:
+    def withdraw(self, request_ids: list[int]) -> None:
         """Take requests out of the engine, and abort what of them has not ended."""
-        for number in numbers:
-            self.abort(number)
-        self.collect(numbers)
+        for request_id in request_ids:
+            self.abort(request_id)
+        self.collect(request_ids)

@@ -29,21 +29,21 @@ class Scheduler:
     Args:
         blocks: N, how many blocks.
         block_size: S, slots in a block.
-        most: how many sequences may run at once, forks to come included.
+        max_num_seqs: how many sequences may run at once, forks to come included.
     """
 
-    def __init__(self, blocks: int, block_size: int, most: int = 64):
+    def __init__(self, blocks: int, block_size: int, max_num_seqs: int = 64):
         self.manager = BlockManager(blocks, block_size)
         self.sequences: dict[int, Sequence] = self.manager.sequences
         self.running: list[int] = []
         self.waiting: list[int] = []
-        self.most = most
+        self.max_num_seqs = max_num_seqs
         self.plan = Plan([], [])
         self.hits = self.preemptions = self.swaps = 0
 
     def add(
         self,
-        number: int,
+        seq_id: int,
         tokens: list[int],
         longest: int = 0,
         forks: int = 0,
@@ -52,16 +52,16 @@ class Scheduler:
         """Let a new sequence wait behind all others.
 
         Args:
-            number: its number.
+            seq_id: its number.
             tokens: its prompt.
             longest: how many slots it will need at most; those of the prompt when that is more.
             forks: how many forks of it will be made.
             together: whether it and its forks may run and wait only together, as one group.
         """
-        sequence = self.sequences[number] = Sequence(list(tokens))
+        sequence = self.sequences[seq_id] = Sequence(list(tokens))
         sequence.longest, sequence.forks = max(longest, len(tokens)), forks
-        sequence.group = [number] if together else None
-        self.waiting.append(number)
+        sequence.group = [seq_id] if together else None
+        self.waiting.append(seq_id)
 
     def schedule(self) -> Plan:
         """Choose the work of one step and make room for it.
@@ -73,137 +73,137 @@ class Scheduler:
             The work, and the blocks to copy before it.
         """
         ### BEGIN SOLUTION
-        for number in self.running:
-            self.extend(number)
+        for seq_id in self.running:
+            self.extend(seq_id)
         self.admit()
         ### END SOLUTION
         return self.hand_over()
 
-    def extend(self, number: int) -> None:
+    def extend(self, seq_id: int) -> None:
         """Plan a running sequence's work, and give it the blocks for that; none if it has no work.
 
         Raises:
             OutOfBlocks: there are too few; then nothing has changed.
         """
         ### BEGIN SOLUTION
-        start, count = self.sequences[number].computed, self.count(number)
+        start, count = self.sequences[seq_id].num_computed, self.count(seq_id)
         if count:
-            self.plan.copies.extend(self.manager.grow(number, count))
-            self.plan.work.append((number, start, start + count))
+            self.plan.copies.extend(self.manager.append_slots(seq_id, count))
+            self.plan.work.append((seq_id, start, start + count))
         ### END SOLUTION
 
     def admit(self) -> None:
         """Let waiting sequences run, in their order, until one has no place.
 
-        There is a place for a group if no more than `most` sequences run then, and if they need no
-        more than N blocks together: ⌈longest / S⌉ for each, and for each fork to come. None
+        There is a place for a group if no more than `max_num_seqs` sequences run then, and if they
+        need no more than N blocks together: ⌈longest / S⌉ for each, and for each fork to come. None
         overtakes another.
         """
         ### BEGIN SOLUTION
         S, N = self.manager.block_size, len(self.manager.allocator.references)
         while self.waiting:
             members = self.members(self.waiting[0])
-            together = [self.sequences[number] for number in self.running + members]
+            together = [self.sequences[seq_id] for seq_id in self.running + members]
             reserved = sum(math.ceil(each.longest / S) * (1 + each.forks) for each in together)
-            if self.places(self.running + members) > self.most or reserved > N:
+            if self.places(self.running + members) > self.max_num_seqs or reserved > N:
                 return
             self.enter(members)
         ### END SOLUTION
 
     def enter(self, members: list[int]) -> None:
         """Let a group run: find what is cached of it, and plan its work."""
-        for number in members:
-            self.hits += self.open(number)
+        for seq_id in members:
+            self.hits += self.allocate(seq_id)
         self.start(members)
 
     def start(self, members: list[int]) -> None:
         """Move a group that has its tables from those that wait to those that run."""
-        for number in members:
-            self.waiting.remove(number)
-            self.running.append(number)
-            self.extend(number)
+        for seq_id in members:
+            self.waiting.remove(seq_id)
+            self.running.append(seq_id)
+            self.extend(seq_id)
 
-    def count(self, number: int) -> int:
+    def count(self, seq_id: int) -> int:
         """Say how many tokens of a sequence are to be computed in this step."""
-        return len(self.sequences[number].tokens) - self.sequences[number].computed
+        return len(self.sequences[seq_id].tokens) - self.sequences[seq_id].num_computed
 
-    def is_computed(self, number: int) -> bool:
+    def is_computed(self, seq_id: int) -> bool:
         """Say whether all tokens of a sequence are computed."""
-        return self.sequences[number].computed == len(self.sequences[number].tokens)
+        return self.sequences[seq_id].num_computed == len(self.sequences[seq_id].tokens)
 
-    def places(self, numbers: list[int]) -> int:
+    def places(self, seq_ids: list[int]) -> int:
         """Count some sequences, with the forks of them that are still to come."""
-        return sum(1 + self.sequences[number].forks for number in numbers)
+        return sum(1 + self.sequences[seq_id].forks for seq_id in seq_ids)
 
-    def members(self, number: int) -> list[int]:
+    def members(self, seq_id: int) -> list[int]:
         """List the group of a sequence in the order of its queue; often that is only itself."""
-        group = self.sequences[number].group
-        queue = self.running if number in self.running else self.waiting
-        return [number] if group is None else [each for each in queue if each in group]
+        group = self.sequences[seq_id].group
+        queue = self.running if seq_id in self.running else self.waiting
+        return [seq_id] if group is None else [each for each in queue if each in group]
 
-    def open(self, number: int) -> int:
+    def allocate(self, seq_id: int) -> int:
         """Give a sequence a table of what is cached of it; how many tokens that is."""
-        sequence = self.sequences[number]
-        sequence.computed = self.manager.open(number, sequence.tokens)
-        return sequence.computed
+        sequence = self.sequences[seq_id]
+        sequence.num_computed = self.manager.allocate(seq_id, sequence.tokens)
+        return sequence.num_computed
 
-    def close(self, number: int) -> None:
+    def free(self, seq_id: int) -> None:
         """Give the blocks of a sequence back, if it has any: nothing of it is computed then."""
-        self.manager.close(number)
-        self.sequences[number].computed = 0
+        self.manager.free(seq_id)
+        self.sequences[seq_id].num_computed = 0
 
     def hand_over(self) -> Plan:
         """Give out the plan, and begin a new one."""
         plan, self.plan = self.plan, Plan([], [])
         return plan
 
-    def advance(self, number: int, stop: int) -> None:
+    def advance(self, seq_id: int, stop: int) -> None:
         """Take note that the keys and values of a sequence's tokens are written up to stop."""
-        self.sequences[number].computed = stop
-        self.manager.commit(number, self.sequences[number].tokens)
+        self.sequences[seq_id].num_computed = stop
+        self.manager.cache_blocks(seq_id, self.sequences[seq_id].tokens)
 
-    def append(self, number: int, token: int) -> None:
+    def append(self, seq_id: int, token: int) -> None:
         """Add a token to a sequence, to be computed in a later step."""
-        self.sequences[number].tokens.append(token)
+        self.sequences[seq_id].tokens.append(token)
 
     def undo(self, work: list[tuple[int, int, int]]) -> None:
         """Take back what was prepared for work that was not done."""
-        for number, _, _ in reversed(work):
-            self.cut(number)
+        for seq_id, _, _ in reversed(work):
+            self.cut(seq_id)
 
-    def cut(self, number: int) -> None:
+    def cut(self, seq_id: int) -> None:
         """Give back the blocks of a sequence beyond what is computed of it, the last one first."""
-        sequence, S = self.sequences[number], self.manager.block_size
-        table, kept = sequence.block_table, math.ceil(sequence.computed / S)
+        sequence, S = self.sequences[seq_id], self.manager.block_size
+        table, kept = sequence.block_table, math.ceil(sequence.num_computed / S)
         for block in reversed(table.blocks[kept:]):
             self.manager.allocator.free(block)
-        table.blocks, table.length = table.blocks[:kept], sequence.computed
+        table.blocks, table.length = table.blocks[:kept], sequence.num_computed
 
-    def fork(self, number: int, child: int) -> None:
+    def fork(self, seq_id: int, child: int) -> None:
         """Add a copy of a sequence that goes on from its state, and stands right behind it.
 
         Raises:
             ValueError: as many as may run at once do.
         """
-        parent = self.sequences[number]
+        parent = self.sequences[seq_id]
         if parent.forks:
             parent.forks -= 1
-        elif number in self.running and self.places(self.running) >= self.most:
-            raise ValueError(f"{self.most} sequences run already, with forks to come")
-        self.manager.fork(number, child)
+        elif seq_id in self.running and self.places(self.running) >= self.max_num_seqs:
+            raise ValueError(f"{self.max_num_seqs} sequences run already, with forks to come")
+        self.manager.fork(seq_id, child)
         self.sequences[child].forks = 0
         if parent.group is not None:
             parent.group.append(child)
-        queue = self.running if number in self.running else self.waiting
-        queue.insert(queue.index(number) + 1, child)
+        queue = self.running if seq_id in self.running else self.waiting
+        queue.insert(queue.index(seq_id) + 1, child)
 
-    def remove(self, number: int) -> None:
+    def remove(self, seq_id: int) -> None:
         """Let a sequence neither run nor wait any more, and give back its blocks if it has any."""
-        queue = self.running if number in self.running else self.waiting
-        queue.remove(number)
-        self.close(number)
-        if (group := self.sequences[number].group) is not None:
-            group.remove(number)
+        queue = self.running if seq_id in self.running else self.waiting
+        queue.remove(seq_id)
+        self.free(seq_id)
+        if (group := self.sequences[seq_id].group) is not None:
+            group.remove(seq_id)
 
 
 class PreemptingScheduler(Scheduler):
@@ -213,12 +213,12 @@ class PreemptingScheduler(Scheduler):
     (Kwon et al. 2023, §4.5)
 
     Args:
-        blocks, block_size, most: as in `Scheduler`.
+        blocks, block_size, max_num_seqs: as in `Scheduler`.
         watermark: how many blocks must be left when a sequence is admitted while others run.
     """
 
-    def __init__(self, blocks: int, block_size: int, most: int = 64, watermark: int = 0):
-        super().__init__(blocks, block_size, most)
+    def __init__(self, blocks: int, block_size: int, max_num_seqs: int = 64, watermark: int = 0):
+        super().__init__(blocks, block_size, max_num_seqs)
         self.watermark = watermark
 
     def schedule(self) -> Plan:
@@ -233,10 +233,10 @@ class PreemptingScheduler(Scheduler):
         """
         ### BEGIN SOLUTION
         before = self.preemptions
-        for number in list(self.running):
-            while number in self.running:
+        for seq_id in list(self.running):
+            while seq_id in self.running:
                 try:
-                    self.extend(number)
+                    self.extend(seq_id)
                     break
                 except OutOfBlocks:
                     self.preempt(self.running[-1])
@@ -245,7 +245,7 @@ class PreemptingScheduler(Scheduler):
         ### END SOLUTION
         return self.hand_over()
 
-    def preempt(self, number: int) -> None:
+    def preempt(self, seq_id: int) -> None:
         """Take the blocks of a running sequence and its group, who then wait before all others.
 
         Their order stays the same, and each of them counts as one more in `preemptions`. Work that
@@ -254,26 +254,28 @@ class PreemptingScheduler(Scheduler):
         depend on them.
         """
         ### BEGIN SOLUTION
-        members = self.members(number)
+        members = self.members(seq_id)
         self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]
         for each in reversed(members):
             self.running.remove(each)
             self.waiting.insert(0, each)
-            self.close(each)
+            self.free(each)
         self.preemptions += len(members)
         ### END SOLUTION
 
     def admit(self) -> None:
         """Let waiting sequences run, in their order, until one has no place.
 
-        There is a place for a group if no more than `most` sequences run then, forks to come
-        included, if some of its tokens can be computed in this step, and if it can enter. None
+        There is a place for a group if no more than `max_num_seqs` sequences run then, forks to
+        come included, if some of its tokens can be computed in this step, and if it can enter. None
         overtakes another.
         """
         ### BEGIN SOLUTION
         while self.waiting:
             members = self.members(self.waiting[0])
-            if self.places(self.running + members) > self.most or not any(map(self.count, members)):
+            if self.places(self.running + members) > self.max_num_seqs:
+                return
+            if not any(map(self.count, members)):
                 return
             try:
                 self.enter(members)
@@ -291,15 +293,15 @@ class PreemptingScheduler(Scheduler):
                 be left although others run; then nothing has changed.
         """
         ### BEGIN SOLUTION
-        found = sum(map(self.open, members))
+        found = sum(map(self.allocate, members))
         need = sum(
-            self.sequences[number].block_table.missing(self.count(number)) for number in members
+            self.sequences[seq_id].block_table.missing(self.count(seq_id)) for seq_id in members
         )
         try:
             self.demand(need)
         except OutOfBlocks:
-            for number in reversed(members):
-                self.close(number)
+            for seq_id in reversed(members):
+                self.free(seq_id)
             raise
         self.hits += found
         self.start(members)
@@ -323,33 +325,36 @@ class ChunkedScheduler(PreemptingScheduler):
     one that came later is computed. (Agrawal et al. 2023, §4.2; Agrawal et al. 2024, §4.2)
 
     Args:
-        blocks, block_size, most, watermark: as in `PreemptingScheduler`.
-        budget: how many tokens a step may compute; any number when None.
+        blocks, block_size, max_num_seqs, watermark: as in `PreemptingScheduler`.
+        max_num_batched_tokens: the budget: how many tokens a step may compute, any if None.
     Raises:
-        ValueError: the budget is less than `most`: some who run would get no token for ever.
+        ValueError: the budget is less than `max_num_seqs`: some who run would never get a token.
     """
 
     def __init__(
         self,
         blocks: int,
         block_size: int,
-        most: int = 64,
+        max_num_seqs: int = 64,
         watermark: int = 0,
-        budget: int | None = None,
+        max_num_batched_tokens: int | None = None,
     ):
-        super().__init__(blocks, block_size, most, watermark)
+        super().__init__(blocks, block_size, max_num_seqs, watermark)
         ### BEGIN SOLUTION
-        if budget is not None and budget < most:
-            raise ValueError(f"a budget of {budget} tokens starves some of {most} sequences")
-        self.budget = math.inf if budget is None else budget
+        budget = math.inf if max_num_batched_tokens is None else max_num_batched_tokens
+        if budget < max_num_seqs:
+            raise ValueError(
+                f"a budget of {budget} tokens starves some of {max_num_seqs} sequences"
+            )
+        self.max_num_batched_tokens = budget
         ### END SOLUTION
 
-    def count(self, number: int) -> int:
+    def count(self, seq_id: int) -> int:
         """Say how many tokens of a sequence are to be computed in this step.
 
         Those that are not computed yet, but no more than are left of the budget.
         """
         ### BEGIN SOLUTION
         spent = sum(stop - start for _, start, stop in self.plan.work)
-        return min(super().count(number), self.budget - spent)
+        return min(super().count(seq_id), self.max_num_batched_tokens - spent)
         ### END SOLUTION

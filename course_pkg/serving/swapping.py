@@ -34,7 +34,7 @@ class SwapSpace:
     def available(self) -> int:
         return self.allocator.available
 
-    def out(self, tables: dict[int, list[int]]) -> list[tuple[int, int]]:
+    def swap_out(self, tables: dict[int, list[int]]) -> list[tuple[int, int]]:
         """Give sequences that lose their blocks a block here for each different one.
 
         Args:
@@ -49,28 +49,28 @@ class SwapSpace:
         if len(blocks) > self.available:
             raise OutOfBlocks(f"{len(blocks)} blocks to swap, and {self.available} on the host")
         here: dict[int, int] = {}
-        for number, table in tables.items():
+        for seq_id, table in tables.items():
             for block in table:
                 if block in here:
                     self.allocator.share(here[block])
                 else:
                     here[block] = self.allocator.allocate()
-            self.tables[number] = [here[block] for block in table]
+            self.tables[seq_id] = [here[block] for block in table]
         return [(block, self.first + place) for block, place in here.items()]
         ### END SOLUTION
 
-    def blocks(self, numbers: list[int]) -> list[int]:
+    def blocks(self, seq_ids: list[int]) -> list[int]:
         """List the different blocks that some sequences have here."""
-        return list(dict.fromkeys(block for number in numbers for block in self.tables[number]))
+        return list(dict.fromkeys(block for seq_id in seq_ids for block in self.tables[seq_id]))
 
-    def back(
-        self, numbers: list[int], blocks: list[int]
+    def swap_in(
+        self, seq_ids: list[int], blocks: list[int]
     ) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
         """Give sequences blocks of the cache for those that they have here, which they leave.
 
         Args:
-            numbers: the sequences.
-            blocks: blocks of the cache, one for each of `blocks(numbers)`.
+            seq_ids: the sequences.
+            blocks: blocks of the cache, one for each of `blocks(seq_ids)`.
         Returns:
             The blocks of the cache that each sequence has then, by its number, and the blocks to
             copy, as pairs (from, to), with N added to those here.
@@ -78,21 +78,21 @@ class SwapSpace:
             ValueError: there are more or fewer blocks; then nothing has changed.
         """
         ### BEGIN SOLUTION
-        there = dict(zip(self.blocks(numbers), blocks, strict=True))
-        tables = {number: [there[place] for place in self.tables[number]] for number in numbers}
-        for number in numbers:
-            self.drop(number)
+        there = dict(zip(self.blocks(seq_ids), blocks, strict=True))
+        tables = {seq_id: [there[place] for place in self.tables[seq_id]] for seq_id in seq_ids}
+        for seq_id in seq_ids:
+            self.drop(seq_id)
         return tables, [(self.first + place, block) for place, block in there.items()]
         ### END SOLUTION
 
-    def drop(self, number: int) -> None:
+    def drop(self, seq_id: int) -> None:
         """Free the blocks of a sequence here."""
-        for block in self.tables.pop(number):
+        for block in self.tables.pop(seq_id):
             self.allocator.free(block)
 
-    def fork(self, number: int, child: int) -> None:
+    def fork(self, seq_id: int, child: int) -> None:
         """Let a copy of a sequence share its blocks here."""
-        self.tables[child] = list(self.tables[number])
+        self.tables[child] = list(self.tables[seq_id])
         for block in self.tables[child]:
             self.allocator.share(block)
 
@@ -107,7 +107,8 @@ class SwappingScheduler(ChunkedScheduler):
         space: the `SwapSpace`.
 
     Args:
-        blocks, block_size, most, watermark, budget: as in `ChunkedScheduler`.
+        blocks, block_size, max_num_seqs, watermark, max_num_batched_tokens: as in
+            `ChunkedScheduler`.
         host: H, how many blocks the host has.
     """
 
@@ -115,34 +116,35 @@ class SwappingScheduler(ChunkedScheduler):
         self,
         blocks: int,
         block_size: int,
-        most: int = 64,
+        max_num_seqs: int = 64,
         watermark: int = 0,
-        budget: int | None = None,
+        max_num_batched_tokens: int | None = None,
         host: int = 0,
     ):
-        super().__init__(blocks, block_size, most, watermark, budget)
+        super().__init__(blocks, block_size, max_num_seqs, watermark, max_num_batched_tokens)
         self.space = SwapSpace(host, blocks)
 
-    def preempt(self, number: int) -> None:
+    def preempt(self, seq_id: int) -> None:
         """Take the blocks of a running sequence and its group, who then wait before all others.
 
         What is computed of them is copied to the host, if there is room for all of it, and stays
         computed.
         """
-        members = self.members(number)
+        members = self.members(seq_id)
         for each in members:
             self.cut(each)
         ### BEGIN SOLUTION
-        computed = {each: self.sequences[each].computed for each in members}
+        computed = {each: self.sequences[each].num_computed for each in members}
+        tables = {each: self.manager.get_block_table(each) for each in members}
         try:
-            copies = self.space.out({each: self.manager.blocks(each) for each in members})
+            copies = self.space.swap_out(tables)
         except OutOfBlocks:
-            super().preempt(number)
+            super().preempt(seq_id)
             return
-        super().preempt(number)
+        super().preempt(seq_id)
         self.plan.copies.extend(copies)
         for each in members:
-            self.sequences[each].computed = computed[each]
+            self.sequences[each].num_computed = computed[each]
         self.swaps += len(members)
         ### END SOLUTION
 
@@ -161,12 +163,12 @@ class SwappingScheduler(ChunkedScheduler):
         ### BEGIN SOLUTION
         places = self.space.blocks(members)
         blocks = [self.manager.allocator.allocate() for _ in places]
-        tables, copies = self.space.back(members, blocks)
+        tables, copies = self.space.swap_in(members, blocks)
         self.plan.copies.extend(copies)
         for each in members:
             sequence = self.sequences[each]
             sequence.block_table = BlockTable(self.manager.block_size)
-            sequence.block_table.append(sequence.computed, tables[each])
+            sequence.block_table.append(sequence.num_computed, tables[each])
             for block in tables[each]:
                 if block in blocks:
                     blocks.remove(block)  # its first user is counted already
@@ -181,20 +183,20 @@ class SwappingScheduler(ChunkedScheduler):
         Full blocks may be shared; from the first block on that is written, each has its own.
         """
         S, full, own = self.manager.block_size, set(), 0
-        for number in members:
-            computed, count = self.sequences[number].computed, self.count(number)
-            full |= set(self.space.tables[number][: computed // S])
+        for seq_id in members:
+            computed, count = self.sequences[seq_id].num_computed, self.count(seq_id)
+            full |= set(self.space.tables[seq_id][: computed // S])
             own += math.ceil((computed + count) / S) - computed // S
         return len(full) + own
 
-    def remove(self, number: int) -> None:
+    def remove(self, seq_id: int) -> None:
         """Let a sequence neither run nor wait any more, and give back its blocks if it has any."""
-        super().remove(number)
-        if number in self.space.tables:
-            self.space.drop(number)
+        super().remove(seq_id)
+        if seq_id in self.space.tables:
+            self.space.drop(seq_id)
 
-    def fork(self, number: int, child: int) -> None:
+    def fork(self, seq_id: int, child: int) -> None:
         """Add a copy of a sequence that goes on from its state, and stands right behind it."""
-        super().fork(number, child)
-        if number in self.space.tables:
-            self.space.fork(number, child)
+        super().fork(seq_id, child)
+        if seq_id in self.space.tables:
+            self.space.fork(seq_id, child)

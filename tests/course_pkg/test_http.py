@@ -41,7 +41,7 @@ def model():
 
 @pytest.fixture
 def engine(model) -> Engine:
-    return Engine(model, blocks=96, block_size=4, most=24)
+    return Engine(model, blocks=96, block_size=4, max_num_seqs=24)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def engine(model) -> Engine:
-    return Engine(model, BLOCKS, block_size=4, most=24)
+    return Engine(model, BLOCKS, block_size=4, max_num_seqs=24)
 
 
 @pytest.fixture(scope="module")

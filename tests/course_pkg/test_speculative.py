@@ -341,7 +341,7 @@ SETTINGS = [
     {"block_size": 1},
     {"block_size": 3},
     {"block_size": 16, "k": 7},
-    {"block_size": 4, "most": 4, "budget": 6},
+    {"block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 6},
     {"block_size": 2, "blocks": 24},
     {"block_size": 2, "blocks": 24, "host": 9},
     {"block_size": 4, "k": 1, "watermark": 2},
