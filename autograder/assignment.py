@@ -49,12 +49,34 @@ class Assignment:
         return ROOT / "solutions" / f"{self.name}.md"
 
     @property
+    def reference(self) -> list[Path]:
+        """The modules of its reference."""
+        return reference(self.topic)
+
+    @property
     def solved(self) -> Path:
         return ROOT / "solutions" / self.name / f"{self.name}.ipynb"
 
     @property
     def student(self) -> Path:
         return ROOT / "notebooks" / self.name / f"{self.name}.ipynb"
+
+
+def reference(topic: str, package: Path = ROOT / "course_pkg") -> list[Path]:
+    """List the modules of an assignment's reference: one, or those of a package, its __init__ last.
+
+    Args:
+        topic: the assignment's.
+        package: course_pkg, or a copy of it.
+    Raises:
+        CourseError: there is none.
+    """
+    module, folder = package / f"{topic}.py", package / topic
+    if module.exists():
+        return [module]
+    if found := sorted(folder.glob("*.py"), key=lambda path: (path.name == "__init__.py", path)):
+        return found
+    raise CourseError(f"there is no {module} and no package {folder}")
 
 
 def assignments(names: Iterable[str] = ()) -> list[Assignment]:

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from course_pkg.inference.requests import OutOfBlocks
-from course_pkg.inference.sequence import Sequence
+from course_pkg.engine.requests import OutOfBlocks
+from course_pkg.engine.sequence import Sequence
 
 
 def fragmentation(
@@ -415,8 +415,8 @@ class BlockManager:
 
     Attributes:
         allocator: the `PrefixCache` that the blocks come from.
-        sequences: every `Sequence` by its number. Its `block_table` is a `BlockTable` from `open`
-            to `close`, and None before and after.
+        sequences: every `Sequence` by its number, `seq_id`. Its `block_table` is a `BlockTable`
+            from `allocate` to `free`, and None before and after.
 
     Args:
         blocks: N, how many blocks.
@@ -428,12 +428,12 @@ class BlockManager:
         self.block_size = block_size
         self.sequences = {}
 
-    def blocks(self, number: int) -> list[int]:
+    def get_block_table(self, seq_id: int) -> list[int]:
         """List the blocks of a sequence in the order of its positions; none without a table."""
-        table = self.sequences[number].block_table
+        table = self.sequences[seq_id].block_table
         return [] if table is None else table.blocks
 
-    def open(self, number: int, tokens: list[int]) -> int:
+    def allocate(self, seq_id: int, tokens: list[int]) -> int:
         """Give a sequence a table of the blocks that hold the beginning of its tokens already.
 
         At least one token is left to compute, since only computing gives the next one. A number
@@ -449,11 +449,11 @@ class BlockManager:
                 break
             table.append(self.block_size, [block])
             hashes.append(name)
-        sequence = self.sequences.setdefault(number, Sequence(list(tokens)))
+        sequence = self.sequences.setdefault(seq_id, Sequence(list(tokens)))
         sequence.block_table, sequence.block_hashes = table, hashes
         return table.length
 
-    def grow(self, number: int, count: int) -> list[tuple[int, int]]:
+    def append_slots(self, seq_id: int, count: int) -> list[tuple[int, int]]:
         """Append positions that are about to be written, in blocks that nobody else uses.
 
         Returns:
@@ -461,7 +461,7 @@ class BlockManager:
         Raises:
             OutOfBlocks: there are too few; then nothing has changed.
         """
-        table, allocator = self.sequences[number].block_table, self.allocator
+        table, allocator = self.sequences[seq_id].block_table, self.allocator
         start, users = table.length, allocator.references
         shared = copy_on_write(table.blocks, start, start + count, self.block_size, users)
         if len(shared) + table.missing(count) > allocator.available:
@@ -474,27 +474,27 @@ class BlockManager:
         table.append(count, [allocator.allocate() for _ in range(table.missing(count))])
         return copies
 
-    def commit(self, number: int, tokens: list[int]) -> None:
+    def cache_blocks(self, seq_id: int, tokens: list[int]) -> None:
         """Name the blocks that are full, now that their keys and values are written."""
-        sequence, S = self.sequences[number], self.block_size
+        sequence, S = self.sequences[seq_id], self.block_size
         table, known = sequence.block_table, sequence.block_hashes
         new = prefix_hash(tokens[len(known) * S : table.length], S, known[-1] if known else "")
         for place, name in enumerate(new, start=len(known)):
             self.allocator.register(table.blocks[place], name)
         sequence.block_hashes = known + new
 
-    def fork(self, number: int, child: int) -> None:
+    def fork(self, seq_id: int, child: int) -> None:
         """Copy a sequence, which may have no table; the copy shares all its blocks."""
-        self.sequences[child] = self.sequences[number].fork()
-        for block in self.blocks(child):
+        self.sequences[child] = self.sequences[seq_id].fork()
+        for block in self.get_block_table(child):
             self.allocator.share(block)
 
-    def close(self, number: int) -> None:
+    def free(self, seq_id: int) -> None:
         """Give the blocks of a sequence back, the last one first; it may have no table.
 
         A block is only found by way of those before it: the end of a chain must be evicted first.
         """
-        for block in reversed(self.blocks(number)):
+        for block in reversed(self.get_block_table(seq_id)):
             self.allocator.free(block)
-        sequence = self.sequences[number]
+        sequence = self.sequences[seq_id]
         sequence.block_table, sequence.block_hashes = None, []

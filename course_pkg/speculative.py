@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from course_pkg.engine.requests import HISTORY, Plan
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.decoding import demand_numbers
-from course_pkg.inference.requests import HISTORY, Plan
 from course_pkg.serving import EngineCore
 
 
@@ -371,8 +371,8 @@ class SpeculativeCore(EngineCore):
         if scheduler.waiting:
             return found
         running = [(number, self.sequences[number]) for number in scheduler.running]
-        new = {number: len(each.tokens) - each.computed for number, each in running}
-        room = scheduler.budget - sum(new.values())
+        new = {number: len(each.tokens) - each.num_computed for number, each in running}
+        room = scheduler.max_num_batched_tokens - sum(new.values())
         blocks = scheduler.manager.allocator.available
         blocks -= sum(each.block_table.missing(new[number]) for number, each in running)
         for number, each in running:
@@ -476,9 +476,9 @@ class SpeculativeCore(EngineCore):
         sequence.generator = generator
         for token in tokens:
             self.scheduler.append(number, token)
-        sequence.computed = len(sequence.tokens) - 1
+        sequence.num_computed = len(sequence.tokens) - 1
         self.scheduler.cut(number)
-        self.scheduler.advance(number, sequence.computed)
+        self.scheduler.advance(number, sequence.num_computed)
         self.finish(number)
         ### END SOLUTION
         return [(number, token) for token in tokens]

@@ -169,7 +169,7 @@ def questions(assignment: Assignment) -> dict[str, float]:
 
 def solve(nb: NotebookNode, assignment: Assignment, names: list[str] | None = None) -> None:
     """Write the solutions of some exercises, or of all."""
-    solutions = exercises(ROOT / "course_pkg" / f"{assignment.topic}.py")
+    solutions = exercises(assignment.reference)
     for cell in nb.cells:
         if cell.id in (solutions if names is None else names):
             cell.source = solutions[cell.id]

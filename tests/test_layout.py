@@ -17,8 +17,9 @@ LEVELS = {
     "course_pkg.data": (),
     "course_pkg.checking": ("tools", "checks"),  # `find` imports the checks it looks for
     "course_pkg.remote": ("tools", "checking"),
-    "course_pkg": ("tools", "data", "checking"),
-    "course_pkg.checks": ("", "tools", "data", "checking"),
+    "course_pkg.engine": (),
+    "course_pkg": ("tools", "data", "checking", "engine"),
+    "course_pkg.checks": ("", "tools", "data", "checking", "engine"),
     "autograder.hidden": (),
     "autograder.mistakes": (),
     "autograder.alternatives": (),
@@ -48,15 +49,26 @@ MODULES = modules()
 
 
 def imported(module: str, *, at_once: bool = False) -> Iterator[str]:
-    """List the modules of this course that a module imports, or imports as soon as it is."""
+    """List the modules of this course that a module imports, or imports as soon as it is.
+
+    What it imports for its annotations alone counts as imported at once.
+    """
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    for node in tree.body if at_once else ast.walk(tree):
+    for node in top_level(tree) if at_once else ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
                 yield name if name in MODULES else node.module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+
+
+def top_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """List a module's statements, and those under a condition at its top."""
+    for node in tree.body:
+        yield node
+        if isinstance(node, ast.If):
+            yield from (*node.body, *node.orelse)
 
 
 def level(module: str) -> str | None:

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import itertools
 import linecache
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -103,7 +104,6 @@ def mutants(exercise: Exercise) -> Iterator[Mutant]:
 
 def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
     """Make some of the changes in one solution; None where that changes nothing."""
-    module = importlib.import_module(f"course_pkg.{exercise.module}")
     reference = _reference(exercise)
     new = ast.parse(reference.source)
     edits = list(itertools.islice(_edits(new, reference), max(numbers) + 1))
@@ -116,7 +116,7 @@ def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
         return None
     after = [ast.unparse(statement).splitlines()[0] for statement, _ in chosen]
     file = f"<mutant {numbers} of {exercise.name}>"
-    namespace = {**vars(module), "KEPT": {}}
+    namespace = {**reference.globals, "KEPT": {}}
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), namespace)  # Triton reads the source of its kernels
     name = "; ".join(
@@ -130,6 +130,7 @@ class _Reference(NamedTuple):
 
     Attributes:
         source: its text.
+        globals: the names of the module that it is in.
         unparsed: the same, as `ast` writes it.
         lines: those that students write.
         in_methods: those of assignments in methods.
@@ -137,6 +138,7 @@ class _Reference(NamedTuple):
     """
 
     source: str
+    globals: dict[str, object]
     unparsed: str
     lines: set[int]
     in_methods: set[int]
@@ -147,10 +149,12 @@ class _Reference(NamedTuple):
 def _reference(exercise: Exercise) -> _Reference:
     """Read a reference, once for all its mutants: to find a class, its whole module is parsed."""
     module = importlib.import_module(f"course_pkg.{exercise.module}")
-    source = textwrap.dedent(inspect.getsource(getattr(module, exercise.name)))
+    reference = getattr(module, exercise.name)
+    source = textwrap.dedent(inspect.getsource(reference))
     tree = ast.parse(source)
     return _Reference(
         source,
+        vars(sys.modules[reference.__module__]),
         ast.unparse(tree),
         _lines_of_students(source),
         in_methods=_assignments(tree, lambda f: bool(f.args.args) and f.args.args[0].arg == "self"),

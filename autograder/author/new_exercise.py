@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.handout.exercise import exercises
 
 _REFERENCE = '''
 {head}
@@ -85,9 +86,10 @@ def main(arguments: argparse.Namespace) -> int:
     """Write stubs of everything that a new exercise of an assignment needs."""
     (assignment,) = assignments([arguments.assignment])
     demand_name(arguments.exercise)
-    defined = ast.parse((ROOT / "course_pkg" / f"{assignment.topic}.py").read_text("utf-8")).body
-    if arguments.exercise in {getattr(node, "name", None) for node in defined}:
+    if arguments.exercise in exercises(assignment.reference):
         raise CourseError(f"{assignment.name} already has an exercise {arguments.exercise!r}")
+    if len(assignment.reference) > 1:
+        raise CourseError(f"course_pkg/{assignment.topic} is a package: add to a module by hand")
     return add(assignment, arguments.exercise)
 
 

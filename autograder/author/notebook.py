@@ -12,7 +12,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.assignment import Assignment, CourseError, assignments
 from autograder.author import collapsible, predictions
 from autograder.author.depends import outputs_depend_on
 from autograder.author.experiments import mark_experiments
@@ -116,22 +116,22 @@ def _line(assignment: Assignment, text: str) -> int:
 
 def _exercises(assignment: Assignment) -> dict[str, str]:
     try:
-        return exercises(ROOT / "course_pkg" / f"{assignment.topic}.py")
-    except (ValueError, FileNotFoundError) as error:
+        return exercises(assignment.reference)
+    except ValueError as error:
         raise CourseError(str(error)) from None
 
 
 def _demand_same_exercises(
     assignment: Assignment, found: list[Part], sources: dict[str, str]
 ) -> None:
-    module = f"course_pkg/{assignment.topic}.py"
+    place = f"course_pkg.{assignment.topic}"
     placed = {part.name: part.line for part in found if isinstance(part, ExerciseFence)}
     for name, line in placed.items():
         if name not in sources:
-            raise CourseError(f"{assignment.master}:{line}: there is no {name!r} in {module}")
+            raise CourseError(f"{assignment.master}:{line}: there is no {name!r} in {place}")
     if unused := [name for name in sources if name not in placed]:
         raise CourseError(
-            f"{assignment.master}:1: {unused[0]!r} of {module} has no fence; "
+            f"{assignment.master}:1: {unused[0]!r} of {place} has no fence; "
             f'add ```python exercise="{unused[0]}" points=…'
         )
 

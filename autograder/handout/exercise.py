@@ -9,8 +9,8 @@ from nbgrader.preprocessors import ClearSolutions
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
-def exercises(module: Path) -> dict[str, str]:
-    """Read the exercises of a module: its public functions and classes.
+def exercises(reference: list[Path]) -> dict[str, str]:
+    """Read the exercises of a reference: the public functions and classes of its modules.
 
     Returns:
         For each name its source with solution markers around what students write: where the
@@ -18,13 +18,14 @@ def exercises(module: Path) -> dict[str, str]:
     Raises:
         ValueError: an exercise has no docstring.
     """
-    text = module.read_text(encoding="utf-8")
     found = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-            if not ast.get_docstring(node):
-                raise ValueError(f"{module}:{node.lineno}: {node.name} has no docstring")
-            found[node.name] = _marked(text.splitlines(), node)
+    for module in reference:
+        text = module.read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                if not ast.get_docstring(node):
+                    raise ValueError(f"{module}:{node.lineno}: {node.name} has no docstring")
+                found[node.name] = _marked(text.splitlines(), node)
     return found
 
 

@@ -8,7 +8,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.assignment import ROOT, Assignment, CourseError, assignments, reference
 from autograder.handout.exercise import stub
 
 
@@ -49,9 +49,10 @@ def drop_later(assignment: Assignment, package: Path) -> None:
     """Remove from a copy of course_pkg what belongs to later assignments."""
     for other in assignments():
         if other.name > assignment.name:
-            module = package / f"{other.topic}.py"
-            module.unlink()
-            (package / "checks" / module.name).unlink()
+            for module in reference(other.topic, package):
+                module.unlink()
+            shutil.rmtree(package / other.topic, ignore_errors=True)
+            (package / "checks" / f"{other.topic}.py").unlink()
             for path in (package / "checks" / "data").glob(f"{other.name}.*"):
                 path.unlink()
             shutil.rmtree(package / "data" / "weights" / other.topic, ignore_errors=True)
@@ -66,8 +67,8 @@ def _stage(assignment: Assignment, staging: Path) -> None:
     package = staging / "course_pkg"
     shutil.copytree(ROOT / "course_pkg", package, ignore=shutil.ignore_patterns("__pycache__"))
     drop_later(assignment, package)
-    own = package / f"{assignment.topic}.py"
-    own.write_text(stub(own), encoding="utf-8")
+    for own in reference(assignment.topic, package):
+        own.write_text(stub(own), encoding="utf-8")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     text = re.sub(
         r'^version = ".*"$', f'version = "{_version(assignment)}"', text, flags=re.MULTILINE

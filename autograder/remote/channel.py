@@ -5,7 +5,7 @@ import math
 import time
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from course_pkg.remote.leaves import Leaves
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 
 if TYPE_CHECKING:
-    from autograder.remote.proxy import Proxy
     from autograder.remote.references import Right
 
 _MALFORMED = (
@@ -34,6 +33,15 @@ _MALFORMED = (
     TypeError,
     ValueError,
 )
+
+
+class StandIn(Protocol):
+    """What a channel needs of its `Proxy`."""
+
+    def __init__(self, channel: "Channel", number: int, name: str, kind: str, type_name: str): ...
+
+    @staticmethod
+    def number_of(value: object, channel: "Channel") -> int | None: ...
 
 
 class Channel:
@@ -54,7 +62,7 @@ class Channel:
         process: Connection,
         patience: Patience,
         grace: float,
-        proxy: "type[Proxy]",
+        proxy: "type[StandIn]",
         until: float = math.inf,
         right: "Right | None" = None,
     ):

@@ -35,7 +35,7 @@ class Exercise:
 
     @classmethod
     def of(cls, reference: Callable) -> "Exercise":
-        module = reference.__module__.rpartition(".")[2]
+        module = reference.__module__.split(".")[1]  # course_pkg.topic, or course_pkg.topic.part
         return cls(module, reference.__name__, inspect.isclass(reference))
 
 

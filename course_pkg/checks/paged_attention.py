@@ -14,8 +14,8 @@ from course_pkg.checking.guard import read_from
 from course_pkg.checking.programs.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
 from course_pkg.checking.telling.failure import Failure, describe
-from course_pkg.inference.requests import OutOfBlocks
-from course_pkg.inference.sequence import Sequence
+from course_pkg.engine.requests import OutOfBlocks
+from course_pkg.engine.sequence import Sequence
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -1155,12 +1155,14 @@ def exhausted(caches, case):
 
 def grown(manager, sequence: int, count: int) -> list[tuple[int, ...]]:
     """Grow a sequence; give the pairs of blocks to copy."""
-    return pairs(manager.grow(sequence, count), "grow's result")
+    return pairs(manager.append_slots(sequence, count), "the result of append_slots")
 
 
 def lists(manager, *sequences: int) -> list[list[int]]:
     """Read the blocks of some sequences."""
-    return [numbers(manager.blocks(each), f"blocks of sequence {each}") for each in sequences]
+    return [
+        numbers(manager.get_block_table(each), f"blocks of sequence {each}") for each in sequences
+    ]
 
 
 @together
@@ -1194,11 +1196,11 @@ class PlainManager:
         self.allocator, self.block_size = PlainCache(blocks), block_size
         self.sequences: dict[int, Sequence] = {}
 
-    def blocks(self, sequence: int) -> list[int]:
+    def get_block_table(self, sequence: int) -> list[int]:
         table = self.sequences[sequence].block_table
         return table.blocks if table else []
 
-    def open(self, sequence: int, tokens: list[int]) -> int:
+    def allocate(self, sequence: int, tokens: list[int]) -> int:
         table, S = PlainTable(self.block_size), self.block_size
         for end in range(S, len(tokens), S):
             block = self.allocator.find(tuple(tokens[:end]))
@@ -1206,10 +1208,10 @@ class PlainManager:
                 break
             table.append(S, [block])
         one = self.sequences.setdefault(sequence, Sequence([*tokens]))
-        one.block_table, one.computed = table, table.length  # as far as its blocks were named
+        one.block_table, one.num_computed = table, table.length  # as far as its blocks were named
         return table.length
 
-    def grow(self, sequence: int, count: int) -> list[tuple[int, int]]:
+    def append_slots(self, sequence: int, count: int) -> list[tuple[int, int]]:
         table, allocator = self.sequences[sequence].block_table, self.allocator
         is_shared = table.waste > 0 and allocator.references[table.blocks[-1]] > 1
         if table.missing(count) + is_shared > allocator.available:
@@ -1221,24 +1223,24 @@ class PlainManager:
         table.append(count, [allocator.allocate() for _ in range(table.missing(count))])
         return copies
 
-    def commit(self, sequence: int, tokens: list[int]) -> None:
+    def cache_blocks(self, sequence: int, tokens: list[int]) -> None:
         one, S, names = self.sequences[sequence], self.block_size, self.allocator.names
         contents = [tuple(tokens[:end]) for end in range(S, one.block_table.length + 1, S)]
         blocks = one.block_table.blocks[: len(contents)]
-        for block, content in list(zip(blocks, contents, strict=True))[: one.computed // S]:
+        for block, content in list(zip(blocks, contents, strict=True))[: one.num_computed // S]:
             if block not in names and content not in names.values():
                 raise Nonsense  # its name was another's at first: it may get it now, or not
         for block, content in zip(blocks, contents, strict=True):
             self.allocator.register(block, content)
-        one.computed = len(contents) * S
+        one.num_computed = len(contents) * S
 
     def fork(self, sequence: int, child: int) -> None:
         self.sequences[child] = self.sequences[sequence].fork()
-        for block in self.blocks(child):
+        for block in self.get_block_table(child):
             self.allocator.share(block)
 
-    def close(self, sequence: int) -> None:
-        for block in reversed(self.blocks(sequence)):
+    def free(self, sequence: int) -> None:
+        for block in reversed(self.get_block_table(sequence)):
             self.allocator.free(block)
         self.sequences[sequence].block_table = None
 
@@ -1254,33 +1256,33 @@ class Managing:
         self.letters: dict[int, str] = {}  # of the blocks in tables
         self.count = 0
 
-    def open(self, name: str, tokens: list[int]) -> int:
-        """{0} opens with {1}"""
+    def allocate(self, name: str, tokens: list[int]) -> int:
+        """allocate({0}, {1})"""
         if name in self.tables or self.texts.get(name, tokens) != tokens:
             raise Nonsense
-        found = number(self.manager.open(ord(name), tokens), "open")
+        found = number(self.manager.allocate(ord(name), tokens), "allocate")
         self.texts[name] = [*tokens]
         return found
 
-    def reopen(self, name: str) -> int:
-        """{0} opens again"""
+    def allocate_again(self, name: str) -> int:
+        """allocate({0}) again"""
         if name in self.tables or name not in self.texts:
             raise Nonsense
-        return number(self.manager.open(ord(name), [*self.texts[name]]), "open")
+        return number(self.manager.allocate(ord(name), [*self.texts[name]]), "allocate")
 
-    def grow(self, name: str, count: int, token: int) -> list[tuple[str, str]]:
-        """{0} grows by {1}"""
+    def append_slots(self, name: str, count: int, token: int) -> list[tuple[str, str]]:
+        """append_slots({0}, {1})"""
         self.demand_table(name)
-        copies = pairs(self.manager.grow(ord(name), count), "grow's result")
+        copies = pairs(self.manager.append_slots(ord(name), count), "the result of append_slots")
         before, text = self.letters, self.texts[name]
         text += [token] * (self.lengths[name] + count - len(text))
         self.look()
         return [(before.get(a, "a free one"), self.letters.get(b, "a free one")) for a, b in copies]
 
-    def commit(self, name: str) -> None:
-        """{0} commits"""
+    def cache_blocks(self, name: str) -> None:
+        """cache_blocks({0})"""
         self.demand_table(name)
-        self.manager.commit(ord(name), [*self.texts[name]])
+        self.manager.cache_blocks(ord(name), [*self.texts[name]])
 
     def fork(self, name: str, child: str) -> None:
         """{0} is forked as {1}"""
@@ -1289,11 +1291,11 @@ class Managing:
         self.manager.fork(ord(name), ord(child))
         self.texts[child] = [*self.texts[name]]
 
-    def close(self, name: str) -> None:
-        """{0} closes"""
+    def free(self, name: str) -> None:
+        """free({0})"""
         if name not in self.texts:
             raise Nonsense
-        self.manager.close(ord(name))
+        self.manager.free(ord(name))
 
     def demand_table(self, name: str) -> None:
         if name not in self.tables:
@@ -1307,7 +1309,7 @@ class Managing:
             one = find(ord(name)) if find else None
             if not hasattr(one, "tokens"):
                 return [(name, None, None, None, None)], None, None
-            table, listed = one.block_table, manager.blocks(ord(name))
+            table, listed = one.block_table, manager.get_block_table(ord(name))
             of_table = (None, None) if table is None else (table.blocks, table.length)
             rows.append((name, one.tokens, listed, *of_table))
         return rows, manager.allocator.references, manager.allocator.available
@@ -1322,12 +1324,14 @@ class Managing:
             seen[f"the tokens of {name}"] = numbers(tokens, "tokens")
             listed = numbers(listed, f"blocks of sequence {ord(name)}")
             if blocks is None:
-                seen[f"blocks({name}), which has no table,"] = listed
+                seen[f"get_block_table({name}), which has no table,"] = listed
                 continue
             self.tables[name] = numbers(blocks, "blocks of a table")
             self.lengths[name] = number(length, "length")
             if listed != self.tables[name]:
-                raise Failure(f"blocks should give {self.tables[name]}, yours gives {listed}.")
+                raise Failure(
+                    f"get_block_table should give {self.tables[name]}, yours gives {listed}."
+                )
         self.rename()
         for name, blocks in self.tables.items():
             held = " ".join(self.letters[block] for block in blocks)
@@ -1356,14 +1360,24 @@ DRIVERS = {each.__name__: each for each in (Lending, Remembering, Mapping, Stori
 def managing(case: Case, oracle_driver: Managing) -> tuple:
     """Draw a call of a manager: many texts begin as another does."""
     names = [*oracle_driver.texts]
-    method = pick(case, ["open", "open", *["grow", "commit"] * 3, "fork", "close", "reopen"])
+    method = pick(
+        case,
+        [
+            "allocate",
+            "allocate",
+            *["append_slots", "cache_blocks"] * 3,
+            "fork",
+            "free",
+            "allocate_again",
+        ],
+    )
     new = LETTERS[len(names)].upper()
-    if method == "open":
+    if method == "allocate":
         text = pick(case, [[], *oracle_driver.texts.values()])
         text = text[: int(case.integers(0, len(text) + 1, 1))]
         return (method, new, text + case.integers(8, 10, int(case.integers(1, 5, 1))).tolist())
     name = pick(case, names or "A")
-    if method == "grow":
+    if method == "append_slots":
         return (method, name, int(case.integers(1, 6, 1)), int(case.integers(8, 10, 1)))
     return (method, name, new) if method == "fork" else (method, name)
 
@@ -1375,9 +1389,9 @@ def managed(managers, *programs: tuple[int, int, list[tuple]]) -> None:
 
 
 def computed(name: str, text: list[int], length: int | None = None) -> list[tuple]:
-    """Open a sequence, grow it to the end of its text, of which nothing is found, and commit."""
+    """Allocate a sequence to the end of its text, of which nothing is found, and cache it."""
     length = len(text) if length is None else length
-    return [("open", name, text), ("grow", name, length, 8), ("commit", name)]
+    return [("allocate", name, text), ("append_slots", name, length, 8), ("cache_blocks", name)]
 
 
 def demand_no_table(case: Case, holder, sequence: int, when: str) -> None:
@@ -1389,10 +1403,10 @@ def demand_no_table(case: Case, holder, sequence: int, when: str) -> None:
 
 @check(BlockManager, see="One object for each sequence")
 def one_object(managers, case):
-    """keeps the table of a sequence in its Sequence, from open to close"""
+    """keeps the table of a sequence in its Sequence, from allocate to free"""
     manager = managers(9, 3)
-    manager.open(0, list(range(8)))
-    same(case, flat(tables(manager, 0)), [0], "length and blocks of the table after open")
+    manager.allocate(0, list(range(8)))
+    same(case, flat(tables(manager, 0)), [0], "length and blocks of the table after allocate")
     grown(manager, 0, 7)
     manager.fork(0, 1)
     grown(manager, 1, 3)
@@ -1401,23 +1415,23 @@ def one_object(managers, case):
     same(case, found, [7, *first, 10, *second], "length and blocks of two tables")
     tokens = numbers(record(manager, 1).tokens, "tokens")
     same(case, tokens, list(range(8)), "tokens of the fork")
-    manager.close(0)
-    demand_no_table(case, manager, 0, "is closed")
+    manager.free(0)
+    demand_no_table(case, manager, 0, "is freed")
     manager.fork(0, 2)
     same(case, lists(manager, 2)[0], [], "blocks of the fork of one without a table")
-    manager.close(2)
+    manager.free(2)
     seen = [manager.allocator.available, *tables(manager, 1)[0]]
     same(case, seen, [5, 10, *second], "free blocks, and the table of the other sequence")
-    manager.close(1)
-    demand_no_table(case, manager, 1, "is closed too")
-    manager.open(1, [4, 4, 5, 4, 5, 4, 4])
+    manager.free(1)
+    demand_no_table(case, manager, 1, "is freed too")
+    manager.allocate(1, [4, 4, 5, 4, 5, 4, 4])
     tokens = numbers(record(manager, 1).tokens, "tokens")
     same(case, tokens, list(range(8)), "tokens of a sequence that gets a new table")
     manager = managers(4, 2)
     for each in (0, 1):
-        manager.open(each, [each] * 4)
+        manager.allocate(each, [each] * 4)
         grown(manager, each, 4)
-    manager.close(0)
+    manager.free(0)
     grown(manager, 1, 4)
     what = "length and blocks of a table that has got the blocks of another one"
     same(case, tables(manager, 1)[0], [8, *lists(manager, 1)[0]], what)
@@ -1426,7 +1440,7 @@ def one_object(managers, case):
 @together
 def then_longer(manager, sequence: int, tokens: list[int]) -> list[int]:
     """Open a sequence, add to the list that was given, and read the sequence's tokens."""
-    manager.open(sequence, tokens)
+    manager.allocate(sequence, tokens)
     tokens.append(99)
     return numbers(record(manager, sequence).tokens, "tokens")
 
@@ -1435,7 +1449,7 @@ def then_longer(manager, sequence: int, tokens: list[int]) -> list[int]:
 def own_tokens(managers, case):
     """copies the tokens of a new sequence, to whose list the caller may add"""
     found = then_longer(managers(5, 2), 0, [4, 5, 6, 7, 8, 9])
-    what = "tokens of a sequence after the caller has added to the list that open was given"
+    what = "tokens of a sequence after the caller has added to the list that allocate was given"
     same(case, found, [4, 5, 6, 7, 8, 9], what)
 
 
@@ -1444,7 +1458,7 @@ def finds_prefixes(managers, case):
     """begins a sequence with the blocks of another that begins alike"""
     text = list(range(10, 21))
     others = [[*text[:8], 1, 1], text[:2] + [9] * 8, [*text, 3, 4]]
-    opened = [("open", name, other) for name, other in zip("BCD", others, strict=True)]
+    opened = [("allocate", name, other) for name, other in zip("BCD", others, strict=True)]
     managed(managers, (12, 3, [*computed("A", text), *opened]))
 
 
@@ -1452,7 +1466,7 @@ def finds_prefixes(managers, case):
 def leaves_one_token(managers, case):
     """leaves at least one token of a prompt to compute, even if all are cached"""
     texts = [list(range(length)) for length in (3, 6, 7, 8, 9)]
-    opened = [[("open", name, text) for name in "BC"] for text in texts]
+    opened = [[("allocate", name, text) for name in "BC"] for text in texts]
     programs = [(9, 3, [*computed("A", t), *more]) for t, more in zip(texts, opened, strict=True)]
     managed(managers, *programs)
 
@@ -1461,8 +1475,15 @@ def leaves_one_token(managers, case):
 def goes_on_from_a_prefix(managers, case):
     """names the blocks behind a found prefix by the whole text, for all who look for them"""
     text = [5, 5, 6, 6, 7, 7, 8, 8]
-    longer = [("open", "B", text), ("grow", "B", 4, 8), ("commit", "B"), ("close", "B")]
-    ends = [("open", name, [*t, 1]) for name, t in zip("CDE", (text[4:], text, text), strict=True)]
+    longer = [
+        ("allocate", "B", text),
+        ("append_slots", "B", 4, 8),
+        ("cache_blocks", "B"),
+        ("free", "B"),
+    ]
+    ends = [
+        ("allocate", name, [*t, 1]) for name, t in zip("CDE", (text[4:], text, text), strict=True)
+    ]
     managed(managers, (9, 2, [*computed("A", text[:4]), *longer, *ends]))
 
 
@@ -1470,12 +1491,12 @@ def goes_on_from_a_prefix(managers, case):
 def names_what_is_written(managers, case):
     """names a block only when it is full and its tokens are computed"""
     text = list(range(9))
-    calls = [("open", "A", text)]
+    calls = [("allocate", "A", text)]
     for name, count in (("B", 3), ("C", 2), ("D", 4)):
-        calls += [("grow", "A", count, 8), ("commit", "A"), ("open", name, text)]
-    forked = [("fork", "A", "E"), ("grow", "E", 1, 50), ("commit", "E")]
+        calls += [("append_slots", "A", count, 8), ("cache_blocks", "A"), ("allocate", name, text)]
+    forked = [("fork", "A", "E"), ("append_slots", "E", 1, 50), ("cache_blocks", "E")]
     texts = {"F": text, "G": [7, *text], "H": [*text, 50, 1]}
-    opened = [("open", name, other) for name, other in texts.items()]
+    opened = [("allocate", name, other) for name, other in texts.items()]
     managed(managers, (12, 2, [*calls, *forked, *opened]))
 
 
@@ -1483,7 +1504,7 @@ def names_what_is_written(managers, case):
 def forks(managers, case):
     """shares all blocks in a fork and copies the last one when either of the two writes"""
     begins = [*computed("A", [6] * 5)[:2], *computed("B", [5] * 6)[:2]]  # A: places are not blocks
-    grown = [("fork", "B", "C"), ("grow", "C", 1, 7), ("grow", "B", 1, 7)]
+    grown = [("fork", "B", "C"), ("append_slots", "C", 1, 7), ("append_slots", "B", 1, 7)]
     managed(managers, (10, 4, [*begins, *grown]))
 
 
@@ -1491,17 +1512,20 @@ def forks(managers, case):
 def names_of_forks(managers, case):
     """keeps the names of a fork apart from those of the other, whoever commits first"""
     begins = [*computed("A", [5] * 4), ("fork", "A", "B")]
-    ways = [[("grow", name, 2, token), ("commit", name)] for name, token in (("A", 7), ("B", 6))]
-    found = [("open", name, [5] * 4 + [token] * 3) for name, token in (("C", 6), ("D", 7))]
+    ways = [
+        [("append_slots", name, 2, token), ("cache_blocks", name)]
+        for name, token in (("A", 7), ("B", 6))
+    ]
+    found = [("allocate", name, [5] * 4 + [token] * 3) for name, token in (("C", 6), ("D", 7))]
     managed(managers, *[(12, 2, [*begins, *one, *two, *found]) for one, two in (ways, ways[::-1])])
 
 
 @check(BlockManager, see="All or nothing")
 def all_or_nothing(managers, case):
     """changes nothing when blocks run out"""
-    forked = [*computed("A", [5] * 5)[:2], ("fork", "A", "B"), ("grow", "B", 2, 8)]
-    evicted = [*computed("A", [1, 2, 3]), ("close", "A"), ("open", "B", [9] * 9)]
-    ends = [("grow", "B", 9, 8), ("open", "C", [1, 2, 3])]
+    forked = [*computed("A", [5] * 5)[:2], ("fork", "A", "B"), ("append_slots", "B", 2, 8)]
+    evicted = [*computed("A", [1, 2, 3]), ("free", "A"), ("allocate", "B", [9] * 9)]
+    ends = [("append_slots", "B", 9, 8), ("allocate", "C", [1, 2, 3])]
     managed(managers, (4, 2, forked), (2, 2, [*evicted, *ends]))
 
 
@@ -1509,34 +1533,49 @@ def all_or_nothing(managers, case):
 def gap(managers, case):
     """shares nothing beyond a gap, and leaves all blocks as they were"""
     text = list(range(9))
-    calls = [("open", "A", text), ("open", "B", text)]  # what both compute is named in A's blocks
+    calls = [
+        ("allocate", "A", text),
+        ("allocate", "B", text),
+    ]  # what both compute is named in A's blocks
     for name, count in (("A", 4), ("B", 6)):
-        calls += [("grow", name, count, 8), ("commit", name)]
-    evicted = [("close", "A"), ("open", "C", [9] * 9), ("grow", "C", 8, 9)]
-    managed(managers, (7, 2, [*calls, *evicted, ("open", "D", text), ("grow", "D", 1, 8)]))
+        calls += [("append_slots", name, count, 8), ("cache_blocks", name)]
+    evicted = [("free", "A"), ("allocate", "C", [9] * 9), ("append_slots", "C", 8, 9)]
+    managed(
+        managers, (7, 2, [*calls, *evicted, ("allocate", "D", text), ("append_slots", "D", 1, 8)])
+    )
 
 
 @check(BlockManager, see="Blocks for every sequence")
 def gives_back(managers, case):
-    """gives all blocks back when all sequences are closed"""
-    calls = [*computed("A", [5] * 5)[:2], ("fork", "A", "B"), ("grow", "B", 2, 8)]
-    managed(managers, (7, 2, [*calls, ("close", "A"), ("close", "B")]))
+    """gives all blocks back when all sequences are freed"""
+    calls = [*computed("A", [5] * 5)[:2], ("fork", "A", "B"), ("append_slots", "B", 2, 8)]
+    managed(managers, (7, 2, [*calls, ("free", "A"), ("free", "B")]))
 
 
 @check(BlockManager, see="One object for each sequence")
 def comes_back(managers, case):
-    """finds and names the blocks of a sequence that was closed and opens again"""
-    closed, other = [*computed("A", [5, 6, 7, 8, 9]), ("close", "A")], computed("B", [1] * 6)
-    again = [("reopen", "A"), ("grow", "A", 5, 8), ("commit", "A"), ("open", "C", [5, 6, 7, 8, 9])]
-    managed(managers, (6, 2, closed + again), (3, 2, [*closed, *other, ("close", "B"), *again]))
+    """finds and names the blocks of a sequence that was freed and is allocated again"""
+    closed, other = [*computed("A", [5, 6, 7, 8, 9]), ("free", "A")], computed("B", [1] * 6)
+    again = [
+        ("allocate_again", "A"),
+        ("append_slots", "A", 5, 8),
+        ("cache_blocks", "A"),
+        ("allocate", "C", [5, 6, 7, 8, 9]),
+    ]
+    managed(managers, (6, 2, closed + again), (3, 2, [*closed, *other, ("free", "B"), *again]))
 
 
 @check(BlockManager, weight=2, see="Found or idle, never both")
 def end_of_the_chain_first(managers, case):
     """forgets the end of a text before its beginning, and stops at the first gap"""
     text = list(range(8))
-    begins = [*computed("A", text), ("close", "A"), *computed("B", [9] * 3)[:2], ("close", "B")]
-    again = [("open", "C", text), ("close", "C"), *computed("D", [9] * 6)[:2], ("open", "E", text)]
+    begins = [*computed("A", text), ("free", "A"), *computed("B", [9] * 3)[:2], ("free", "B")]
+    again = [
+        ("allocate", "C", text),
+        ("free", "C"),
+        *computed("D", [9] * 6)[:2],
+        ("allocate", "E", text),
+    ]
     managed(managers, (4, 2, [*begins, *again]))
 
 

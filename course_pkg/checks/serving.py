@@ -47,12 +47,12 @@ from course_pkg.checks.paged_attention import (
     same,
     tables,
 )
+from course_pkg.engine.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.engine.sequence import Sequence
 from course_pkg.inference.models import attend_to_all, generate_uncached
-from course_pkg.inference.requests import NeverFits, OutOfBlocks, Sampling
-from course_pkg.inference.sequence import Sequence
 from course_pkg.paged_attention import BlockManager, BlockTable
 from course_pkg.serving import (
-    BeamCore,
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     EngineCore,
@@ -158,10 +158,10 @@ class ByTheRules:
     """
 
     def __init__(self, *settings, forwards: bool = False):
-        blocks, self.block_size, self.most, *more = settings
+        blocks, self.block_size, self.max_num_seqs, *more = settings
         self.sets_aside, self.forwards = not more, forwards
         self.watermark, budget, self.room = (*more, *(0, None, None)[len(more) :])
-        self.budget = math.inf if budget is None else budget
+        self.max_num_batched_tokens = math.inf if budget is None else budget
         self.manager = BlockManager(blocks, self.block_size)
         self.known = self.manager.sequences
         self.runs: list[int] = []
@@ -194,7 +194,7 @@ class ByTheRules:
         if child in self.known:
             raise Nonsense
         self.done = {}
-        if not parent.forks and queue is self.runs and self.places(self.runs) >= self.most:
+        if not parent.forks and queue is self.runs and self.places(self.runs) >= self.max_num_seqs:
             raise ValueError("too many run")
         parent.forks = max(parent.forks - 1, 0)
         self.manager.fork(number, child)
@@ -215,8 +215,8 @@ class ByTheRules:
 
     def lose(self, numbers: list[int]) -> None:
         for n in numbers if self.forwards else numbers[::-1]:
-            self.manager.close(n)
-            self.known[n].computed = 0
+            self.manager.free(n)
+            self.known[n].num_computed = 0
 
     def places(self, numbers: list[int]) -> int:
         return sum(1 + self.known[number].forks for number in numbers)
@@ -227,23 +227,26 @@ class ByTheRules:
 
     def wanted(self, number: int) -> int:
         spent = sum(stop - start for start, stop in self.work.values())
-        missing = len(self.known[number].tokens) - self.known[number].computed
-        return 0 if number in self.stalled else int(min(missing, self.budget - spent))
+        missing = len(self.known[number].tokens) - self.known[number].num_computed
+        return (
+            0 if number in self.stalled else int(min(missing, self.max_num_batched_tokens - spent))
+        )
 
     def grows(self, number: int) -> bool:
-        count, start = self.wanted(number), self.known[number].computed
+        count, start = self.wanted(number), self.known[number].num_computed
         if count:
             try:
-                self.copies += len(self.manager.grow(number, count))
+                self.copies += len(self.manager.append_slots(number, count))
             except OutOfBlocks:
                 return False
             self.work[number] = start, start + count
         return True
 
     def take_away(self, mates: list[int]) -> None:
-        lengths = {number: self.known[number].computed for number in mates}
+        lengths = {number: self.known[number].num_computed for number in mates}
         tables = {
-            n: self.manager.blocks(n)[: math.ceil(lengths[n] / self.block_size)] for n in mates
+            n: self.manager.get_block_table(n)[: math.ceil(lengths[n] / self.block_size)]
+            for n in mates
         }
         self.lose(mates)
         self.runs = [number for number in self.runs if number not in mates]
@@ -256,7 +259,7 @@ class ByTheRules:
         names = {block: next(self.names) for block in blocks}
         for n in mates:
             self.host[n] = [names[block] for block in tables[n]]
-            self.known[n].computed = lengths[n]
+            self.known[n].num_computed = lengths[n]
         self.swaps += len(mates)
         self.out += len(blocks)
 
@@ -266,7 +269,7 @@ class ByTheRules:
     def has_room(self, mates: list[int]) -> bool:
         """Tell whether a group can run, and give it its tables if so."""
         together, S, allocator = self.runs + mates, self.block_size, self.manager.allocator
-        if self.places(together) > self.most:
+        if self.places(together) > self.max_num_seqs:
             return False
         if self.sets_aside:
             each = [self.known[number] for number in together]
@@ -294,14 +297,14 @@ class ByTheRules:
     def found(self, mates: list[int]) -> int:
         before = self.hits
         for n in mates:
-            self.known[n].computed = self.manager.open(n, self.known[n].tokens)
-            self.hits += self.known[n].computed
+            self.known[n].num_computed = self.manager.allocate(n, self.known[n].tokens)
+            self.hits += self.known[n].num_computed
         return self.hits - before
 
     def comes_back(self, mates: list[int], free: int) -> bool:
         S, full, own = self.block_size, set(), 0
         for n in mates:
-            computed = self.known[n].computed
+            computed = self.known[n].num_computed
             full |= set(self.host[n][: computed // S])
             own += math.ceil((computed + self.wanted(n)) / S) - computed // S
         if len(full) + own > free:
@@ -314,7 +317,7 @@ class ByTheRules:
                     self.manager.allocator.share(there[name])
                 else:
                     there[name] = self.manager.allocator.allocate()
-            table.append(self.known[n].computed, [there[name] for name in self.host.pop(n)])
+            table.append(self.known[n].num_computed, [there[name] for name in self.host.pop(n)])
         self.back += len(there)
         return True
 
@@ -340,19 +343,19 @@ class ByTheRules:
     def step(self) -> None:
         self.pause()
         for n in self.runs:
-            if (stop := self.known[n].computed) == len(self.known[n].tokens):
+            if (stop := self.known[n].num_computed) == len(self.known[n].tokens):
                 self.known[n].tokens.append(token_of(n, stop))
 
     def pause(self) -> None:
         self.plan()
         for n, (_, stop) in self.work.items():
-            self.known[n].computed = stop
-            self.manager.commit(n, self.known[n].tokens)
+            self.known[n].num_computed = stop
+            self.manager.cache_blocks(n, self.known[n].tokens)
 
     def fail(self) -> None:
         self.plan()
         for n in reversed(self.work):
-            table, computed = self.known[n].block_table, self.known[n].computed
+            table, computed = self.known[n].block_table, self.known[n].num_computed
             kept = math.ceil(computed / self.block_size)
             for block in reversed(table.blocks[kept:]):
                 self.manager.allocator.free(block)
@@ -373,11 +376,11 @@ def call_of(oracle: ByTheRules, draw: random.Random) -> tuple:
         sequence = oracle.known[n]
         if len(sequence.tokens) > sequence.longest:
             return "remove", n
-        if sequence.forks and sequence.computed and draw.random() < 0.8:
+        if sequence.forks and sequence.num_computed and draw.random() < 0.8:
             return "fork", n, new
     chance = draw.random()
     if not alive or (chance < 0.25 and len(oracle.waits) < 3):
-        forks = min(draw.choice([0, 0, 1, 2]), oracle.most - 1)
+        forks = min(draw.choice([0, 0, 1, 2]), oracle.max_num_seqs - 1)
         together = bool(forks) and not oracle.sets_aside
         longest = draw.randint(3, max(3, min(9, N // (1 + forks)) * S))
         length = draw.randint(1, max(1, longest - 2))
@@ -549,9 +552,9 @@ def first_come(schedulers, case):
     driver.compare(case, [(0, 0, 0, 6), (1, 0, 6, 7), (2, 1, 0, 8), (2, 2, 0, 2)])
 
 
-def before_and_after_a_fork(schedulers, blocks: int, most: int) -> list[list[int]]:
+def before_and_after_a_fork(schedulers, blocks: int, max_num_seqs: int) -> list[list[int]]:
     """List who runs and who waits before and after a fork that was announced."""
-    driver = Driver(schedulers, blocks, 2, most)
+    driver = Driver(schedulers, blocks, 2, max_num_seqs)
     driver.add(0, 3, longest=6, forks=1)
     for sequence in (1, 2):
         driver.add(sequence, 3, longest=3)
@@ -590,7 +593,7 @@ ANNOUNCED = [[0, 1, -1, 2], [0, 7, 1, -1, 2]]
 @check(Scheduler, see="Room is set aside")
 def places_for_forks(schedulers, case):
     """keeps places for the forks that are still to come"""
-    seen = before_and_after_a_fork(schedulers, blocks=99, most=3)
+    seen = before_and_after_a_fork(schedulers, blocks=99, max_num_seqs=3)
     driver = Driver(schedulers, 99, 2, 2)
     for sequence in range(3):
         driver.add(sequence, 3)
@@ -606,7 +609,7 @@ def places_for_forks(schedulers, case):
 @check(Scheduler, see="Room is set aside")
 def blocks_for_forks(schedulers, case):
     """keeps blocks for the forks that are still to come"""
-    seen = before_and_after_a_fork(schedulers, blocks=8, most=99)
+    seen = before_and_after_a_fork(schedulers, blocks=8, max_num_seqs=99)
     moments = [f"With 8 blocks, {when} a fork of 0 to 7," for when in ("before", "after")]
     same_scenes(seen, ANNOUNCED, moments)
 
@@ -621,7 +624,7 @@ def nothing_left(schedulers, case):
     scheduler = driver.scheduler
     case.raises(OutOfBlocks, lambda: scheduler.extend(0), "a fifth block is needed, and four exist")
     case.raises(ValueError, lambda: scheduler.fork(0, 5), "one may run, and one does")
-    found = [*tables(scheduler, 0)[0][:1], number(record(scheduler, 0).computed, "computed")]
+    found = [*tables(scheduler, 0)[0][:1], number(record(scheduler, 0).num_computed, "computed")]
     found += [driver.available, len(scheduler.plan.work), *queues(scheduler)]
     what = "length of its table, computed, free blocks, rows of work planned, running, -1, waiting"
     same(case, found, [8, 8, 0, 0, 0, -1], f"After the errors, {what}")
@@ -720,7 +723,7 @@ def not_at_once(schedulers, case):
     ]
     same_scenes(seen, [[0, 1, 11, -1], [0, -1, 1, 11]], moments)
     demand_no_table(case, driver.scheduler, 1, "has lost its blocks")
-    computed = number(record(driver.scheduler, 1).computed, "computed")
+    computed = number(record(driver.scheduler, 1).num_computed, "computed")
     same(case, [computed], [0], "computed of one that has lost its blocks")
 
 
@@ -866,7 +869,7 @@ def cannot_enter(schedulers, case):
     found = [*queues(scheduler), driver.available, number(scheduler.hits, "hits")]
     same(case, found, [0, -1, 1, 2, 0], "running, -1, waiting; free blocks, hits")
     demand_no_table(case, scheduler, 1, "could not enter")
-    computed = number(record(scheduler, 1).computed, "computed")
+    computed = number(record(scheduler, 1).num_computed, "computed")
     same(case, [computed], [0], "computed of one that could not enter")
 
 
@@ -943,16 +946,21 @@ def enters_with_a_chunk(schedulers, case):
 @check(ChunkedScheduler, see="Chunked prefill")
 def refuses(schedulers, case):
     """raises ValueError for a budget that would starve some who run"""
-    for most, budget in ((3, 2), (64, 63), (3, 0)):
+    for max_num_seqs, budget in ((3, 2), (64, 63), (3, 0)):
         case.raises(
             ValueError,
-            lambda m=most, b=budget: schedulers(8, 2, m, 0, b),
-            f"the budget is {budget} and {most} may run",
+            lambda m=max_num_seqs, b=budget: schedulers(8, 2, m, 0, b),
+            f"the budget is {budget} and {max_num_seqs} may run",
         )
-    for most, budget in ((3, 3), (3, 4), (64, None)):
-        driver = Driver(schedulers, 8, 2, most, 0, budget)
+    for max_num_seqs, budget in ((3, 3), (3, 4), (64, None)):
+        driver = Driver(schedulers, 8, 2, max_num_seqs, 0, budget)
         driver.add(0, 3)
-        same(case, flat(driver.step()), [0, 0, 3], f"work with most {most} and budget {budget}")
+        same(
+            case,
+            flat(driver.step()),
+            [0, 0, 3],
+            f"work with max_num_seqs {max_num_seqs} and budget {budget}",
+        )
 
 
 @check(ChunkedScheduler, see="Chunked prefill")
@@ -1136,7 +1144,7 @@ def plain_generation(engines, case):
     """adds the tokens that plain generation adds to each prompt alone"""
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
     expected = [plain_tokens(model, prompt, 6) for prompt in prompts]
-    for S, settings in ((4, {}), (1, {}), (4, {"most": 3, "budget": 5})):
+    for S, settings in ((4, {}), (1, {}), (4, {"max_num_seqs": 3, "max_num_batched_tokens": 5})):
         rows = serve(engines(model, 80, S, **settings), prompts, Sampling(6))
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
@@ -1146,7 +1154,7 @@ def again_in_pieces(engines, case):
     """adds nothing to one that is computed again, prompt and output, until the last piece is"""
     model, prompts = small_model(case), texts(case, 4, 2)
     expected = [plain_tokens(model, prompt, 9) for prompt in prompts]
-    engine = engines(model, 7, 2, most=2, budget=2)
+    engine = engines(model, 7, 2, max_num_seqs=2, max_num_batched_tokens=2)
     rows = serve(engine, prompts, Sampling(9))
     compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
 
@@ -1218,7 +1226,7 @@ def samples(engines, case):
     )
     last = number(engine.add(prompt[1:], Sampling(3, None, 2)), "add")
     engine.step()
-    computed = [number(record(engine, each).computed, "computed") for each in (last, last + 1)]
+    computed = [number(record(engine, each).num_computed, "computed") for each in (last, last + 1)]
     same(case, computed, [5, 5], "computed of two samples after the step that read the prompt")
     case.that(len(set(map(tuple, rows))) > 1, "Samples should differ, yours are all the same.")
 
@@ -1241,8 +1249,9 @@ def refuses(engines, case):
         case.raises(NeverFits, lambda e=one, s=sampling: e.add(prompt, s), why)
     case.raises(ValueError, lambda: large.add([], Sampling(2)), "the prompt is empty")
     drawn = Sampling(2, beams=2, temperature=1.0)
-    case.raises(ValueError, lambda: large.add(prompt, drawn), "beams come with a temperature")
-    fit = [engine.add(prompt, Sampling(2, samples=2)), large.add(prompt, Sampling(4, beams=5))]
+    case.raises(ValueError, lambda: large.validate(prompt, drawn), "beams come with a temperature")
+    large.validate(prompt, Sampling(4, beams=5))
+    fit = [engine.add(prompt, Sampling(2, samples=2)), large.add(prompt, Sampling(4, samples=5))]
     same(case, [number(each, "add") for each in fit], [1, 0], "numbers of two that just fit")
     engine.step()
     why = "number of one that fits when the others have ended"
@@ -1353,14 +1362,17 @@ def refuses_settings(engines, case):
         (prompt, Sampling(0), "nothing is to be added"),
         (prompt, Sampling(4, None, 0), "samples is 0"),
         (prompt, Sampling(4, beams=0), "beams is 0"),
-        (prompt, Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
-        (prompt, Sampling(4, samples=2, beams=2), "there are samples and beams"),
         (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
         (prompt, Sampling(4, top_p=2.0), "top_p is 2 and the temperature 0"),
         (prompt, Sampling(4, temperature=1.0, top_k=0), "top_k is 0"),
         (prompt, Sampling(4, temperature=-1.0), "the temperature is negative"),
     ):
         case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
+    for sampling, why in (  # `add` refuses beams in any case
+        (Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
+        (Sampling(4, samples=2, beams=2), "there are samples and beams"),
+    ):
+        case.raises(ValueError, lambda s=sampling: engine.validate(prompt, s), why)
     rows = serve(engine, [prompt], Sampling(1))
     same(case, [len(rows[0])], [1], "tokens added when one is wanted")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
@@ -1387,7 +1399,7 @@ def no_numbers(engines, case):
         case.raises(FloatingPointError, engine.step, "the logits of one sequence are NaN")
         found = [len(record(engine, each).tokens) for each in (first, second)]
         found += [tables(engine, each)[0][0] for each in (first, second)]
-        found += [number(record(engine, each).computed, "computed") for each in (first, second)]
+        found += [number(record(engine, each).num_computed, "computed") for each in (first, second)]
         found += [free_blocks(engine), *queues(engine.scheduler)]
         what = "tokens of two, lengths of their tables, computed, after the error; free blocks; "
         same(case, found, [7, 10, 6, 9, 6, 9, 12, 0, 1, -1], what + "running, -1, waiting")
@@ -1493,7 +1505,7 @@ def told_states(engine, sequences: list[int]) -> list[str]:
         each = getattr(engine, "_target", engine).sequences[name]
         table = getattr(each.block_table, "length", "no")
         found.append(
-            f"{len(each.tokens)} tokens of {name}, {each.computed} computed, {table} slots"
+            f"{len(each.tokens)} tokens of {name}, {each.num_computed} computed, {table} slots"
         )
     return [*found, told(queues(engine.scheduler))]
 
@@ -1631,7 +1643,7 @@ def searched(engine, prompt: list[int], sampling: Sampling):
     raise Failure(f"A search should end within {STEPS} steps, yours has not.")
 
 
-@check(BeamCore, weight=3, see="Branches share blocks")
+@check(BeamEngine, weight=3, see="Branches share blocks")
 def finds(engines, case):
     """finds the beams that a search without a cache finds"""
     for length in (5, 2):
@@ -1650,7 +1662,7 @@ def finds(engines, case):
             case.equal(torch.tensor(log_p, dtype=torch.float64), wanted, "log p of the beams")
 
 
-@check(BeamCore, see="Branches share blocks")
+@check(BeamEngine, see="Branches share blocks")
 def gives_back(engines, case):
     """gives all blocks back: of beams that are dropped, that end, and that are aborted"""
     model, (prompt,) = small_model(case, V=7), texts(case, 5, V=7)
@@ -1671,7 +1683,7 @@ def gives_back(engines, case):
     same(case, [*free, free_blocks(engine)], [*expected, 40], what)
 
 
-@check(BeamCore, see="Branches share blocks")
+@check(BeamEngine, see="Branches share blocks")
 def nothing_left(engines, case):
     """drops every beam that is not chosen, also one that has ended"""
     sampling, dropped = Sampling(7, 2, beams=4), set()
@@ -1838,11 +1850,9 @@ def refused_as_a_whole(engines, case):
     engine = engines(model, 4, 4)
     case.raises(NeverFits, lambda: engine.generate(prompts, Sampling(4)), "the second never fits")
     case.raises(ValueError, lambda: engine.generate([[1], []], Sampling(4)), "a prompt is empty")
-    beams = Sampling(4, beams=2)
-    case.raises(ValueError, lambda: engine.stream([[1]], beams), "beams are to be streamed")
-    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after three errors")
-    each = [Sampling(4), beams]
-    case.raises(ValueError, lambda: engine.stream([[1], [2]], each), "beams are among those")
+    same(case, queues(engine.scheduler), [-1], "running, -1, waiting after two errors")
+    each = [Sampling(4), Sampling(0)]
+    case.raises(ValueError, lambda: engine.stream([[1], [2]], each), "one of two wants no token")
     case.raises(NeverFits, lambda: engine.stream(prompts, Sampling(4)), "the second never fits")
     own = pairs(engine.stream([prompts[0]] * 2, [Sampling(1), Sampling(2)]), "the stream", 3)
     same(case, [place for place, _, _ in own], [0, 1, 1], "prompts of a stream of 1 and 2 tokens")
@@ -1892,7 +1902,7 @@ class PlainSpace:
     def used(self, numbers: list[int]) -> set[str]:
         return {each for number in numbers for each in self.held[number]}
 
-    def out(self, tables: dict[int, list[int]]) -> None:
+    def swap_out(self, tables: dict[int, list[int]]) -> None:
         if tables.keys() & self.held.keys():
             raise Nonsense
         self.done = {}
@@ -1904,7 +1914,7 @@ class PlainSpace:
             self.held[each] = [f"{block} of call {self.turn}" for block in table]
         self.done = told_of_out(different)
 
-    def back(self, numbers: list[int], blocks: list[int]) -> None:
+    def swap_in(self, numbers: list[int], blocks: list[int]) -> None:
         if not set(numbers) <= self.held.keys():
             raise Nonsense
         self.done = {}
@@ -1938,18 +1948,22 @@ def spaces_program(blocks: int, count: int, seed: int) -> Program:
     calls: list[tuple] = []
     while len(calls) < count:
         inside, new = sorted(oracle.held), 10 * len(calls)
-        kind = draw.choice(["out", "out", "back", "back", "drop", "fork"]) if inside else "out"
+        kind = (
+            draw.choice(["swap_out", "swap_out", "swap_in", "swap_in", "drop", "fork"])
+            if inside
+            else "swap_out"
+        )
         some = draw.sample(inside, draw.randint(1, len(inside))) if inside else []
-        if kind == "out":
+        if kind == "swap_out":
             shared = draw.sample(range(20), draw.randint(0, 2))
             own = [
                 draw.sample(range(20, 40), draw.randint(0, 2)) for _ in range(draw.randint(1, 3))
             ]
-            call: tuple = ("out", {new + k: shared + each for k, each in enumerate(own)})
-        elif kind == "back":
+            call: tuple = ("swap_out", {new + k: shared + each for k, each in enumerate(own)})
+        elif kind == "swap_in":
             wrong = draw.choice([0, 0, 0, 1, -1])
             needed = max(0, len(oracle.used(some)) + wrong)
-            call = ("back", some, draw.sample(range(50), needed))
+            call = ("swap_in", some, draw.sample(range(50), needed))
         else:
             call = ("drop", some[0]) if kind == "drop" else ("fork", some[0], new)
         calls.append(call)
@@ -1976,14 +1990,14 @@ def programs(spaces, case):
 def stay_shared(spaces, case):
     """copies a block that several sequences use only once, out and back"""
     space = spaces(9, 100)
-    out = pairs(space.out({4: [7, 8, 9], 2: [7, 8, 3], 5: [1, 12]}), "out")
+    out = pairs(space.swap_out({4: [7, 8, 9], 2: [7, 8, 3], 5: [1, 12]}), "swap_out")
     sources = sorted(source for source, _ in out)
     same(case, sources, [1, 3, 7, 8, 9, 12], "blocks that go out, sorted")
     case.that(
         len({target for _, target in out}) == 6 and all(100 <= to < 109 for _, to in out),
         f"out should lead to 6 different blocks from 100 to 108, yours is {out!r:.80}.",
     )
-    result = case.unpack(space.back([2, 4], [20, 21, 22, 23]), "tables", "copies")
+    result = case.unpack(space.swap_in([2, 4], [20, 21, 22, 23]), "tables", "copies")
     same(case, [len(pairs(result[1], "copies"))], [4], "copies of what comes back")
     places, content = {to: source for source, to in out}, {}
     for source, target in pairs(result[1], "copies"):
@@ -1996,14 +2010,14 @@ def stay_shared(spaces, case):
 def all_or_nothing(spaces, case):
     """takes all blocks of a group or, when there are too few, none"""
     space = spaces(6, 10)
-    space.out({0: [3, 4]})
-    case.raises(OutOfBlocks, lambda: space.out({1: [5, 6], 2: [6, 7, 8, 9]}), "5 are too many")
+    space.swap_out({0: [3, 4]})
+    case.raises(OutOfBlocks, lambda: space.swap_out({1: [5, 6], 2: [6, 7, 8, 9]}), "5 are too many")
     seen = [number(space.available, "available")]
     for do in (
-        lambda: space.out({3: [5, 6]}),
+        lambda: space.swap_out({3: [5, 6]}),
         lambda: space.drop(3),
-        lambda: space.back([0], [1, 2]),
-        lambda: space.out({4: [1, 2], 5: [2]}),
+        lambda: space.swap_in([0], [1, 2]),
+        lambda: space.swap_out({4: [1, 2], 5: [2]}),
         lambda: space.drop(4),
         lambda: space.drop(5),
     ):
@@ -2017,9 +2031,11 @@ def all_or_nothing(spaces, case):
 def refuses(spaces, case):
     """raises ValueError for the wrong number of blocks, and changes nothing then"""
     space = spaces(6, 10)
-    space.out({0: [3, 4], 1: [4, 5]})
+    space.swap_out({0: [3, 4], 1: [4, 5]})
     for blocks in ([1, 2], [1, 2, 3, 4]):
-        case.raises(ValueError, lambda b=blocks: space.back([0, 1], b), f"3 are here, not {blocks}")
+        case.raises(
+            ValueError, lambda b=blocks: space.swap_in([0, 1], b), f"3 are here, not {blocks}"
+        )
     seen = [number(space.available, "available"), len(space.blocks([0, 1]))]
     same(case, seen, [3, 3], "free blocks, and blocks of the two, after two errors")
 
@@ -2029,9 +2045,9 @@ def just_fits(spaces, case):
     """has room for a group that fits since it shares blocks, and has it again when that is back"""
     space, seen = spaces(3, 10), []
     for _ in range(2):
-        space.out({6: [7, 3], 7: [7, 5]})
+        space.swap_out({6: [7, 3], 7: [7, 5]})
         seen.append(number(space.available, "available"))
-        space.back([6, 7], [1, 2, 4])
+        space.swap_in([6, 7], [1, 2, 4])
         seen.append(number(space.available, "available"))
     what = "free blocks when a group is out, with three blocks for three different ones, and back"
     same(case, seen, [0, 3, 0, 3], what)

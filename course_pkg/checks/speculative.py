@@ -26,8 +26,8 @@ from course_pkg.checks.serving import (
     small_model,
     texts,
 )
+from course_pkg.engine.requests import NeverFits, Sampling
 from course_pkg.gpt import token_probabilities
-from course_pkg.inference.requests import NeverFits, Sampling
 from course_pkg.speculative import (
     SpeculativeCore,
     SpeculativeWriter,
@@ -1137,7 +1137,11 @@ def plain_generation(engines, case):
     """adds the tokens that plain generation adds, with drafts from the text"""
     model, prompts = small_model(case, L=1), texts(case, 5, 1, 8, 11, 4, V=3)
     expected = [plain_tokens(model, prompt, 12) for prompt in prompts]
-    for S, settings in ((4, {}), (1, {"k": 2}), (4, {"most": 3, "budget": 9})):
+    for S, settings in (
+        (4, {}),
+        (1, {"k": 2}),
+        (4, {"max_num_seqs": 3, "max_num_batched_tokens": 9}),
+    ):
         rows = serve(engines(model, 80, S, **settings), prompts, Sampling(12))
         tell_served(prompts, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
@@ -1215,7 +1219,7 @@ def kept_after_a_step(engine, sequences: list[int]) -> tuple[list[int], list[int
     for each in sequences:
         lengths.append(len(numbers(record(engine, each).tokens, "tokens")) - 1)
         length, *blocks = tables(engine, each)[0]
-        kept += [length, len(blocks), number(record(engine, each).computed, "computed")]
+        kept += [length, len(blocks), number(record(engine, each).num_computed, "computed")]
     return lengths, [*kept, free_blocks(engine)]
 
 
@@ -1478,7 +1482,12 @@ def kept_one_by_one(engine, prompt: list[int], sampling: Sampling, kept: list) -
         held = (0, 0) if table is None else (table.length, len(table.blocks))
         drawn = next_number(sequence.generator)
         runs = one in [*engine.scheduler.running]
-        state = numbers(sequence.tokens, "tokens"), sequence.computed, *held, free_blocks(engine)
+        state = (
+            numbers(sequence.tokens, "tokens"),
+            sequence.num_computed,
+            *held,
+            free_blocks(engine),
+        )
         found.append((result, *state, drawn, runs))
     return found
 
@@ -1581,7 +1590,7 @@ def served_in_turn(engine, calls: list[tuple]) -> list[tuple]:
             if sequence.block_table is not None:
                 length, *blocks = tables(engine, each)[0]
             tokens = numbers(sequence.tokens, "tokens")
-            rows.append((tokens, sequence.computed, length, blocks, sequence.reason))
+            rows.append((tokens, sequence.num_computed, length, blocks, sequence.reason))
         found.append((rows, free_blocks(engine)))
     return found
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from course_pkg.checking.notebook.ready import is_stub
-from course_pkg.inference.requests import NoNumbers, Sampling
+from course_pkg.engine.requests import NoNumbers, Sampling
 
 
 def by_kernel(kernel: Callable, attention: Callable) -> Callable:

@@ -20,9 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from course_pkg.engine.requests import HISTORY, NoNumbers, Plan
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import HISTORY, NoNumbers, Plan
-from course_pkg.serving import ChunkedScheduler, Engine, ModelRunner, SwappingScheduler
+from course_pkg.serving import BeamEngine, ChunkedScheduler, ModelRunner, SwappingScheduler
 
 
 class TunedLlama(nn.Module):
@@ -227,7 +227,9 @@ class TunedScheduler(ChunkedScheduler):
         tokens += sum(stop - start for _, start, stop in self.plan.work[rows:])
         self.spent = len(self.plan.work), tokens
         sequence = self.sequences[number]
-        return min(len(sequence.tokens) - sequence.computed, self.budget - tokens)
+        return min(
+            len(sequence.tokens) - sequence.num_computed, self.max_num_batched_tokens - tokens
+        )
 
     def preempt(self, number: int) -> None:
         """Take the blocks of a running sequence and its group, and their rows of the plan."""
@@ -246,7 +248,7 @@ class TunedScheduler(ChunkedScheduler):
             OutOfBlocks: there are too few; then nothing has changed.
         """
         sequence = self.sequences[number]
-        start, table = sequence.computed, sequence.block_table
+        start, table = sequence.num_computed, sequence.block_table
         has_room = start % table.block_size and len(sequence.tokens) == start + 1
         if has_room and self.count(number) and self.is_own(table.blocks[-1]):
             table.length = start + 1
@@ -261,13 +263,13 @@ class TunedScheduler(ChunkedScheduler):
     def advance(self, number: int, stop: int) -> None:
         """Take note that the keys and values of a sequence's tokens are written up to stop."""
         sequence = self.sequences[number]
-        sequence.computed = stop
+        sequence.num_computed = stop
         if stop // self.manager.block_size > len(sequence.block_hashes):
-            self.manager.commit(number, sequence.tokens)
+            self.manager.cache_blocks(number, sequence.tokens)
 
 
-class TunedEngine(Engine):
-    """An `Engine` with all of this.
+class TunedEngine(BeamEngine):
+    """A `BeamEngine` with all of this.
 
     Args:
         settings: as in `EngineCore`.

@@ -13,9 +13,9 @@ import time
 
 import torch
 
+from course_pkg.engine.requests import Sampling
 from course_pkg.inference.contiguous import ContiguousEngine
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import Sampling
 from course_pkg.llama import Llama
 from course_pkg.serving import Engine
 from course_pkg.tools.threads import one_thread

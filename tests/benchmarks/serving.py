@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from course_pkg.data import small_llama
+from course_pkg.engine.requests import Sampling
 from course_pkg.inference.models import shipped
-from course_pkg.inference.requests import Sampling
 from course_pkg.inference.tuned import GatheredAttention, TunedEngine, TunedLlama
 from course_pkg.serving import Engine
 from course_pkg.tools.threads import one_thread
@@ -69,7 +69,8 @@ def by_engine(
     change: Callable[[Engine], None] | None = None,
 ) -> Serve:
     """Make a function that serves requests with an engine, of which a part may be exchanged."""
-    engine = kind(model, count * (longest // 16 + 2), 16, most=count, budget=max(512, 16 * count))
+    limits = {"max_num_seqs": count, "max_num_batched_tokens": max(512, 16 * count)}
+    engine = kind(model, count * (longest // 16 + 2), 16, **limits)
     if change is not None:
         change(engine)
 

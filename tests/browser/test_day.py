@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from autograder.assignment import ROOT, Assignment
+from autograder.assignment import ROOT, Assignment, reference
 from autograder.handout.exercise import exercises
 from tests import course as toolbox
 from tests.browser.assistant import Assistant
@@ -51,7 +51,7 @@ def release(course: Path) -> None:
 
 def body(exercise: str) -> str:
     """What a student writes for an exercise, as it stands in the reference."""
-    source = exercises(ROOT / "course_pkg" / "lstm.py")[exercise]
+    source = exercises(reference("lstm"))[exercise]
     written = source.partition("### BEGIN SOLUTION\n")[2].partition("    ### END SOLUTION")[0]
     return written.strip()
 

@@ -61,11 +61,11 @@ def squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def solution_lines(module: Path) -> dict[str, list[str]]:
+def solution_lines(reference: list[Path]) -> dict[str, list[str]]:
     """What students write, in pairs of lines: one alone is often said by another text, too."""
-    given = squeezed(stub(module))
+    given = squeezed("".join(map(stub, reference)))
     found = {}
-    for name, source in exercises(module).items():
+    for name, source in exercises(reference).items():
         lines, inside = [], False
         for line in source.splitlines():
             if BEGIN in line or END in line:
@@ -88,8 +88,7 @@ def test_no_solution_is_shown(site):
     given = "".join(map(given_code, assignments()))  # a later notebook may show a line of its own
     looked_for = 0
     for assignment in assignments():
-        module = ROOT / "course_pkg" / f"{assignment.topic}.py"
-        for name, lines in solution_lines(module).items():
+        for name, lines in solution_lines(assignment.reference).items():
             lines = [line for line in lines if line not in given]
             looked_for += len(lines)
             for path, text in texts.items():

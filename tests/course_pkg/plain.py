@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from course_pkg.data.translation import BOS, EOS
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.models import attend_to_all
-from course_pkg.inference.requests import Sampling
 from course_pkg.seq2seq import beam_search
 
 

@@ -17,6 +17,7 @@ from course_pkg.checking.guard import Guarded
 from course_pkg.checking.notebook.ready import ready
 from course_pkg.checking.registry import Exercise
 from course_pkg.checking.telling.failure import Failure, NotImplementedYet
+from course_pkg.engine.requests import Sampling
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     flash_attention_forward,
@@ -26,7 +27,6 @@ from course_pkg.flash_kernels import (
 )
 from course_pkg.inference.decoding import by_kernel, with_kernel
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import Sampling
 from course_pkg.llama import Llama
 from course_pkg.paged_attention import paged_attention
 from course_pkg.serving import Engine

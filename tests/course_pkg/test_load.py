@@ -57,7 +57,7 @@ def test_one_place_is_a_queue_of_poisson_arrivals_and_equal_times(busy):
     """Waits are those of M/D/1: ρ s / (2 (1 - ρ)) for a share ρ of the time that is busy."""
     service = 1000.0
     load = trace(20_000, 0, prompt=(1, 0.0), output=(1, 0.0), rate=busy / service)
-    served = serve(Scheduler(1, 2, most=1), load, Cost(service, 0.0, 0.0))
+    served = serve(Scheduler(1, 2, max_num_seqs=1), load, Cost(service, 0.0, 0.0))
     wait = statistics.mean(each.first for each in served) - service
     assert wait == pytest.approx(busy * service / (2 * (1 - busy)), rel=0.05)
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from course_pkg.checking.models import SmallServed
 from course_pkg.data import requests
+from course_pkg.engine.requests import OutOfBlocks
 from course_pkg.inference.contiguous import (
     ContiguousEngine,
     contiguous_attention,
@@ -23,7 +24,6 @@ from course_pkg.inference.models import (
     generate_uncached,
     shipped,
 )
-from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.llama import Llama
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -198,14 +198,14 @@ def test_a_block_is_freed_without_a_search():
 
 def test_an_exhausted_manager_changes_nothing():
     manager = BlockManager(4, 2)
-    manager.open(0, [1] * 9)
-    manager.grow(0, 5)
+    manager.allocate(0, [1] * 9)
+    manager.append_slots(0, 5)
     manager.fork(0, 1)
-    before = list(manager.blocks(1)), list(manager.allocator.references)
+    before = list(manager.get_block_table(1)), list(manager.allocator.references)
     with pytest.raises(OutOfBlocks):
-        manager.grow(1, 2)  # a copy and a new block, but one is left
-    assert (manager.blocks(1), manager.allocator.references) == before
-    assert manager.grow(1, 1) == [(before[0][2], manager.blocks(1)[2])]
+        manager.append_slots(1, 2)  # a copy and a new block, but one is left
+    assert (manager.get_block_table(1), manager.allocator.references) == before
+    assert manager.append_slots(1, 1) == [(before[0][2], manager.get_block_table(1)[2])]
 
 
 @pytest.mark.parametrize("settings", [{}, {"tied": True, "base": 99.0}, {"experts": 3}], ids=str)

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from course_pkg.inference.requests import OutOfBlocks
+from course_pkg.engine.requests import OutOfBlocks
 from course_pkg.paged_attention import BlockManager, BlockTable, PrefixCache
 
 BLOCKS = 7
@@ -112,7 +112,7 @@ class Management(RuleBasedStateMachine):
 
     @rule(text=st.lists(st.integers(0, 1), min_size=1, max_size=8))
     def open(self, text):
-        found = self.manager.open(self.count, text)
+        found = self.manager.allocate(self.count, text)
         assert found < len(text)
         self.texts[self.count] = text
         self.count += 1
@@ -125,7 +125,7 @@ class Management(RuleBasedStateMachine):
         start = table.length
         before = list(table.blocks), list(self.manager.allocator.references)
         try:
-            copies = self.manager.grow(number, count)
+            copies = self.manager.append_slots(number, count)
         except OutOfBlocks:
             assert (table.blocks, self.manager.allocator.references) == before
             return
@@ -136,7 +136,7 @@ class Management(RuleBasedStateMachine):
         for position, slot in enumerate(table.slots(start, start + count), start=start):
             assert self.manager.allocator.references[slot // 2] == 1, "written while shared"
             self.memory[slot] = tuple(text[: position + 1])
-        self.manager.commit(number, text)
+        self.manager.cache_blocks(number, text)
 
     @precondition(lambda self: self.texts)
     @rule(data=st.data())
@@ -150,7 +150,7 @@ class Management(RuleBasedStateMachine):
     @rule(data=st.data())
     def close(self, data):
         number = data.draw(st.sampled_from(sorted(self.texts)))
-        self.manager.close(number)
+        self.manager.free(number)
         del self.texts[number]
 
     @invariant()

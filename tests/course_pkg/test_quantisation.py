@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard
 from torch import nn
 
+from course_pkg.engine.requests import Sampling
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import Sampling
 from course_pkg.llama import Llama, LlamaAttention
 from course_pkg.paged_attention import paged_attention
 from course_pkg.quantisation import (

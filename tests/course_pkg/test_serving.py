@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from course_pkg.data.translation import EOS
+from course_pkg.engine.requests import NeverFits, NoNumbers, OutOfBlocks, Sampling
 from course_pkg.gpt import GPT
 from course_pkg.inference import block_map
 from course_pkg.inference.models import (
@@ -16,10 +17,10 @@ from course_pkg.inference.models import (
     attend_to_all,
     generate_uncached,
 )
-from course_pkg.inference.requests import NeverFits, NoNumbers, OutOfBlocks, Sampling
 from course_pkg.inference.tuned import TunedEngine
 from course_pkg.llama import Llama
 from course_pkg.serving import (
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     ModelRunner,
@@ -33,6 +34,8 @@ from course_pkg.speculative import SpeculativeCore
 from tests.course_pkg.plain import Plain
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+SMALL_STEPS = {"max_num_seqs": 4, "max_num_batched_tokens": 5}
+EIGHT = {"max_num_seqs": 8, "max_num_batched_tokens": 9}
 
 
 @pytest.fixture(params=range(2))
@@ -82,7 +85,7 @@ def test_what_is_set_aside_never_runs_out():
 
 def test_forks_to_come_have_their_places_and_blocks():
     for most, blocks in ((3, 99), (99, 8)):
-        scheduler = Scheduler(blocks, block_size=2, most=most)
+        scheduler = Scheduler(blocks, block_size=2, max_num_seqs=most)
         scheduler.add(0, [1, 2, 3], longest=6, forks=1)
         for number in (1, 2):
             scheduler.add(number, [number] * 3, longest=3)
@@ -92,7 +95,7 @@ def test_forks_to_come_have_their_places_and_blocks():
 
 
 def test_more_forks_than_were_announced_are_refused():
-    scheduler = PreemptingScheduler(9, 2, most=2)
+    scheduler = PreemptingScheduler(9, 2, max_num_seqs=2)
     for number in range(2):
         scheduler.add(number, [number])
     scheduler.schedule()
@@ -107,7 +110,7 @@ def test_the_last_to_come_is_the_first_to_go():
     assert [number for number, _, _ in do(scheduler)] == [0, 1, 2]
     assert do(scheduler) == [(0, 2, 3), (1, 2, 3)]
     assert scheduler.running == [0, 1] and scheduler.waiting == [2]
-    assert scheduler.sequences[2].computed == 0
+    assert scheduler.sequences[2].num_computed == 0
 
 
 def test_nobody_is_admitted_in_a_step_that_preempted():
@@ -133,13 +136,13 @@ def test_a_watermark_is_left_while_others_run(watermark):
 
 
 def test_a_budget_that_starves_is_refused():
-    ChunkedScheduler(8, 2, most=3, budget=3)
+    ChunkedScheduler(8, 2, max_num_seqs=3, max_num_batched_tokens=3)
     with pytest.raises(ValueError, match="a budget of 2 tokens starves some of 3 sequences"):
-        ChunkedScheduler(8, 2, most=3, budget=2)
+        ChunkedScheduler(8, 2, max_num_seqs=3, max_num_batched_tokens=2)
 
 
 def test_who_generates_goes_on_beside_a_long_prompt():
-    scheduler = ChunkedScheduler(40, 2, most=4, budget=6)
+    scheduler = ChunkedScheduler(40, 2, max_num_seqs=4, max_num_batched_tokens=6)
     for number, length in enumerate((4, 9, 3)):
         scheduler.add(number, [10 * number + n for n in range(length)])
     expected = [[(0, 0, 4), (1, 0, 2)], [(0, 4, 5), (1, 2, 7)]]
@@ -149,7 +152,7 @@ def test_who_generates_goes_on_beside_a_long_prompt():
 
 @pytest.mark.parametrize("host", [None, 8])
 def test_a_group_leaves_and_comes_back_as_a_whole(host):
-    settings = {"blocks": 8, "block_size": 2, "most": 9}
+    settings = {"blocks": 8, "block_size": 2, "max_num_seqs": 9}
     scheduler = PreemptingScheduler(**settings)
     if host:
         scheduler = SwappingScheduler(**settings, host=host)
@@ -169,19 +172,20 @@ def test_a_group_leaves_and_comes_back_as_a_whole(host):
     assert [number for number, _, _ in work] == [1, 12, 11] and available == 3
     if host:
         assert work == [(number, 4, 5) for number in (1, 12, 11)]
-        assert len({block for n in (1, 12, 11) for block in scheduler.manager.blocks(n)}) == 7
+        tables = map(scheduler.manager.get_block_table, (1, 12, 11))
+        assert len({block for table in tables for block in table}) == 7
         assert scheduler.space.available == host
 
 
 def test_swapped_blocks_stay_shared():
     space = SwapSpace(5, first=100)
-    copies = space.out({0: [7, 8, 9], 1: [7, 8, 3]})
+    copies = space.swap_out({0: [7, 8, 9], 1: [7, 8, 3]})
     assert [source for source, _ in copies] == [7, 8, 9, 3] and space.available == 1
     assert min(target for _, target in copies) >= 100
     with pytest.raises(OutOfBlocks):
-        space.out({2: [1, 2]})
+        space.swap_out({2: [1, 2]})
     assert space.available == 1 and 2 not in space.tables
-    tables, back = space.back([1, 0], [20, 21, 22, 23])
+    tables, back = space.swap_in([1, 0], [20, 21, 22, 23])
     assert tables == {1: [20, 21, 22], 0: [20, 21, 23]} and space.available == 5
     came_from = dict((target, source) for source, target in copies)
     held = {target: came_from[source] for source, target in back}
@@ -221,9 +225,9 @@ def test_the_runner_scores_prompts_chunks_and_single_tokens_together(model, rng)
 @pytest.mark.parametrize(
     ("block_size", "settings"),
     [
-        (1, {"most": 6, "budget": 6}),
+        (1, {"max_num_seqs": 6, "max_num_batched_tokens": 6}),
         (3, {}),
-        (3, {"host": 9, "most": 6, "budget": 6, "watermark": 1}),
+        (3, {"host": 9, "max_num_seqs": 6, "max_num_batched_tokens": 6, "watermark": 1}),
         (16, {"host": 40}),
         (64, {"watermark": 2}),
     ],
@@ -335,7 +339,7 @@ class Failing(ServedLlama):
         return logits * math.nan if self.fails == "numbers" else logits
 
 
-@pytest.mark.parametrize("settings", [{}, {"host": 20}, {"most": 4, "budget": 5}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"host": 20}, SMALL_STEPS], ids=str)
 def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
     torch.manual_seed(0)
     model = Failing(Llama(V=61, D=24, H=6, G=2, L=2)).double()
@@ -345,7 +349,7 @@ def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
     requests.append((prompts_of(rng, 1, 5)[0], Sampling(5, EOS, beams=3)))
     expected = [[plain.sample(text, drawn, k) for k in range(2)] for text, _ in requests[:-1]]
     found = plain.search(*requests[-1])
-    engine = Engine(model, 24, 2, **settings)
+    engine = BeamEngine(model, 24, 2, **settings)
     numbers = [engine.add(*request) for request in requests]
     failures = 0
     while engine.unfinished(numbers):
@@ -358,7 +362,7 @@ def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
             assert {n: each.tokens for n, each in engine.sequences.items()} == before
             for number in engine.scheduler.running:
                 sequence = engine.sequences[number]
-                assert sequence.block_table.length == sequence.computed
+                assert sequence.block_table.length == sequence.num_computed
     *outputs, beams = engine.collect(numbers)
     assert failures > 15
     assert [output.tokens for output in outputs] == expected
@@ -399,7 +403,7 @@ def test_copies_that_fail_are_made_in_the_next_step(model, rng, kind, temperatur
 
 
 def test_what_can_never_fit_is_refused_at_once(model):
-    engine = Engine(model, blocks=5, block_size=4, most=4)
+    engine = BeamEngine(model, blocks=5, block_size=4, max_num_seqs=4)
     assert len(engine.generate([[1] * 13], Sampling(max_tokens=8))[0].tokens[0]) == 8
     with pytest.raises(NeverFits, match="21 tokens to keep, but the cache has 20 slots"):
         engine.generate([[1], [1] * 14], Sampling(max_tokens=8))
@@ -419,7 +423,9 @@ def test_what_can_never_fit_is_refused_at_once(model):
     with pytest.raises(ValueError, match="top_p"):
         engine.add([1], Sampling(temperature=1.0, top_p=2.0))
     with pytest.raises(ValueError, match="cannot be streamed"):
-        list(engine.stream([[1]], Sampling(3, beams=2)))
+        engine.stream([[1], [2]], [Sampling(3), Sampling(3, beams=2)])
+    with pytest.raises(ValueError, match="this engine does not search with beams"):
+        Engine(model, 5, 4).generate([[1]], Sampling(3, beams=2))
     assert not engine.sequences and not engine.scheduler.waiting
 
 
@@ -490,11 +496,11 @@ def test_who_gets_no_numbers_is_named(model, monkeypatch, wrong):
     monkeypatch.setattr(engine.runner, "forward", broken)
     with pytest.raises(NoNumbers, match="no numbers, after sequence 1") as caught:
         engine.step()
-    assert caught.value.number == numbers[1] and engine.unfinished(numbers) == numbers
+    assert caught.value.seq_id == numbers[1] and engine.unfinished(numbers) == numbers
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("settings", [{}, {"most": 8, "budget": 9}, {"host": 30}], ids=str)
+@pytest.mark.parametrize("settings", [{}, EIGHT, {"host": 30}], ids=str)
 def test_beams_are_those_of_seq2seq(few_words, alpha, settings):
     rng, plain = random.Random(1), Plain(few_words)
     requests = [
@@ -502,18 +508,18 @@ def test_beams_are_those_of_seq2seq(few_words, alpha, settings):
         for width in (2, 3, 4, 8)
         for prompt in prompts_of(rng, 3, longest=9, V=7)
     ]
-    engine = Engine(few_words, 64, 2, **settings)
+    engine = BeamEngine(few_words, 64, 2, **settings)
     outputs = engine.generate(*map(list, zip(*requests, strict=True)))
     for (prompt, sampling), output in zip(requests, outputs, strict=True):
         expected = plain.search(prompt, sampling)
         assert output.tokens == [tokens for tokens, _ in expected]
         assert output.log_p == pytest.approx([log_p for _, log_p in expected])
-    assert "most" in settings or engine.scheduler.preemptions > 0
+    assert "max_num_seqs" in settings or engine.scheduler.preemptions > 0
     assert engine.scheduler.manager.allocator.available == 64 and not engine.next_log_p
 
 
 def test_only_its_search_forks_a_beam(few_words):
-    engine = Engine(few_words, 64, 2)
+    engine = BeamEngine(few_words, 64, 2)
     number = engine.add([1, 3], Sampling(4, beams=2))
     engine.step()
     with pytest.raises(ValueError, match="only its search"):

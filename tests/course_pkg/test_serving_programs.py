@@ -22,10 +22,11 @@ from course_pkg.checks.serving import (
     spaces_program,
 )
 from course_pkg.data.translation import EOS
+from course_pkg.engine.requests import NeverFits, Plan, Sampling
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import NeverFits, Plan, Sampling
 from course_pkg.llama import Llama
 from course_pkg.serving import (
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     PreemptingScheduler,
@@ -70,7 +71,7 @@ class Serving(RuleBasedStateMachine):
         host=st.sampled_from([0, 3, 30]),
     )
     def begin(self, shape, limits, watermark, host):
-        self.engine = Engine(MODEL, *shape, *limits, watermark, host)
+        self.engine = BeamEngine(MODEL, *shape, *limits, watermark, host)
         cache, users = self.engine.runner.cache, self.scheduler.manager.allocator.references
         write, forward, schedule = cache.write, self.engine.runner.forward, self.scheduler.schedule
         S, budget = shape[1], limits[1]
@@ -120,7 +121,7 @@ class Serving(RuleBasedStateMachine):
     def submit(self, prompt: list[int], sampling: Sampling) -> None:
         S, slots = self.scheduler.manager.block_size, len(prompt) + sampling.max_tokens - 1
         fits = sampling.beams * math.ceil(slots / S) <= self.engine.runner.cache.K.shape[2]
-        fits &= max(sampling.samples, sampling.beams) <= self.scheduler.most
+        fits &= max(sampling.samples, sampling.beams) <= self.scheduler.max_num_seqs
         try:
             number = self.engine.add(prompt, sampling)
         except NeverFits:
@@ -179,7 +180,7 @@ class Serving(RuleBasedStateMachine):
             try:
                 self.engine.fork(data.draw(st.sampled_from(greedy)))
             except ValueError:
-                assert self.scheduler.places(self.scheduler.running) >= self.scheduler.most
+                assert self.scheduler.places(self.scheduler.running) >= self.scheduler.max_num_seqs
 
     @precondition(lambda self: self.prompts)
     @rule(data=st.data())
@@ -238,10 +239,10 @@ class Serving(RuleBasedStateMachine):
         swapped = scheduler.space.tables if self.engine.runner.host.K.shape[2] else {}
         assert set(swapped) <= set(scheduler.waiting)
         for number in scheduler.waiting:
-            computed = self.sequences[number].computed
+            computed = self.sequences[number].num_computed
             assert len(swapped.get(number, [])) == math.ceil(computed / S)
         for number, table in tables_of(scheduler.manager).items():
-            assert table.length == self.sequences[number].computed
+            assert table.length == self.sequences[number].num_computed
         if swapped:
             held = [block for table in swapped.values() for block in table]
             users = scheduler.space.allocator.references

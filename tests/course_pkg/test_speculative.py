@@ -15,11 +15,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from course_pkg.checking.models import SmallDraft
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.models import ServedLlama, generate_uncached
-from course_pkg.inference.requests import Sampling
 from course_pkg.llama import Llama, load_llama
-from course_pkg.serving import Engine
+from course_pkg.serving import BeamEngine, Engine
 from course_pkg.speculative import (
     SpeculativeCore,
     SpeculativeWriter,
@@ -38,7 +38,7 @@ def rng(request) -> random.Random:
     return random.Random(request.param)
 
 
-class SpeculativeEngine(SpeculativeCore, Engine):
+class SpeculativeEngine(SpeculativeCore, BeamEngine):
     """Both."""
 
 
@@ -341,7 +341,7 @@ SETTINGS = [
     {"block_size": 1},
     {"block_size": 3},
     {"block_size": 16, "k": 7},
-    {"block_size": 4, "most": 4, "budget": 6},
+    {"block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 6},
     {"block_size": 2, "blocks": 24},
     {"block_size": 2, "blocks": 24, "host": 9},
     {"block_size": 4, "k": 1, "watermark": 2},
@@ -416,7 +416,7 @@ def test_who_draws_with_min_p_gets_no_drafts(model):
 def test_beams_are_found_as_without_drafts(model):
     prompts, how = [[1, 2, 1, 2, 1], [4, 4, 4]], [Sampling(8, beams=3), Sampling(12)]
     found = SpeculativeEngine(model, 60, 2).generate(prompts, how)
-    expected = Engine(model, 60, 2).generate(prompts, how)
+    expected = BeamEngine(model, 60, 2).generate(prompts, how)
     for one, other in zip(found, expected, strict=True):
         assert one.tokens == other.tokens
         assert one.log_p == pytest.approx(other.log_p, rel=1e-10)

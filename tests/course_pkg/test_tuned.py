@@ -5,13 +5,13 @@ import random
 import pytest
 import torch
 
+from course_pkg.engine.requests import NoNumbers, Sampling
 from course_pkg.gpt import GPT
 from course_pkg.inference.models import ServedGPT, ServedLlama
-from course_pkg.inference.requests import NoNumbers, Sampling
 from course_pkg.inference.tuned import GatheredAttention, TunedEngine, TunedLlama
 from course_pkg.llama import Llama
 from course_pkg.paged_attention import paged_attention
-from course_pkg.serving import Engine
+from course_pkg.serving import BeamEngine
 
 V, CONTEXT = 17, 64
 
@@ -49,13 +49,13 @@ def test_requests_end_as_with_the_engine_after_the_same_steps(make, seed):
     settings = {
         "blocks": draw.choice([36, 40, 60]),
         "block_size": draw.choice([4, 5]),
-        "most": draw.choice([4, 7]),
-        "budget": draw.choice([None, 7, 20]),
+        "max_num_seqs": draw.choice([4, 7]),
+        "max_num_batched_tokens": draw.choice([None, 7, 20]),
         "watermark": draw.choice([0, 2]),
         "host": draw.choice([0, 0, 12]),
     }
     model, found = make(), []
-    for kind in (Engine, TunedEngine):
+    for kind in (BeamEngine, TunedEngine):
         engine = kind(model, **settings)
         outputs = engine.generate(prompts, each)
         found.append(([(o.tokens, o.reasons) for o in outputs], engine.history))
@@ -75,12 +75,14 @@ def test_logits_that_are_no_numbers_end_one_step_and_change_nothing(monkeypatch)
     monkeypatch.setattr(engine.runner, "forward", broken)
     with pytest.raises(NoNumbers) as caught:
         engine.step()
-    assert caught.value.number == numbers[1]
+    assert caught.value.seq_id == numbers[1]
     assert all(engine.sequences[number].tokens == [1, 2, 3] for number in numbers)
     monkeypatch.undo()
     while engine.unfinished(numbers):
         engine.step()
-    tokens = Engine(llama(), blocks=20, block_size=4).generate([[1, 2, 3]], Sampling(max_tokens=4))
+    tokens = BeamEngine(llama(), blocks=20, block_size=4).generate(
+        [[1, 2, 3]], Sampling(max_tokens=4)
+    )
     assert [output.tokens for output in engine.collect(numbers)] == [tokens[0].tokens] * 2
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from course_pkg.engine.requests import Sampling
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     triton_flash_forward,
@@ -14,7 +15,6 @@ from course_pkg.flash_kernels import (
 )
 from course_pkg.inference.decoding import with_kernel
 from course_pkg.inference.models import ServedLlama
-from course_pkg.inference.requests import Sampling
 from course_pkg.inference.tuned import TunedEngine
 from course_pkg.llama import Llama
 from course_pkg.paged_attention import paged_attention

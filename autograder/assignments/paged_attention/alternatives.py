@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from autograder.alternatives import alternative
-from course_pkg.inference.requests import OutOfBlocks
-from course_pkg.inference.sequence import Sequence
+from course_pkg.engine.requests import OutOfBlocks
+from course_pkg.engine.sequence import Sequence
 from course_pkg.paged_attention import (
     BlockAllocator,
     BlockManager,
@@ -454,25 +454,25 @@ class Plain:
     def __init__(self, blocks, block_size):
         self.allocator, self.S, self.sequences = PrefixCache(blocks), block_size, {}
 
-    def blocks(self, number):
-        sequence = self.sequences[number]
+    def get_block_table(self, seq_id):
+        sequence = self.sequences[seq_id]
         return sequence.block_table.blocks if sequence.block_table else []
 
-    def open(self, number, tokens):
+    def allocate(self, seq_id, tokens):
         found = []
         for end in range(self.S, len(tokens), self.S):
             block = self.allocator.find(tuple(tokens[:end]))
             if block is None:
                 break
             found.append(block)
-        if number not in self.sequences:
-            self.sequences[number] = Sequence([*tokens])
-        self.sequences[number].block_table = table = BlockTable(self.S)
+        if seq_id not in self.sequences:
+            self.sequences[seq_id] = Sequence([*tokens])
+        self.sequences[seq_id].block_table = table = BlockTable(self.S)
         table.append(len(found) * self.S, found)
         return len(found) * self.S
 
-    def grow(self, number, count):
-        table = self.sequences[number].block_table
+    def append_slots(self, seq_id, count):
+        table = self.sequences[seq_id].block_table
         mine, stop = table.blocks, table.length + count
         touched = range(table.length // self.S, len(mine))
         shared = [n for n in touched if self.allocator.references[mine[n]] > 1]
@@ -487,33 +487,33 @@ class Plain:
         table.blocks, table.length = mine + fresh[len(shared) :], stop
         return copies
 
-    def commit(self, number, tokens):
-        table = self.sequences[number].block_table
+    def cache_blocks(self, seq_id, tokens):
+        table = self.sequences[seq_id].block_table
         for n in range(table.length // self.S):
             self.allocator.register(table.blocks[n], tuple(tokens[: (n + 1) * self.S]))
 
-    def fork(self, number, child):
-        parent, twin = self.sequences[number], Sequence([*self.sequences[number].tokens])
+    def fork(self, seq_id, child):
+        parent, twin = self.sequences[seq_id], Sequence([*self.sequences[seq_id].tokens])
         twin.prompt_length = parent.prompt_length
         self.sequences[child] = twin
         if parent.block_table is not None:
             twin.block_table = BlockTable(self.S)
             twin.block_table.append(parent.block_table.length, parent.block_table.blocks)
-        for block in self.blocks(child):
+        for block in self.get_block_table(child):
             self.allocator.share(block)
 
-    def close(self, number):
-        while blocks := self.blocks(number):
+    def free(self, seq_id):
+        while blocks := self.get_block_table(seq_id):
             self.allocator.free(blocks.pop())
-        self.sequences[number].block_table = None
+        self.sequences[seq_id].block_table = None
 
 
 @alternative(BlockManager)
 class OneByOne(BlockManager):
     """Grows by one position after the other, when it is clear that there is room."""
 
-    def grow(self, number, count):
-        table, allocator = self.sequences[number].block_table, self.allocator
+    def append_slots(self, seq_id, count):
+        table, allocator = self.sequences[seq_id].block_table, self.allocator
         start = table.length
         shared = [
             n

@@ -250,9 +250,10 @@ def long_programs(caches, case):
 def fork_of_a_fork(managers, case):
     """copies for two of three that share a block, and for none at a border"""
     begins = [*computed("A", [5] * 4)[:2], ("fork", "A", "B"), ("fork", "B", "C")]
-    grown = [("grow", name, 1, 7) for name in "CAB"]
-    border = [("fork", "A", "D"), ("grow", "D", 1, 7), ("fork", "D", "E"), ("grow", "E", 2, 7)]
-    managed(managers, (12, 3, [*begins, *grown, *border, *(("close", each) for each in "ABCDE")]))
+    grown = [("append_slots", name, 1, 7) for name in "CAB"]
+    border = [("fork", "A", "D"), ("append_slots", "D", 1, 7)]
+    border += [("fork", "D", "E"), ("append_slots", "E", 2, 7)]
+    managed(managers, (12, 3, [*begins, *grown, *border, *(("free", each) for each in "ABCDE")]))
 
 
 @check(BlockManager, weight=2, see="Blocks for every sequence")

@@ -697,7 +697,7 @@ mistakes(
     BlockManager,
     """
 FirstBlockFirst: the blocks are given back from the first to the last
-    in reversed(self.blocks(number)): → in self.blocks(number):
+    in reversed(self.get_block_table(seq_id)): → in self.get_block_table(seq_id):
 NamesTooEarly: blocks are named by all tokens, also where none is computed yet
     tokens[len(known) * S : table.length] → tokens
     known[-1] if known else "" → ""
@@ -707,17 +707,17 @@ SearchesOn: the search goes on behind a block that is not found
     break → continue
 EmptyTable: the blocks of a prefix are found but not put into the table
     = table, hashes → = BlockTable(self.block_size), hashes
-KeepsTable: a sequence that is closed keeps its table, with blocks that others may get
+KeepsTable: a sequence that is freed keeps its table, with blocks that others may get
     sequence.block_table, sequence.block_hashes = None, [] → sequence.block_hashes = []
-    says: which is closed, should be None
+    says: which is freed, should be None
 BeginsAnew: a sequence that gets a new table begins anew, with the tokens given
-    self.sequences.setdefault(number, → self.sequences[number] = (
+    self.sequences.setdefault(seq_id, → self.sequences[seq_id] = (
 KeepsTheLastFound: a last block that is found and left to compute keeps a user: nobody frees it
     tokens[:-1] → tokens
     if block is None: → if block is None or table.length + self.block_size == len(tokens):
 SharesFoundToo: a block that is found gets two new users: from find, and from share
     [block]) → [block]); self.allocator.share(block)
-CountsBlocks: open gives the number of blocks found, not of tokens
+CountsBlocks: allocate gives the number of blocks found, not of tokens
     return table.length → return len(table.blocks)
 BeginsThere: blocks behind named ones are named as if the text began there
     S, known[-1] if known else "") → S)
@@ -732,16 +732,16 @@ changed(
     "a fork and its parent share one list of names",
     ("sequence.block_hashes = known + new", "known += new"),
     (
-        "        for block in self.blocks(child):\n",
-        "        self.sequences[child].block_hashes = self.sequences[number].block_hashes\n"
-        "        for block in self.blocks(child):\n",
+        "        for block in self.get_block_table(child):\n",
+        "        self.sequences[child].block_hashes = self.sequences[seq_id].block_hashes\n"
+        "        for block in self.get_block_table(child):\n",
     ),
 )
 
 mistakes(
     BlockManager,
     """
-KeepsNames: a sequence that opens again keeps the names of the blocks that it had
+KeepsNames: a sequence that is allocated again keeps the names of the blocks that it had
     = table, hashes → = table, sequence.block_hashes or hashes
     sequence.block_table, sequence.block_hashes = None, [] → sequence.block_table = None
 CopyUncounted: the block for a copy is not counted when it looks whether there are enough
@@ -760,14 +760,14 @@ changed(
     (
         "            self.allocator.share(block)\n",
         "            self.allocator.share(block)\n"
-        "        self.sequences[child].block_table = self.sequences[number].block_table\n",
+        "        self.sequences[child].block_table = self.sequences[seq_id].block_table\n",
     ),
 )
 
 mistakes(
     BlockManager,
     """
-GivesNothingBack: a closed sequence gives nothing back
+GivesNothingBack: a freed sequence gives nothing back
     self.allocator.free(block) → pass
 LastNameLeftOut: the last full block is computed anew even if a token behind it is left
     prefix_hash(tokens[:-1], self.block_size): → prefix_hash(tokens, self.block_size)[:-1]:
@@ -777,7 +777,7 @@ LastNameLeftOut: the last full block is computed anew even if a token behind it 
 changed(
     BlockManager,
     "LooksUpAll",
-    "blocks behind a gap get a user from open, who never frees them",
+    "blocks behind a gap get a user from allocate, which never frees them",
     (
         "        for name in prefix_hash(tokens[:-1], self.block_size):\n"
         "            block = self.allocator.find(name)\n",
@@ -813,7 +813,7 @@ changed(
     "SharesFullOnly",
     "a fork is no user of a last block that is not full",
     (
-        "        for block in self.blocks(child):\n",
+        "        for block in self.get_block_table(child):\n",
         "        table = self.sequences[child].block_table\n"
         "        for block in table.blocks[: table.length // self.block_size] if table else []:\n",
     ),
@@ -826,10 +826,10 @@ WholePromptFound: a prompt that is cached as a whole leaves nothing to compute
     tokens[:-1] → tokens
 ForkWithoutUsers: a fork does not count as a user of the blocks
     self.allocator.share(block) → pass
-CloseNeedsTable: a sequence without a table cannot be closed
-    reversed(self.blocks(number)) → reversed(self.sequences[number].block_table.blocks)
+CloseNeedsTable: a sequence without a table cannot be freed
+    reversed(self.get_block_table(seq_id)) → reversed(self.sequences[seq_id].block_table.blocks)
 ForkNeedsTable: a sequence without a table cannot be forked
-    for block in self.blocks(child): → for block in self.sequences[child].block_table.blocks:
+    block in self.get_block_table(child): → block in self.sequences[child].block_table.blocks:
 """,
 )
 
@@ -842,12 +842,12 @@ equivalent(
 equivalent(
     BlockManager,
     "hashes.append(name) → (left out)",
-    "commit names the blocks again: names are kept to save that work",
+    "cache_blocks names the blocks again: names are kept to save that work",
 )
 equivalent(
     BlockManager,
     "sequence.block_hashes = known + new → (left out)",
-    "commit names the blocks again: names are kept to save that work",
+    "cache_blocks names the blocks again: names are kept to save that work",
 )
 equivalent(
     BlockTable,

@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional
 
 from autograder.alternatives import alternative
-from course_pkg.inference.requests import OutOfBlocks, Plan
+from course_pkg.engine.requests import OutOfBlocks, Plan
 from course_pkg.paged_attention import BlockTable
 from course_pkg.serving import (
-    BeamCore,
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     EngineCore,
@@ -29,15 +29,15 @@ class KeepsAccount(Scheduler):
 
     def admit(self):
         S, free = self.manager.block_size, len(self.manager.allocator.references)
-        places = self.most
-        for number in self.running:
-            sequence = self.sequences[number]
+        places = self.max_num_seqs
+        for seq_id in self.running:
+            sequence = self.sequences[seq_id]
             free -= -(-sequence.longest // S) * (sequence.forks + 1)
             places -= sequence.forks + 1
         while self.waiting:
             members = self.members(self.waiting[0])
-            for number in members:
-                sequence = self.sequences[number]
+            for seq_id in members:
+                sequence = self.sequences[seq_id]
                 free -= -(-sequence.longest // S) * (sequence.forks + 1)
                 places -= sequence.forks + 1
             if free < 0 or places < 0:
@@ -51,28 +51,28 @@ class OneLoop(Scheduler):
 
     def schedule(self):
         before = list(self.running)
-        for number in before + self.waiting:
-            if number in before:
-                self.extend(number)
-            elif number in self.waiting:
-                if not self.fits(self.members(number)):
+        for seq_id in before + self.waiting:
+            if seq_id in before:
+                self.extend(seq_id)
+            elif seq_id in self.waiting:
+                if not self.fits(self.members(seq_id)):
                     break
-                self.enter(self.members(number))
+                self.enter(self.members(seq_id))
         return self.hand_over()
 
     def fits(self, members):
-        numbers, S = self.running + members, self.manager.block_size
-        copies = [1 + self.sequences[each].forks for each in numbers]
-        blocks = [(self.sequences[each].longest + S - 1) // S for each in numbers]
+        seq_ids, S = self.running + members, self.manager.block_size
+        copies = [1 + self.sequences[each].forks for each in seq_ids]
+        blocks = [(self.sequences[each].longest + S - 1) // S for each in seq_ids]
         slots = sum(a * b for a, b in zip(copies, blocks, strict=True))
-        return sum(copies) <= self.most and slots <= len(self.manager.allocator.references)
+        return sum(copies) <= self.max_num_seqs and slots <= len(self.manager.allocator.references)
 
-    def extend(self, number):
-        sequence = self.sequences[number]
-        if (stop := len(sequence.tokens)) > sequence.computed:
+    def extend(self, seq_id):
+        sequence = self.sequences[seq_id]
+        if (stop := len(sequence.tokens)) > sequence.num_computed:
             self.plan = Plan(
-                [*self.plan.work, (number, sequence.computed, stop)],
-                self.plan.copies + self.manager.grow(number, stop - sequence.computed),
+                [*self.plan.work, (seq_id, sequence.num_computed, stop)],
+                self.plan.copies + self.manager.append_slots(seq_id, stop - sequence.num_computed),
             )
 
 
@@ -101,20 +101,20 @@ class CountsFirst(PreemptingScheduler):
 class BySlices(PreemptingScheduler):
     """Moves a group as a whole, and asks for its blocks before it changes anything."""
 
-    def preempt(self, number):
-        members = self.members(number)
+    def preempt(self, seq_id):
+        members = self.members(seq_id)
         kept = [row for row in self.plan.work if row[0] not in members]
         self.plan = Plan(kept, self.plan.copies)
         self.running[:] = [each for each in self.running if each not in members]
         self.waiting[:0] = members
         self.preemptions += len(members)
         for each in members[::-1]:
-            self.close(each)
+            self.free(each)
 
     def enter(self, members):
         before = self.hits
         for each in members:
-            self.hits += self.open(each)
+            self.hits += self.allocate(each)
         try:
             missing = [
                 self.sequences[each].block_table.missing(self.count(each)) for each in members
@@ -123,7 +123,7 @@ class BySlices(PreemptingScheduler):
         except OutOfBlocks:
             self.hits = before
             for each in members[::-1]:
-                self.close(each)
+                self.free(each)
             raise
         self.start(members)
 
@@ -132,11 +132,11 @@ class BySlices(PreemptingScheduler):
 class CountsDown(ChunkedScheduler):
     """Takes every token of the plan off the budget, one by one."""
 
-    def count(self, number):
-        left, sequence = self.budget, self.sequences[number]
+    def count(self, seq_id):
+        left, sequence = self.max_num_batched_tokens, self.sequences[seq_id]
         for _, start, stop in self.plan.work:
             left -= len(range(start, stop))
-        wanted = range(sequence.computed, len(sequence.tokens))
+        wanted = range(sequence.num_computed, len(sequence.tokens))
         return len(wanted) if left == math.inf else len(wanted[: max(left, 0)])
 
 
@@ -144,18 +144,21 @@ class CountsDown(ChunkedScheduler):
 class LargeNumber(ChunkedScheduler):
     """Has a large number in place of no budget, and asks what may be left, not what is missing."""
 
-    def __init__(self, blocks, block_size, most=64, watermark=0, budget=None):
-        super().__init__(blocks, block_size, most, watermark)
-        if budget is not None and most > budget:
+    def __init__(
+        self, blocks, block_size, max_num_seqs=64, watermark=0, max_num_batched_tokens=None
+    ):
+        super().__init__(blocks, block_size, max_num_seqs, watermark)
+        budget = 10**12 if max_num_batched_tokens is None else max_num_batched_tokens
+        if max_num_seqs > budget:
             raise ValueError("the budget is too small")
-        self.budget = 10**12 if budget is None else budget
+        self.max_num_batched_tokens = budget
 
-    def count(self, number):
-        left = self.budget
+    def count(self, seq_id):
+        left = self.max_num_batched_tokens
         for _, start, stop in self.plan.work:
             left -= stop - start
-        sequence = self.sequences[number]
-        return min(left, len(sequence.tokens) - sequence.computed)
+        sequence = self.sequences[seq_id]
+        return min(left, len(sequence.tokens) - sequence.num_computed)
 
 
 @alternative(ModelRunner)
@@ -230,9 +233,9 @@ class InTuples(EngineCore):
     def step(self):
         return tuple(super().step())
 
-    def abort(self, number):
-        if number in self.requests:
-            for sample in self.unfinished([number]):
+    def abort(self, seq_id):
+        if seq_id in self.requests:
+            for sample in self.unfinished([seq_id]):
                 self.end(sample, "abort")
 
 
@@ -246,25 +249,25 @@ class StepByStep(EngineCore):
         try:
             self.runner.copy(plan.copies)
             logits = self.runner.forward([self.piece(*row) for row in plan.work])
-            for n, (number, _, stop) in enumerate(plan.work):
-                is_done = stop == len(self.sequences[number].tokens)
-                succeeded.append((number, stop, self.draw(number, logits[n]) if is_done else None))
+            for n, (seq_id, _, stop) in enumerate(plan.work):
+                is_done = stop == len(self.sequences[seq_id].tokens)
+                succeeded.append((seq_id, stop, self.draw(seq_id, logits[n]) if is_done else None))
         finally:
             if len(succeeded) < len(plan.work):
                 self.scheduler.undo(plan.work)
-        for number, stop, _ in succeeded:
-            self.scheduler.advance(number, stop)
+        for seq_id, stop, _ in succeeded:
+            self.scheduler.advance(seq_id, stop)
         added = []
-        for number, _, draws in succeeded:
+        for seq_id, _, draws in succeeded:
             if draws is not None:
-                added.extend(self.write(number, draws))
+                added.extend(self.write(seq_id, draws))
         self.history.append(self.counters(len(plan.work)))
         return added
 
-    def write(self, number, draws):
+    def write(self, seq_id, draws):
         (token, generator), *others = draws
-        rows = [(self.fork(number), *other) for other in others]
-        rows.insert(0, (number, token, generator))
+        rows = [(self.fork(seq_id), *other) for other in others]
+        rows.insert(0, (seq_id, token, generator))
         for each, token, generator in rows:
             self.sequences[each].generator = generator
             self.scheduler.append(each, token)
@@ -303,21 +306,21 @@ def in_one_line(log_p, lengths, next_log_p, ended, width, alpha=1.0):
     return [(r, -1 if v == V else v, float(total[r, v])) for r, v in chosen[:width]]
 
 
-@alternative(BeamCore)
-class ForksFromTheEnd(BeamCore):
+@alternative(BeamEngine)
+class ForksFromTheEnd(BeamEngine):
     """Lets the last beam that is chosen from another be the one that goes on itself."""
 
-    def split(self, number):
-        self.sequences[number].forks = 1
-        return EngineCore.fork(self, number)
+    def split(self, seq_id):
+        self.sequences[seq_id].forks = 1
+        return EngineCore.fork(self, seq_id)
 
 
-@alternative(BeamCore)
-class InGroups(BeamCore):
+@alternative(BeamEngine)
+class InGroups(BeamEngine):
     """Takes the beams one by one: what each of them goes on with, then the new order."""
 
     def branch(self, beams):
-        old = [self.sequences[number] for number in beams]
+        old = [self.sequences[seq_id] for seq_id in beams]
         V = len(next(row for row in map(self.next_log_p.get, beams) if row is not None))
         rows = [self.next_log_p.pop(n, torch.zeros(V).double()).double() for n in beams]
         chosen = choose_beams(
@@ -329,17 +332,17 @@ class InGroups(BeamCore):
             old[0].sampling.alpha,
         )
         new, goes_on = [None] * len(chosen), {}
-        for row, number in enumerate(beams):
+        for row, seq_id in enumerate(beams):
             if all(parent != row for parent, _, _ in chosen):
-                self.drop(number)
+                self.drop(seq_id)
         for place, (row, _, _) in enumerate(chosen):
             new[place] = self.split(beams[row]) if row in goes_on else beams[row]
             goes_on[row] = True
-        for number, (_, token, value) in zip(new, chosen, strict=True):
+        for seq_id, (_, token, value) in zip(new, chosen, strict=True):
             if token >= 0:
-                self.sequences[number].log_p = value
-                self.scheduler.append(number, token)
-                self.finish(number)
+                self.sequences[seq_id].log_p = value
+                self.scheduler.append(seq_id, token)
+                self.finish(seq_id)
         beams[:] = new
         self.expect(beams)
 
@@ -349,14 +352,14 @@ class StreamFirst(Engine):
     """Generates by looking at what is unfinished; gives tuples."""
 
     def generate(self, prompts, sampling=None):
-        numbers = self.enlist(prompts, sampling)
+        request_ids = self.enlist(prompts, sampling)
         try:
             while True:
-                if not self.unfinished(numbers):
-                    return tuple(self.collect(numbers))
+                if not self.unfinished(request_ids):
+                    return tuple(self.collect(request_ids))
                 list(self.step())
         except BaseException:
-            self.withdraw(numbers)
+            self.withdraw(request_ids)
             raise
 
 
@@ -364,9 +367,9 @@ class StreamFirst(Engine):
 class InQueues(Engine):
     """Streams by what each request has said so far; takes one token after the other."""
 
-    def take(self, number):
+    def take(self, seq_id):
         found = []
-        for place, sample in enumerate(self.requests[number]):
+        for place, sample in enumerate(self.requests[seq_id]):
             sequence = self.sequences[sample]
             while sequence.taken < len(sequence.output):
                 found.append((place, sequence.output[sequence.taken]))
@@ -377,22 +380,22 @@ class InQueues(Engine):
         each = sampling if isinstance(sampling, list) else [sampling]
         if any(own is not None and own.beams > 1 for own in each):
             raise ValueError("beams cannot be streamed")
-        numbers = self.enlist(prompts, sampling)
+        request_ids = self.enlist(prompts, sampling)
 
         def events():
             try:
-                while self.unfinished(numbers) or any(map(self.untaken, numbers)):
-                    if self.unfinished(numbers):
+                while self.unfinished(request_ids) or any(map(self.untaken, request_ids)):
+                    if self.unfinished(request_ids):
                         self.step()
-                    for place, number in enumerate(numbers):
-                        yield from ((place, *pair) for pair in self.take(number))
+                    for place, seq_id in enumerate(request_ids):
+                        yield from ((place, *pair) for pair in self.take(seq_id))
             finally:
-                self.withdraw(numbers)
+                self.withdraw(request_ids)
 
         return events()
 
-    def untaken(self, number):
-        told = [self.sequences[sample] for sample in self.requests[number]]
+    def untaken(self, seq_id):
+        told = [self.sequences[sample] for sample in self.requests[seq_id]]
         return any(len(each.output) > each.taken for each in told)
 
 
@@ -407,7 +410,7 @@ class SetOfFree(SwapSpace):
     def available(self):
         return len(self.free)
 
-    def out(self, tables):
+    def swap_out(self, tables):
         blocks = sorted({block for table in tables.values() for block in table})
         if len(blocks) > len(self.free):
             raise OutOfBlocks("the host is full")
@@ -415,23 +418,23 @@ class SetOfFree(SwapSpace):
         self.tables.update({n: [here[block] for block in table] for n, table in tables.items()})
         return [(block, self.first + here[block]) for block in blocks]
 
-    def back(self, numbers, blocks):
-        places = self.blocks(numbers)
+    def swap_in(self, seq_ids, blocks):
+        places = self.blocks(seq_ids)
         if len(places) != len(blocks):
             raise ValueError("one block for each is needed")
-        tables = {n: [blocks[places.index(b)] for b in self.tables[n]] for n in numbers}
+        tables = {n: [blocks[places.index(b)] for b in self.tables[n]] for n in seq_ids}
         copies = [(self.first + a, b) for a, b in zip(places, blocks, strict=True)]
-        for number in numbers:
-            self.drop(number)
+        for seq_id in seq_ids:
+            self.drop(seq_id)
         return tables, copies
 
-    def drop(self, number):
-        left = self.tables.pop(number)
+    def drop(self, seq_id):
+        left = self.tables.pop(seq_id)
         used = {block for table in self.tables.values() for block in table}
         self.free += [block for block in left if block not in used]
 
-    def fork(self, number, child):
-        self.tables[child] = list(self.tables[number])
+    def fork(self, seq_id, child):
+        self.tables[child] = list(self.tables[seq_id])
 
 
 @alternative(SwapSpace)
@@ -445,32 +448,32 @@ class CountsUsers(SwapSpace):
     def available(self):
         return self.count - len(+self.users)
 
-    def out(self, tables):
+    def swap_out(self, tables):
         wanted = {block for table in tables.values() for block in table}
         free = [n for n in reversed(range(self.count)) if not self.users[n]]
         if len(wanted) > len(free):
             raise OutOfBlocks(f"{len(wanted)} wanted, {len(free)} free")
         here = dict(zip(wanted, free, strict=False))
-        for number, table in tables.items():
-            self.tables[number] = [here[block] for block in table]
-            self.users.update(self.tables[number])
+        for seq_id, table in tables.items():
+            self.tables[seq_id] = [here[block] for block in table]
+            self.users.update(self.tables[seq_id])
         return [(block, self.first + here[block]) for block in here]
 
-    def back(self, numbers, blocks):
+    def swap_in(self, seq_ids, blocks):
         there, copies = {}, []
-        for place, block in zip(self.blocks(numbers), blocks, strict=True):
+        for place, block in zip(self.blocks(seq_ids), blocks, strict=True):
             there[place] = block
             copies.append((place + self.first, block))
-        result = {number: [there[place] for place in self.tables[number]] for number in numbers}
-        for number in numbers:
-            self.drop(number)
+        result = {seq_id: [there[place] for place in self.tables[seq_id]] for seq_id in seq_ids}
+        for seq_id in seq_ids:
+            self.drop(seq_id)
         return result, copies
 
-    def drop(self, number):
-        self.users.subtract(self.tables.pop(number))
+    def drop(self, seq_id):
+        self.users.subtract(self.tables.pop(seq_id))
 
-    def fork(self, number, child):
-        self.tables[child] = self.tables[number][:]
+    def fork(self, seq_id, child):
+        self.tables[child] = self.tables[seq_id][:]
         self.users.update(self.tables[child])
 
 
@@ -478,34 +481,34 @@ class CountsUsers(SwapSpace):
 class LooksFirst(SwappingScheduler):
     """Counts the host's blocks before it swaps, in place of catching an error."""
 
-    def preempt(self, number):
-        members = self.members(number)
+    def preempt(self, seq_id):
+        members = self.members(seq_id)
         for each in members:
             self.cut(each)
-        blocks = {block for each in members for block in self.manager.blocks(each)}
+        blocks = {block for each in members for block in self.manager.get_block_table(each)}
         if len(blocks) <= self.space.available:
-            super().preempt(number)
+            super().preempt(seq_id)
             return
-        ChunkedScheduler.preempt(self, number)
+        ChunkedScheduler.preempt(self, seq_id)
 
 
 @alternative(SwappingScheduler)
 class FromTheTables(SwappingScheduler):
     """Copies out after the group has lost its blocks, and shares blocks as it makes the tables."""
 
-    def preempt(self, number):
-        members = self.members(number)
+    def preempt(self, seq_id):
+        members = self.members(seq_id)
         for each in members:
             self.cut(each)
-        tables = {each: list(self.manager.blocks(each)) for each in members}
-        computed = [self.sequences[each].computed for each in members]
-        ChunkedScheduler.preempt(self, number)
+        tables = {each: list(self.manager.get_block_table(each)) for each in members}
+        computed = [self.sequences[each].num_computed for each in members]
+        ChunkedScheduler.preempt(self, seq_id)
         try:
-            self.plan.copies.extend(self.space.out(tables))
+            self.plan.copies.extend(self.space.swap_out(tables))
         except OutOfBlocks:
             return
         for each, count in zip(members, computed, strict=True):
-            self.sequences[each].computed = count
+            self.sequences[each].num_computed = count
             self.swaps += 1
 
     def enter(self, members):
@@ -515,7 +518,7 @@ class FromTheTables(SwappingScheduler):
         self.demand(self.needed(members))
         allocator = self.manager.allocator
         blocks = [allocator.allocate() for _ in self.space.blocks(members)]
-        tables, copies = self.space.back(members, blocks)
+        tables, copies = self.space.swap_in(members, blocks)
         self.plan.copies.extend(copies)
         users = Counter(block for table in tables.values() for block in table)
         for block, count in users.items():
@@ -524,5 +527,5 @@ class FromTheTables(SwappingScheduler):
         for each in members:
             sequence = self.sequences[each]
             sequence.block_table = BlockTable(self.manager.block_size)
-            sequence.block_table.append(sequence.computed, tables[each])
+            sequence.block_table.append(sequence.num_computed, tables[each])
         self.start(members)

@@ -41,9 +41,9 @@ from course_pkg.checks.serving import (
     spaces_program,
     texts,
 )
-from course_pkg.inference.requests import Sampling
+from course_pkg.engine.requests import Sampling
 from course_pkg.serving import (
-    BeamCore,
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     EngineCore,
@@ -111,7 +111,7 @@ def nothing_new(schedulers, case):
     for sequence in (0, 1):
         driver.add(sequence, 3, longest=5)
     work = driver.scheduler.schedule()[0]
-    computed = [number(record(driver.scheduler, each).computed, "computed") for each in (0, 1)]
+    computed = [number(record(driver.scheduler, each).num_computed, "computed") for each in (0, 1)]
     same(case, computed, [0, 0], "computed of two whose work is planned, but not done")
     for sequence, _, stop in work:
         driver.scheduler.advance(sequence, stop)
@@ -319,7 +319,8 @@ def narrow(engines, case):
     case.that(different > 1, "Samples should differ, yours are all the same.")
     prompts = texts(case, 3, 4)
     expected = [plain_tokens(model, prompt, 8) for prompt in prompts]
-    rows = serve(engines(model, 6, 2, most=2, budget=2), prompts, Sampling(8))
+    engine = engines(model, 6, 2, max_num_seqs=2, max_num_batched_tokens=2)
+    rows = serve(engine, prompts, Sampling(8))
     compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
 
 
@@ -341,14 +342,14 @@ def all_ended(choose, case):
     compare_choice(case, choose, *beam_rows(case, 3, 4, [True] * 3), 3, 1.0)
 
 
-@check(BeamCore, weight=2, see="Branches share blocks")
+@check(BeamEngine, weight=2, see="Branches share blocks")
 def beside_others(engines, case):
     """finds the same beams beside other requests and with little memory, and disturbs nobody"""
     model, prompts = small_model(case, V=7, calls=900), texts(case, 4, 6, 5, V=7)
     plain = [plain_tokens(model, prompt, 9) for prompt in prompts[1:]]
     sampling = Sampling(7, 2, beams=3)
     expected = [row for row, _ in search_by_hand(model, prompts[0], sampling)]
-    for settings in ({}, {"most": 5, "budget": 5}):
+    for settings in ({}, {"max_num_seqs": 5, "max_num_batched_tokens": 5}):
         engine = engines(model, 16, 2, **settings)
         others = [engine.add(prompt, Sampling(9)) for prompt in prompts[1:]]
         tokens, _ = search(case, engine, prompts[0], sampling)
@@ -359,7 +360,7 @@ def beside_others(engines, case):
         same(case, [free_blocks(engine)], [16], "free blocks at the end")
 
 
-@check(BeamCore, see="Branches share blocks")
+@check(BeamEngine, see="Branches share blocks")
 def shares(engines, case):
     """keeps what beams have in common once"""
     model, (prompt,) = small_model(case, V=7), texts(case, 9, V=7)
@@ -410,13 +411,14 @@ def used_again(spaces, case):
     for step, count in enumerate(case.integers(1, 3, 12).tolist()):
         while 3 - sum(inside.values()) < count:
             gone = min(inside)
-            space.back([gone], list(range(inside.pop(gone))))
-        copies = pairs(space.out({step: [7 * n for n in range(count)]}), "out")
+            space.swap_in([gone], list(range(inside.pop(gone))))
+        copies = pairs(space.swap_out({step: [7 * n for n in range(count)]}), "swap_out")
         same(case, [len(copies)], [count], "blocks that go out")
         inside[step] = count
         same(case, [number(space.available, "available")], [3 - sum(inside.values())], "available")
     before = number(space.available, "available"), dict(space.tables)
-    case.raises(ValueError, lambda: space.back([min(inside)], [1] * 9), "there are too many blocks")
+    too_many = [min(inside)], [1] * 9
+    case.raises(ValueError, lambda: space.swap_in(*too_many), "there are too many blocks")
     after = number(space.available, "available"), dict(space.tables)
     case.that(after == before, f"The error should change nothing: {before} became {after}.")
 

@@ -1,9 +1,9 @@
 """Known wrong solutions of serving."""
 
 from autograder.mistakes import bug, changed, equivalent, mistakes
-from course_pkg.inference.requests import OutOfBlocks
+from course_pkg.engine.requests import OutOfBlocks
 from course_pkg.serving import (
-    BeamCore,
+    BeamEngine,
     ChunkedScheduler,
     Engine,
     EngineCore,
@@ -28,11 +28,11 @@ mistakes(
 class Overtakes(Scheduler):
     def admit(self):
         Scheduler.admit(self)
-        for number in self.waiting[1:]:
-            others = [each for each in self.waiting if each != number]
-            self.waiting[:] = [number]
+        for seq_id in self.waiting[1:]:
+            others = [each for each in self.waiting if each != seq_id]
+            self.waiting[:] = [seq_id]
             Scheduler.admit(self)
-            self.waiting[:] = others if not self.waiting else [others[0], number, *others[1:]]
+            self.waiting[:] = others if not self.waiting else [others[0], seq_id, *others[1:]]
 
 
 mistakes(
@@ -42,13 +42,13 @@ OnlyPrompts: only the blocks of the prompt are set aside, not those of its conti
     max(longest, len(tokens)) → len(tokens)
 * ForgetsForks: nothing is set aside for the forks that are still to come
     math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S)
-    self.places(self.running + members) > self.most → len(self.running + members) > self.most
+    self.places(self.running + members) > → len(self.running + members) >
 * NoBlocksForForks: the forks that are still to come have places, but no blocks
     math.ceil(each.longest / S) * (1 + each.forks) → math.ceil(each.longest / S)
 NoPlacesForForks: the forks that are still to come have blocks, but no places
-    sum(1 + self.sequences[number].forks for number in numbers) → len(numbers)
+    sum(1 + self.sequences[seq_id].forks for seq_id in seq_ids) → len(seq_ids)
 NoLimit: more sequences than allowed are admitted
-    self.most = most → self.most = 64
+    self.max_num_seqs = max_num_seqs → self.max_num_seqs = 64
 """,
 )
 
@@ -57,9 +57,9 @@ changed(
     "CountsEnded",
     "what has ended still counts for what is set aside",
     (
-        "        self.close(number)\n",
-        "        self.close(number)\n"
-        "        blocks = math.ceil(self.sequences[number].longest / self.manager.block_size)\n"
+        "        self.free(seq_id)\n",
+        "        self.free(seq_id)\n"
+        "        blocks = math.ceil(self.sequences[seq_id].longest / self.manager.block_size)\n"
         "        for _ in range(min(blocks, self.manager.allocator.available)):\n"
         "            self.manager.allocator.allocate()\n",
     ),
@@ -69,11 +69,11 @@ mistakes(
     Scheduler,
     """
 FromTheStart: all tokens of a sequence are computed in every step, not only the new ones
-    (number, start, start + count) → (number, 0, start + count)
+    (seq_id, start, start + count) → (seq_id, 0, start + count)
 ComputedAtOnce: what is planned counts as computed before it is done
-    start + count)) → start + count)); self.sequences[number].computed += count
+    start + count)) → start + count)); self.sequences[seq_id].num_computed += count
 ForgetsCopies: the blocks that must be copied are not part of the plan
-    self.plan.copies.extend(self.manager.grow(number, count)) → self.manager.grow(number, count)
+    self.plan.copies.extend(self → (self
 """,
 )
 
@@ -82,12 +82,12 @@ changed(
     "AdmitsFirst",
     "sequences are admitted before those that run are extended",
     (
-        "            self.extend(number)\n        self.admit()\n",
-        "            self.extend(number)\n",
+        "            self.extend(seq_id)\n        self.admit()\n",
+        "            self.extend(seq_id)\n",
     ),
     (
-        "        for number in self.running:\n",
-        "        self.admit()\n        for number in self.running:\n",
+        "        for seq_id in self.running:\n",
+        "        self.admit()\n        for seq_id in self.running:\n",
     ),
 )
 
@@ -96,13 +96,13 @@ changed(
     "AdmitsThenExtends",
     "newcomers are planned before those that run already",
     (
-        "        for number in self.running:\n"
-        "            self.extend(number)\n"
+        "        for seq_id in self.running:\n"
+        "            self.extend(seq_id)\n"
         "        self.admit()\n",
         "        before = list(self.running)\n"
         "        self.admit()\n"
-        "        for number in before:\n"
-        "            self.extend(number)\n",
+        "        for seq_id in before:\n"
+        "            self.extend(seq_id)\n",
     ),
 )
 
@@ -145,7 +145,7 @@ RoundedTogether: the slots of all sequences are added up before they are rounded
     sum(math.ceil(each.longest / S) * → math.ceil(sum(each.longest *
     for each in together) → for each in together) / S)
 OnePlaceLess: one sequence less than allowed may run
-    > self.most or → >= self.most or
+    > self.max_num_seqs or → >= self.max_num_seqs or
 OneBlockLess: the last block is never set aside
     reserved > N → reserved >= N
 TokensForLongest: blocks are set aside for the tokens that a sequence has, not for its longest form
@@ -155,15 +155,15 @@ NotTheSequence: blocks are set aside for the forks to come, but not for the sequ
 SlotsForBlocks: blocks are compared with the number of slots
     reserved > N → reserved > N * S
 PlacesOfNew: more sequences than allowed are admitted
-    self.places(self.running + members) > self.most → self.places(members) > self.most
-CountForStop: work is given as (number, start, count), not (number, start, stop)
-    (number, start, start + count) → (number, start, count)
+    self.places(self.running + members) > → self.places(members) >
+CountForStop: work is given as (seq_id, start, count), not (seq_id, start, stop)
+    (seq_id, start, start + count) → (seq_id, start, count)
 MembersAlone: the members of a group that waits are admitted one by one
     self.members(self.waiting[0]) → [self.waiting[0]]
 """,
 )
 
-PLANNED = "            self.plan.work.append((number, start, start + count))\n"
+PLANNED = "            self.plan.work.append((seq_id, start, start + count))\n"
 changed(
     Scheduler,
     "NotedFirst",
@@ -223,22 +223,22 @@ NoWatermark: the watermark is not left
 OneMoreBlock: one more block than the watermark must be left
     self.watermark if self.running else 0 → self.watermark + 1 if self.running else 0
 * OneOfAGroup: of a group, one alone loses its blocks
-    self.members(number) → [number]
+    self.members(seq_id) → [seq_id]
 """,
 )
 
 
 @bug(PreemptingScheduler, "who loses its blocks counts as computed still")
 class StaysComputed(PreemptingScheduler):
-    def count(self, number):
-        sequence = self.sequences[number]
-        found = super().count(number)
+    def count(self, seq_id):
+        sequence = self.sequences[seq_id]
+        found = super().count(seq_id)
         return min(found, 1) if getattr(sequence, "was_preempted", False) else found
 
-    def preempt(self, number):
-        for each in self.members(number):
+    def preempt(self, seq_id):
+        for each in self.members(seq_id):
             vars(self.sequences[each])["was_preempted"] = True
-        super().preempt(number)
+        super().preempt(seq_id)
 
 
 mistakes(
@@ -252,8 +252,8 @@ NoHits: what was found in the cache is not counted
 
 @bug(PreemptingScheduler, "the forks that are still to come have no places")
 class NoPlaces(PreemptingScheduler):
-    def places(self, numbers):
-        return len(numbers)
+    def places(self, seq_ids):
+        return len(seq_ids)
 
 
 changed(
@@ -274,8 +274,8 @@ changed(
 class RoomForOne(PreemptingScheduler):
     def enter(self, members):
         super().enter(members[:1])
-        for number in members[1:]:
-            self.hits += self.open(number)
+        for seq_id in members[1:]:
+            self.hits += self.allocate(seq_id)
         self.start(members[1:])
 
 
@@ -298,8 +298,8 @@ changed(
     "sequences are admitted before those that run are extended",
     (ADMITS, ""),
     (
-        "        for number in list(self.running):",
-        "        self.admit()\n        for number in list(self.running):",
+        "        for seq_id in list(self.running):",
+        "        self.admit()\n        for seq_id in list(self.running):",
     ),
 )
 
@@ -309,8 +309,8 @@ changed(
     "newcomers are planned before those that run already",
     (ADMITS, ""),
     (
-        "        for number in list(self.running):",
-        "        held = list(self.running)\n        self.admit()\n        for number in held:",
+        "        for seq_id in list(self.running):",
+        "        held = list(self.running)\n        self.admit()\n        for seq_id in held:",
     ),
 )
 
@@ -328,7 +328,7 @@ AppendsEach: who has lost its blocks waits behind all others
 BehindTheFirst: who has lost its blocks waits behind the first of those that wait
     self.waiting.insert(0, each) → self.waiting.insert(1, each)
 KeepsBlocks: a sequence that is preempted keeps its blocks
-    self.close(each) → pass
+    self.free(each) → pass
 """,
 )
 
@@ -336,20 +336,20 @@ changed(
     PreemptingScheduler,
     "ForgetsBlocks",
     "a sequence that is preempted keeps its blocks, although nothing of it counts as computed",
-    ("self.close(each)", "self.sequences[each].computed = 0"),
+    ("self.free(each)", "self.sequences[each].num_computed = 0"),
 )
 
 mistakes(
     PreemptingScheduler,
     """
 ClosedByManager: the tokens of a sequence that is preempted still count as computed
-    self.close(each) → self.manager.close(each)
+    self.free(each) → self.manager.free(each)
 RowsStay: work of a group stays planned when the group loses its blocks
     if row[0] not in members] → ]
 AllWork: the work of those that keep their blocks is dropped too
     [row for row in self.plan.work if row[0] not in members] → []
 AskerLoses: the one that asks for blocks loses its own, not the last to come
-    self.preempt(self.running[-1]) → self.preempt(number)
+    self.preempt(self.running[-1]) → self.preempt(seq_id)
 LongestLoses: the longest loses its blocks, not the last to come
     self.running[-1] → max(self.running, key=lambda n: len(self.sequences[n].tokens))
 NotTriedAgain: the one that asks is not extended after another has lost its blocks
@@ -364,19 +364,19 @@ changed(
     "TriesTwice",
     "only one sequence loses its blocks, although that may not be enough",
     (
-        "            while number in self.running:\n"
+        "            while seq_id in self.running:\n"
         "                try:\n"
-        "                    self.extend(number)\n"
+        "                    self.extend(seq_id)\n"
         "                    break\n"
         "                except OutOfBlocks:\n"
         "                    self.preempt(self.running[-1])\n",
-        "            if number in self.running:\n"
+        "            if seq_id in self.running:\n"
         "                try:\n"
-        "                    self.extend(number)\n"
+        "                    self.extend(seq_id)\n"
         "                except OutOfBlocks:\n"
         "                    self.preempt(self.running[-1])\n"
-        "                    if number in self.running:\n"
-        "                        self.extend(number)\n",
+        "                    if seq_id in self.running:\n"
+        "                        self.extend(seq_id)\n",
     ),
     told_by="PreemptingScheduler.schedule raised OutOfBlocks",
 )
@@ -388,12 +388,12 @@ ExtendsTwice: a sequence is extended again after that has succeeded
     break → pass
     says: ran for more than
 ExtendsTheLost: a sequence is still extended when it has lost its blocks itself
-    while number in self.running: → while True:
+    while seq_id in self.running: → while True:
     says: has no attribute
 OnePlaceLess: one sequence less than allowed may run
-    > self.most or → >= self.most or
+    > self.max_num_seqs: → >= self.max_num_seqs:
 WithoutWork: one enters of which nothing can be computed in this step
-    or not any(map(self.count, members)): → :
+    if not any(map(self.count, members)): → if False:
 AllWithWork: a group waits until something of each member can be computed
     not any(map(self.count, members)) → not all(map(self.count, members))
 """,
@@ -425,13 +425,13 @@ MembersAlone: the members of a group that waits are admitted one by one
     self.members(self.waiting[0]) → [self.waiting[0]]
 HitsTooEarly: what is found counts as hits also of one that cannot enter
     self.hits += found → pass
-    found = sum(map(self.open, members)) → self.hits += sum(map(self.open, members))
+    found = sum(map(self.allocate, members)) → self.hits += sum(map(self.allocate, members))
 HitsOfTheLast: `hits` holds what the last one found, not what all have found
     self.hits += found → self.hits = found
 StaysOpen: one that cannot enter keeps the blocks that were found for it
-    self.close(number) → pass
+    self.free(seq_id) → pass
 FirstIsClosed: of a group that cannot enter, only the first gives back the blocks that were found
-    for number in reversed(members): → for number in members[:1]:
+    for seq_id in reversed(members): → for seq_id in members[:1]:
 """,
 )
 
@@ -440,8 +440,8 @@ changed(
     "NeedsAll",
     "blocks are demanded for all tokens, also for those that were found",
     (
-        "self.sequences[number].block_table.missing(self.count(number)) for number",
-        "math.ceil(len(self.sequences[number].tokens) / self.manager.block_size) for number",
+        "self.sequences[seq_id].block_table.missing(self.count(seq_id)) for seq_id",
+        "math.ceil(len(self.sequences[seq_id].tokens) / self.manager.block_size) for seq_id",
     ),
 )
 
@@ -460,8 +460,8 @@ changed(
     "ForgetsOutput",
     "a sequence that is preempted loses the tokens that it has generated",
     (
-        "self.close(each)",
-        "self.close(each)\n"
+        "self.free(each)",
+        "self.free(each)\n"
         "            del self.sequences[each].tokens[self.sequences[each].prompt_length :]",
     ),
 )
@@ -470,7 +470,7 @@ changed(
     PreemptingScheduler,
     "SwallowsIt",
     "`enter` does not raise when the blocks are too few",
-    ("self.close(number)\n            raise\n", "self.close(number)\n            return\n"),
+    ("self.free(seq_id)\n            raise\n", "self.free(seq_id)\n            return\n"),
     told_by="ran for more than",
 )
 
@@ -491,8 +491,8 @@ changed(
     "ResetForEach",
     "that one has lost its blocks is forgotten as soon as the next one is extended",
     (
-        "        for number in list(self.running):\n",
-        "        for number in list(self.running):\n            before = self.preemptions\n",
+        "        for seq_id in list(self.running):\n",
+        "        for seq_id in list(self.running):\n            before = self.preemptions\n",
     ),
 )
 
@@ -503,7 +503,8 @@ for name, end in ("DropsTheirCopies", 1), ("DropsCopiesFrom", 0):
         "copies from or into blocks of a sequence that loses them are planned no more",
         (
             "        for each in reversed(members):\n",
-            "        lost = {block for each in members for block in self.manager.blocks(each)}\n"
+            "        table = self.manager.get_block_table\n"
+            "        lost = {block for each in members for block in table(each)}\n"
             f"        kept = [pair for pair in self.plan.copies if pair[{end}] not in lost]\n"
             "        self.plan.copies[:] = kept\n"
             "        for each in reversed(members):\n",
@@ -516,9 +517,9 @@ changed(
     "a group enters when there are blocks for each of its members alone",
     (
         "            self.demand(need)\n",
-        "            for number in members:\n"
-        "                table = self.sequences[number].block_table\n"
-        "                self.demand(table.missing(self.count(number)))\n",
+        "            for seq_id in members:\n"
+        "                table = self.sequences[seq_id].block_table\n"
+        "                self.demand(table.missing(self.count(seq_id)))\n",
     ),
 )
 
@@ -526,7 +527,7 @@ mistakes(
     PreemptingScheduler,
     """
 PlacesOfNew: more sequences than allowed are admitted
-    self.places(self.running + members) > self.most → self.places(members) > self.most
+    self.places(self.running + members) > → self.places(members) >
 CountsAlone: the forks that are still to come have no places
     self.places(self.running + members) → len(self.running + members)
 """,
@@ -548,26 +549,26 @@ mistakes(
     ChunkedScheduler,
     """
 * BudgetEach: every sequence has the whole budget for itself
-    self.budget - spent → self.budget
+    self.max_num_batched_tokens - spent → self.max_num_batched_tokens
 BudgetOfSequences: the budget counts sequences, not tokens
     return min( → return (
-    , self.budget - spent) → ) * (len(self.plan.work) < self.budget)
+    , self.max_num_batched_tokens - spent) → ) * (len(self.plan.work) < self.max_num_batched_tokens)
 NoChunks: a prompt that is longer than what is left of the budget waits
     return min( → found = min(
-    - spent) → - spent); return found * (found == super().count(number) or not spent)
+    - spent) → - spent); return found * (found == super().count(seq_id) or not spent)
 OneUnspent: the last token of the budget is not spent
-    self.budget - spent → max(self.budget - 1 - spent, 0)
+    self.max_num_batched_tokens - spent → max(self.max_num_batched_tokens - 1 - spent, 0)
 Starves: a budget that starves some who run is accepted
-    if budget is not None and budget < most: → if False:
+    if budget < max_num_seqs: → if False:
     says: should raise ValueError when the budget is 2 and 3 may run
-TooStrict: a budget as large as `most` is refused
-    budget < most → budget <= most
+TooStrict: a budget as large as `max_num_seqs` is refused
+    budget < max_num_seqs → budget <= max_num_seqs
     says: ChunkedScheduler raised ValueError
 AlwaysSome: without a budget, a step computes no more than some number of tokens
-    math.inf if → max(most, 100) if
+    math.inf if → max(max_num_seqs, 100) if
 FirstChunk: the budget limits only the first chunk of a prompt, not those after it
-    spent = sum( → spent = -math.inf if self.sequences[number].computed else sum(
-    self.budget - spent → max(self.budget - spent, 0)
+    spent = sum( → spent = -math.inf if self.sequences[seq_id].num_computed else sum(
+    self.max_num_batched_tokens - spent → max(self.max_num_batched_tokens - spent, 0)
 StopsCounted: the budget counts the positions up to which is computed, not the tokens
     sum(stop - start for → sum(stop for
 RowsCounted: a sequence in the plan costs one token of the budget, however many it computes
@@ -639,8 +640,8 @@ changed(
     "a chunk of a prompt gives a token although the prompt goes on",
     (
         "        try:\n            self.runner",
-        "        for number, _, stop in plan.work:\n"
-        "            del self.sequences[number].tokens[stop:]\n"
+        "        for seq_id, _, stop in plan.work:\n"
+        "            del self.sequences[seq_id].tokens[stop:]\n"
         "        try:\n            self.runner",
     ),
     classic=True,
@@ -652,7 +653,7 @@ mistakes(
 WithoutStop: the stop token is left out of the result
     return added → return [row for row in added if row[1] != self.sequences[row[0]].sampling.stop]
 OneMore: one token more than count is added
-    (number, sampling, self → (number, sampling._replace(max_tokens=sampling.max_tokens + 1), self
+    (seq_id, sampling, self → (seq_id, sampling._replace(max_tokens=sampling.max_tokens + 1), self
 OneGenerator: all samples of a request draw from one generator
     self.sequences[each].generator = generator → self.sequences[each].generator = draws[0][1]
 OneDraw: all samples of a request begin with the same token
@@ -674,7 +675,7 @@ QueuesFirst: a request waits before its generator is made, and stays when there 
 * KeepsWhatWasPlanned: an error inside the model leaves tables longer than what is computed
     self.scheduler.undo(plan.work) → pass
 FirstEnds: only the first of a request's samples is asked whether it has ended
-    self.finish(each) → each == number and self.finish(each)
+    self.finish(each) → each == seq_id and self.finish(each)
     says: three samples of one token each should all have ended
 """,
 )
@@ -710,13 +711,13 @@ changed(
 )
 
 DRAWN = """            drawn = {
-                number: self.draw(number, row)
-                for (number, _, stop), row in zip(plan.work, logits, strict=True)
-                if stop == len(self.sequences[number].tokens)  # no chunk of a longer prompt
+                seq_id: self.draw(seq_id, row)
+                for (seq_id, _, stop), row in zip(plan.work, logits, strict=True)
+                if stop == len(self.sequences[seq_id].tokens)  # no chunk of a longer prompt
             }
 """
-ADVANCED = """        for number, _, stop in plan.work:
-            self.scheduler.advance(number, stop)
+ADVANCED = """        for seq_id, _, stop in plan.work:
+            self.scheduler.advance(seq_id, stop)
 """
 changed(
     EngineCore,
@@ -747,11 +748,11 @@ changed(
     "ForksLate",
     "a sequence gets its token before it is forked: its forks have that token too",
     (
-        "        samples = [number, *(self.fork(number) for _ in draws[1:])]\n"
+        "        samples = [seq_id, *(self.fork(seq_id) for _ in draws[1:])]\n"
         "        for each, (token, generator) in zip(samples, draws, strict=True):\n",
         "        samples = []\n"
         "        for token, generator in draws:\n"
-        "            each = self.fork(number) if samples else number\n"
+        "            each = self.fork(seq_id) if samples else seq_id\n"
         "            samples.append(each)\n",
     ),
 )
@@ -770,34 +771,34 @@ mistakes(
     EngineCore,
     """
 ForkOfAFork: each sample is forked from the one before it, so that the first still expects its forks
-    (self.fork(number) for → (number := self.fork(number) for
+    (self.fork(seq_id) for → (seq_id := self.fork(seq_id) for
 GeneratorsOfTheFirst: the generators of all samples are given to the first one
-    self.sequences[each].generator = generator → self.sequences[number].generator = generator
+    self.sequences[each].generator = generator → self.sequences[seq_id].generator = generator
 TokensOfTheFirst: the tokens of all samples are added to the first one
-    self.scheduler.append(each, token) → self.scheduler.append(number, token)
+    self.scheduler.append(each, token) → self.scheduler.append(seq_id, token)
     says: Requests should end within 300 steps
 TellsTheFirst: a step returns only the first sample's token
     (token, _) in zip(samples, draws, → (token, _) in zip(samples[:1], draws[:1],
 TellsOneNumber: a step returns the tokens of all samples under the number of the first
-    return [(each, token) for each, (token, _) in → return [(number, token) for each, (token, _) in
+    return [(each, token) for each, (token, _) in → return [(seq_id, token) for each, (token, _) in
 NeverEnds: a sequence that has all its tokens does not end
     self.finish(each) → pass
 FinishesFirst: whether a sequence ends is asked before it gets its token
     self.finish(each) → pass
     self.scheduler.append(each, token) → self.finish(each); self.scheduler.append(each, token)
 AbortForgets: `abort` takes the request out of `requests`, where `collect` looks for it
-    self.requests.get(number, []) → self.requests.pop(number, [])
+    self.requests.get(request_id, []) → self.requests.pop(request_id, [])
 AbortsTheFirst: `abort` ends only the first sample of a request
-    self.requests.get(number, []): → self.requests.get(number, [])[:1]:
+    self.requests.get(request_id, []): → self.requests.get(request_id, [])[:1]:
 OtherReason: `abort` gives the reason 'length'
     self.end(sample, "abort") → self.end(sample, "length")
 MustBeKnown: `abort` raises for a request that it does not know
-    self.requests.get(number, []) → self.requests[number]
+    self.requests.get(request_id, []) → self.requests[request_id]
     says: EngineCore.abort raised KeyError
 DrawsForChunks: a chunk of a prompt gives a token although the prompt goes on
-    if stop == len(self.sequences[number].tokens) →
+    if stop == len(self.sequences[seq_id].tokens) →
 NeverAdvances: what is computed never counts as computed
-    self.scheduler.advance(number, stop) → pass
+    self.scheduler.advance(seq_id, stop) → pass
 """,
 )
 
@@ -807,8 +808,8 @@ changed(
     "tokens are added, and samples forked, before what was read counts as computed",
     (ADVANCED, ""),
     (
-        "for pair in self.write(number, draws)]\n        ###",
-        "for pair in self.write(number, draws)]\n" + ADVANCED + "        ###",
+        "for pair in self.write(seq_id, draws)]\n        ###",
+        "for pair in self.write(seq_id, draws)]\n" + ADVANCED + "        ###",
     ),
 )
 
@@ -840,8 +841,8 @@ changed(
     "DrawsInOutput",
     "a sequence that is computed again gets a token after each piece of its output, not the last",
     (
-        "stop == len(self.sequences[number].tokens)",
-        "stop >= self.sequences[number].prompt_length",
+        "stop == len(self.sequences[seq_id].tokens)",
+        "stop >= self.sequences[seq_id].prompt_length",
     ),
 )
 
@@ -879,49 +880,49 @@ changed(
 )
 
 mistakes(
-    BeamCore,
+    BeamEngine,
     """
 KeepsDropped: beams that are not chosen keep their blocks
-    self.scheduler.remove → self.sequences[number].block_table = None; self.scheduler.remove
+    self.scheduler.remove → self.sequences[seq_id].block_table = None; self.scheduler.remove
 KeepsNumbers: beams that are not chosen stay among the sequences
-    del self.sequences[number] → pass
+    del self.sequences[seq_id] → pass
     says: beams left in the engine
 OnlyGreedy: the search is greedy: only the first beam branches
     ended, sampling.beams, sampling.alpha) → ended, 1, sampling.alpha)
     self.sequences[going[0]].sampling.beams - len(going) → 0
 LastOnly: the log-probability of a beam is that of its last token
-    return torch.log_softmax( → self.sequences[number].log_p = 0.0; return torch.log_softmax(
+    return torch.log_softmax( → self.sequences[seq_id].log_p = 0.0; return torch.log_softmax(
 * ByLogits: beams are compared by their logits, not by their log-probabilities
     torch.log_softmax(logits.to(precise), dim=0).cpu() → logits
 """,
 )
 
 changed(
-    BeamCore,
+    BeamEngine,
     "NeverStops",
     "the stop token ends no beam",
     (
-        "self.finish(number)",
-        "if len(self.sequences[number].output) == sampling.max_tokens:\n"
-        '                    self.end(number, "length")',
+        "self.finish(seq_id)",
+        "if len(self.sequences[seq_id].output) == sampling.max_tokens:\n"
+        '                    self.end(seq_id, "length")',
     ),
 )
 
 
-@bug(BeamCore, "alpha is not used")
-class WithoutAlpha(BeamCore):
+@bug(BeamEngine, "alpha is not used")
+class WithoutAlpha(BeamEngine):
     def add(self, prompt, sampling=None):
-        number = super().add(prompt, sampling)
-        sampling = self.sequences[number].sampling
-        self.sequences[number].sampling = sampling._replace(alpha=0.5)
-        return number
+        seq_id = super().add(prompt, sampling)
+        sampling = self.sequences[seq_id].sampling
+        self.sequences[seq_id].sampling = sampling._replace(alpha=0.5)
+        return seq_id
 
 
 mistakes(
-    BeamCore,
+    BeamEngine,
     """
 KeepsLogP: a fork has the log-probability of its parent
-    self.sequences[number].log_p = → if number in beams[: len(old)]: self.sequences[number].log_p =
+    self.sequences[seq_id].log_p = → if seq_id in beams[: len(old)]: self.sequences[seq_id].log_p =
 OtherOrder: the beams change their order: the first is no longer the greedy one
     self.expect(beams) → self.expect(beams); beams.reverse()
 """,
@@ -931,7 +932,7 @@ mistakes(
     Engine,
     """
 Backwards: the prompts' outputs come in the opposite order
-    return self.collect(numbers) → return self.collect(numbers[::-1])
+    return self.collect(request_ids) → return self.collect(request_ids[::-1])
 """,
 )
 
@@ -940,7 +941,7 @@ changed(
     "BeginsSome",
     "prompts before the one that is refused have begun",
     (
-        "own))\n        except BaseException:\n            self.withdraw(numbers)\n",
+        "own))\n        except BaseException:\n            self.withdraw(request_ids)\n",
         "own))\n        except BaseException:\n",
     ),
     told_by="running, -1, waiting",
@@ -958,9 +959,9 @@ FirstSample: only the first sample's tokens are handed out
 SampleZero: the tokens of all samples count as those of the first
     (sample, token) for → (0, token) for
 OwnSteps: a stream hands out the tokens of its own steps only
-    is_going = bool( → list(map(self.take, numbers)); is_going = bool(
+    is_going = bool( → list(map(self.take, request_ids)); is_going = bool(
 EndsTooSoon: a stream ends with the last step, and forgets what the steps of others have added
-    while is_going: → while self.unfinished(numbers):
+    while is_going: → while self.unfinished(request_ids):
     says: tokens of a stream whose last steps others have made
 """,
 )
@@ -1000,7 +1001,7 @@ changed(
     "LeavesRequests",
     "what was begun stays in the engine when the model fails",
     (
-        "self.step()\n        except BaseException:\n            self.withdraw(numbers)\n",
+        "self.step()\n        except BaseException:\n            self.withdraw(request_ids)\n",
         "self.step()\n        except BaseException:\n",
     ),
     told_by="generate",
@@ -1025,10 +1026,10 @@ class OneByOne(Engine):
     told_by="steps for 6 tokens of each prompt",
 )
 class KeepsAll(Engine):
-    def collect(self, numbers):
-        requests = {number: self.requests[number] for number in numbers}
+    def collect(self, request_ids):
+        requests = {each: self.requests[each] for each in request_ids}
         samples = {each: self.sequences[each] for row in requests.values() for each in row}
-        found = super().collect(numbers)
+        found = super().collect(request_ids)
         self.requests |= requests
         self.sequences |= samples
         return found
@@ -1039,11 +1040,11 @@ changed(
     "StreamOnlyExceptions",
     "a stream that is closed is not withdrawn: its end comes as GeneratorExit, no Exception",
     (
-        "        finally:\n            self.withdraw(numbers)\n",
+        "        finally:\n            self.withdraw(request_ids)\n",
         "        except Exception:\n"
-        "            self.withdraw(numbers)\n"
+        "            self.withdraw(request_ids)\n"
         "            raise\n"
-        "        self.withdraw(numbers)\n",
+        "        self.withdraw(request_ids)\n",
     ),
     told_by="free blocks, running, -1, waiting, requests at the end",
 )
@@ -1061,10 +1062,10 @@ mistakes(
     Engine,
     """
 ServesEverybody: `generate` goes on until all requests have ended, those of others too
-    while self.unfinished(numbers): → while self.scheduler.running or self.scheduler.waiting:
+    while self.unfinished(request_ids): → while self.scheduler.running or self.scheduler.waiting:
     says: unfinished ones, which another has added
 CollectsAll: `generate` takes the requests of others out of the engine too
-    return self.collect(numbers) → return self.collect(list(self.requests))
+    return self.collect(request_ids) → return self.collect(list(self.requests))
     says: generate
 OneStepMore: a stream makes one more step when all has ended
     if is_going: → if True:
@@ -1075,10 +1076,10 @@ OneStepMore: a stream makes one more step when all has ended
 
 @bug(SwapSpace, "a block that several sequences use goes out once for each", classic=True)
 class OutForEach(SwapSpace):
-    def out(self, tables):
+    def swap_out(self, tables):
         copies = []
-        for number, table in tables.items():
-            copies += super().out({number: table})
+        for seq_id, table in tables.items():
+            copies += super().swap_out({seq_id: table})
         return copies
 
 
@@ -1102,13 +1103,13 @@ NotAdded: the number of the first host block is not added
 
 @bug(SwapSpace, "some of a group go out although there is no room for all")
 class SomeGoOut(SwapSpace):
-    def out(self, tables):
+    def swap_out(self, tables):
         try:
-            return super().out(tables)
+            return super().swap_out(tables)
         except OutOfBlocks:
             copies = []
-            for number, table in tables.items():
-                copies += super().out({number: table})
+            for seq_id, table in tables.items():
+                copies += super().swap_out({seq_id: table})
             return copies
 
 
@@ -1116,12 +1117,12 @@ mistakes(
     SwapSpace,
     """
 BackForEach: a block comes back to each sequence that used it as a block of its own
-    self.tables[number]] for → self.tables[number]][:: 1 if number == numbers[0] else -1] for
+    self.tables[seq_id]] for → self.tables[seq_id]][:: 1 if seq_id == seq_ids[0] else -1] for
 AllAvailable: blocks on the host count as available although they are in use
     return self.allocator.available → return len(self.allocator.references)
     says: raised OutOfBlocks: all 6 blocks are in use
 OneRemembered: only the first of several sequences is remembered
-    self.tables[number] = [here → if number == next(iter(tables)): self.tables[number] = [here
+    self.tables[seq_id] = [here → if seq_id == next(iter(tables)): self.tables[seq_id] = [here
     says: SwapSpace.back raised KeyError
 KeptPlaces: where a block has gone is remembered from call to call, when it holds something else
     here: dict[int, int] = {} → here = self.__dict__.setdefault('here', {})
@@ -1132,11 +1133,11 @@ OthersForgotten: the tables of those that went out earlier are forgotten
 OneBlockLess: the last block on the host is never used
     len(blocks) > self.available → len(blocks) >= self.available
 NotDropped: sequences that come back keep their blocks on the host
-    self.drop(number) → pass
+    self.drop(seq_id) → pass
 OnlyForgotten: the tables of sequences that come back are forgotten, but their blocks are not freed
-    self.drop(number) → del self.tables[number]
+    self.drop(seq_id) → del self.tables[seq_id]
 FirstDropped: of several sequences that come back, only the first leaves the host
-    self.drop(number) → number == numbers[0] and self.drop(number)
+    self.drop(seq_id) → seq_id == seq_ids[0] and self.drop(seq_id)
 BackTurned: the copies back are given as (to, from)
     [(self.first + place, block) for → [(block, self.first + place) for
 BackNotAdded: the number of the first host block is not added to what comes back
@@ -1150,19 +1151,19 @@ changed(
     "blocks on the host are freed although the number of blocks is wrong",
     (
         "        there = dict(",
-        "        own, places = {n: self.tables[n] for n in numbers}, self.blocks(numbers)\n"
-        "        for number in numbers:\n"
-        "            self.drop(number)\n"
+        "        own, places = {n: self.tables[n] for n in seq_ids}, self.blocks(seq_ids)\n"
+        "        for seq_id in seq_ids:\n"
+        "            self.drop(seq_id)\n"
         "        there = dict(",
     ),
-    ("zip(self.blocks(numbers), blocks", "zip(places, blocks"),
-    ("for place in self.tables[number]] for", "for place in own[number]] for"),
+    ("zip(self.blocks(seq_ids), blocks", "zip(places, blocks"),
+    ("for place in self.tables[seq_id]] for", "for place in own[seq_id]] for"),
     (
-        "in numbers}\n"
-        "        for number in numbers:\n"
-        "            self.drop(number)\n"
+        "in seq_ids}\n"
+        "        for seq_id in seq_ids:\n"
+        "            self.drop(seq_id)\n"
         "        return",
-        "in numbers}\n        return",
+        "in seq_ids}\n        return",
     ),
 )
 
@@ -1178,9 +1179,9 @@ mistakes(
     SwappingScheduler,
     """
 * ComputesAgain: what is swapped out is computed again all the same
-    self.sequences[each].computed = computed[each] → self.space.drop(each)
+    self.sequences[each].num_computed = computed[each] → self.space.drop(each)
 NoCopiesOut: nothing is copied out
-    copies = self.space.out( → copies, _ = [], self.space.out(
+    copies = self.space.swap_out( → copies, _ = [], self.space.swap_out(
 """,
 )
 
@@ -1189,7 +1190,7 @@ mistakes(
     SwappingScheduler,
     """
 KeepsOnHost: the host's blocks are kept when a sequence ends that is swapped out
-    self.space.drop(number) → pass
+    self.space.drop(seq_id) → pass
 """,
 )
 
@@ -1200,11 +1201,12 @@ KeepsOnHost: the host's blocks are kept when a sequence ends that is swapped out
     told_by="raised RuntimeError: the host is full",
 )
 class NeverRecomputes(SwappingScheduler):
-    def preempt(self, number):
-        blocks = {block for each in self.members(number) for block in self.manager.blocks(each)}
+    def preempt(self, seq_id):
+        tables = map(self.manager.get_block_table, self.members(seq_id))
+        blocks = {block for table in tables for block in table}
         if len(blocks) > self.space.available:
             raise RuntimeError("the host is full")
-        super().preempt(number)
+        super().preempt(seq_id)
 
 
 mistakes(
@@ -1231,7 +1233,7 @@ mistakes(
     SwappingScheduler,
     """
 ComputedLost: what is swapped out no longer counts as computed
-    self.sequences[each].computed = computed[each] → pass
+    self.sequences[each].num_computed = computed[each] → pass
 """,
 )
 
@@ -1240,8 +1242,8 @@ changed(
     "OutFirst",
     "blocks go out before the copies that were planned earlier, and that fill them",
     (
-        "super().preempt(number)\n        self.plan.copies.extend(copies)",
-        "super().preempt(number)\n        self.plan.copies[:0] = copies",
+        "super().preempt(seq_id)\n        self.plan.copies.extend(copies)",
+        "super().preempt(seq_id)\n        self.plan.copies[:0] = copies",
     ),
 )
 
@@ -1253,12 +1255,11 @@ OutReplaces: what goes out replaces the copies that are planned already
 BackReplaces: what comes back replaces the copies that are planned already
     tables, copies = → self.plan.copies.clear(); tables, copies =
 NotCopiedBack: what comes back from the host is not copied
-    copies = self.space.back(members, blocks) → copies = self.space.back(members, blocks)[0], []
+    self.space.swap_in(members, blocks) → self.space.swap_in(members, blocks)[0], []
 OutOneByOne: the members of a group go out one by one, and share nothing on the host
-    self.space.out({each: → [pair for each in members for pair in self.space.out({each:
-    self.manager.blocks(each) for each in members}) → self.manager.blocks(each)})]
+    self.space.swap_out(tables) → [p for n in tables for p in self.space.swap_out({n: tables[n]})]
 OnlyOneGoesOut: of a group, only one member goes out to the host
-    blocks(each) for each in members → blocks(each) for each in [number]
+    get_block_table(each) for each in members → get_block_table(each) for each in [seq_id]
 AlwaysShares: `share` counts the first user of a block too, whom `allocate` has counted already
     blocks.remove(block) → self.manager.allocator.share(block)
 """,
@@ -1268,7 +1269,7 @@ changed(
     SwappingScheduler,
     "NobodyLoses",
     "nobody loses its blocks when the host is full",
-    ("            super().preempt(number)\n            return\n", "            return\n"),
+    ("            super().preempt(seq_id)\n            return\n", "            return\n"),
     told_by="ran for more than",
 )
 
@@ -1277,10 +1278,10 @@ changed(
     "StaysComputed",
     "what the host had no room for still counts as computed",
     (
-        "            super().preempt(number)\n            return\n",
-        "            super().preempt(number)\n"
+        "            super().preempt(seq_id)\n            return\n",
+        "            super().preempt(seq_id)\n"
         "            for each in members:\n"
-        "                self.sequences[each].computed = computed[each]\n"
+        "                self.sequences[each].num_computed = computed[each]\n"
         "            return\n",
     ),
 )
@@ -1290,8 +1291,8 @@ changed(
     "SwapsAnyway",
     "what the host had no room for counts as a swap",
     (
-        "            super().preempt(number)\n            return\n",
-        "            super().preempt(number)\n"
+        "            super().preempt(seq_id)\n            return\n",
+        "            super().preempt(seq_id)\n"
         "            self.swaps += len(members)\n"
         "            return\n",
     ),
@@ -1300,15 +1301,15 @@ changed(
 changed(
     SwappingScheduler,
     "AskedTooLate",
-    "the tables are given to `out` after their blocks were taken away",
+    "the tables are given to `swap_out` after their blocks were taken away",
     (
-        "        try:\n            copies",
-        "        super().preempt(number)\n        try:\n            copies",
+        "        tables = {each",
+        "        super().preempt(seq_id)\n        tables = {each",
     ),
     (
-        "            super().preempt(number)\n"
+        "            super().preempt(seq_id)\n"
         "            return\n"
-        "        super().preempt(number)\n",
+        "        super().preempt(seq_id)\n",
         "            return\n",
     ),
 )
@@ -1317,15 +1318,15 @@ mistakes(
     SwappingScheduler,
     """
 WholeBlocks: a table that comes back has as many positions as its blocks have slots
-    append(sequence.computed, → append(len(tables[each]) * self.manager.block_size,
+    append(sequence.num_computed, → append(len(tables[each]) * self.manager.block_size,
 OneStaysComputed: of a group that is swapped out, only one member still counts as computed
-    each].computed = computed[each] → number].computed = computed[number]
+    each].num_computed = computed[each] → seq_id].num_computed = computed[seq_id]
 FullBlocksOnly: only full blocks go out, and what is in the last one is computed again
     computed = {each: → S = self.manager.block_size; computed = {each:
-    .computed for each in members} → .computed // S * S for each in members}
-    self.manager.blocks(each) for → self.manager.blocks(each)[: computed[each] // S] for
+    .num_computed for each in members} → .num_computed // S * S for each in members}
+    get_block_table(each) for → get_block_table(each)[: computed[each] // S] for
 CountsAsHits: what comes back from the host counts as found in the cache
-    sequence = self → self.hits += self.sequences[each].computed; sequence = self
+    sequence = self → self.hits += self.sequences[each].num_computed; sequence = self
 SeenByEach: a block that two of a group share has one user when it is back
     self.manager.allocator.share(block) → pass
 """,
@@ -1352,14 +1353,14 @@ changed(
     SwappingScheduler,
     "EmptyTables",
     "a table that comes back has the tokens of its sequence as positions, not what is computed",
-    ("append(sequence.computed,", "append(len(sequence.tokens),"),
+    ("append(sequence.num_computed,", "append(len(sequence.tokens),"),
 )
 
 mistakes(
     SwappingScheduler,
     """
 OneForAll: a whole group comes back with as many tokens computed as one of its members has
-    = computed[each] → = computed[number]
+    = computed[each] → = computed[seq_id]
 FirstForAll: a whole group comes back with as many tokens computed as one of its members has
     = computed[each] → = computed[members[0]]
 """,
@@ -1371,26 +1372,27 @@ changed(
     "what a step has spent is taken from the next one's budget when it has failed",
     (
         "        spent = sum(stop - start for _, start, stop in self.plan.work)\n"
-        "        return min(super().count(number), self.budget - spent)\n",
-        "        return min(super().count(number), self.budget - vars(self).get('spent', 0))\n\n"
-        "    def extend(self, number):\n"
+        "        return min(super().count(seq_id), self.max_num_batched_tokens - spent)\n",
+        "        spent = vars(self).get('spent', 0)\n"
+        "        return min(super().count(seq_id), self.max_num_batched_tokens - spent)\n\n"
+        "    def extend(self, seq_id):\n"
         "        before = len(self.plan.work)\n"
-        "        super().extend(number)\n"
+        "        super().extend(seq_id)\n"
         "        here = sum(stop - start for _, start, stop in self.plan.work[before:])\n"
         "        self.spent = vars(self).get('spent', 0) + here\n\n"
-        "    def advance(self, number, stop):\n"
+        "    def advance(self, seq_id, stop):\n"
         "        self.spent = 0\n"
-        "        super().advance(number, stop)\n",
+        "        super().advance(seq_id, stop)\n",
     ),
 )
 
 changed(
-    BeamCore,
+    BeamEngine,
     "DroppedRowsStay",
     "the rows of beams that are dropped stay in `next_log_p`",
     (
-        "self.next_log_p.pop(number, None) for number in beams]",
-        "self.next_log_p.get(number) for number in beams]",
+        "self.next_log_p.pop(seq_id, None) for seq_id in beams]",
+        "self.next_log_p.get(seq_id) for seq_id in beams]",
     ),
     (
         "        new: list[int] = []\n",
@@ -1403,13 +1405,13 @@ changed(
 
 equivalent(
     PreemptingScheduler,
-    "for number in list(self.running): → for number in (lambda same: same)(self.running):",
+    "for seq_id in list(self.running): → for seq_id in (lambda same: same)(self.running):",
     "only the last ones are removed, and the loop has not come to them",
 )
 equivalent(
     ChunkedScheduler,
-    "return min(super().count(number), self.budget - spent) → return min(self.budget - spent, "
-    "super().count(number))",
+    "return min(super().count(seq_id), self.max_num_batched_tokens - spent) → return "
+    "min(self.max_num_batched_tokens - spent, super().count(seq_id))",
     "the smaller of two has no order",
 )
 equivalent(
@@ -1487,23 +1489,24 @@ equivalent(
 )
 equivalent(
     EngineCore,
-    "if max(samples, beams) > self.scheduler.most: → if max(beams, samples) > self.scheduler.most:",
+    "if max(samples, beams) > self.scheduler.max_num_seqs: → if max(beams, samples) > "
+    "self.scheduler.max_num_seqs:",
     "the larger of two has no order",
 )
 equivalent(
     EngineCore,
-    "drawn = {number: self.draw(number, row) for (number, _, stop), row in zip(plan.work, "
-    "logits, strict=True) if stop == len(self.sequences[number].tokens)} → drawn = {number: "
-    "self.draw(number, row) for (number, _, stop), row in zip(plan.work, logits) if stop == "
-    "len(self.sequences[number].tokens)}",
+    "drawn = {seq_id: self.draw(seq_id, row) for (seq_id, _, stop), row in zip(plan.work, "
+    "logits, strict=True) if stop == len(self.sequences[seq_id].tokens)} → drawn = {seq_id: "
+    "self.draw(seq_id, row) for (seq_id, _, stop), row in zip(plan.work, logits) if stop == "
+    "len(self.sequences[seq_id].tokens)}",
     "both have the same length",
 )
 equivalent(
     EngineCore,
-    "drawn = {number: self.draw(number, row) for (number, _, stop), row in zip(plan.work, "
-    "logits, strict=True) if stop == len(self.sequences[number].tokens)} → drawn = {number: "
-    "self.draw(number, row) for (number, _, stop), row in zip(plan.work, logits, "
-    "strict=False) if stop == len(self.sequences[number].tokens)}",
+    "drawn = {seq_id: self.draw(seq_id, row) for (seq_id, _, stop), row in zip(plan.work, "
+    "logits, strict=True) if stop == len(self.sequences[seq_id].tokens)} → drawn = {seq_id: "
+    "self.draw(seq_id, row) for (seq_id, _, stop), row in zip(plan.work, logits, "
+    "strict=False) if stop == len(self.sequences[seq_id].tokens)}",
     "both have the same length",
 )
 equivalent(
@@ -1542,25 +1545,25 @@ equivalent(
     "the smaller of two has no order",
 )
 equivalent(
-    BeamCore,
+    BeamEngine,
     "unused = torch.zeros_like(next((row for row in rows if row is not None))) → unused = "
     "torch.ones_like(next((row for row in rows if row is not None)))",
     "what stands for one that has ended does not count",
 )
 equivalent(
-    BeamCore,
-    "for number, (row, token, value) in zip(new, chosen, strict=True): → for number, (row, "
+    BeamEngine,
+    "for seq_id, (row, token, value) in zip(new, chosen, strict=True): → for seq_id, (row, "
     "token, value) in zip(new, chosen):",
     "both have the same length",
 )
 equivalent(
-    BeamCore,
-    "for number, (row, token, value) in zip(new, chosen, strict=True): → for number, (row, "
+    BeamEngine,
+    "for seq_id, (row, token, value) in zip(new, chosen, strict=True): → for seq_id, (row, "
     "token, value) in zip(new, chosen, strict=False):",
     "both have the same length",
 )
 equivalent(
-    BeamCore,
+    BeamEngine,
     "unused = torch.zeros_like(next((row for row in rows if row is not None))) → unused = "
     "vars(self).setdefault('unused', torch.zeros_like(next((row for row in rows if row is not "
     "None))))",

@@ -281,8 +281,8 @@ class WithLoops(SpeculativeCore):
         table, length = sequence.block_table, len(sequence.tokens) - 1
         while len(table.blocks) > -(-length // manager.block_size):
             manager.allocator.free(table.blocks.pop())
-        table.length = sequence.computed = length
-        manager.commit(number, sequence.tokens)
+        table.length = sequence.num_computed = length
+        manager.cache_blocks(number, sequence.tokens)
         self.finish(number)
         return [(number, token) for token in tokens]
 
@@ -293,7 +293,7 @@ class AlwaysPieces(SpeculativeCore):
 
     def pieces(self, number, start, stop, drafted):
         whole = self.sequences[number].tokens + drafted
-        blocks, own = self.scheduler.manager.blocks(number), stop - len(drafted)
+        blocks, own = self.scheduler.manager.get_block_table(number), stop - len(drafted)
         first = (whole[start:own], start, blocks)
         return [first] + [([whole[t]], t, blocks) for t in range(own, stop)]
 
@@ -318,8 +318,8 @@ class AlwaysPieces(SpeculativeCore):
         sequence = self.sequences[number]
         for token in tokens:
             sequence.tokens.append(token)
-        sequence.generator, sequence.computed = generator, len(sequence.tokens) - 1
+        sequence.generator, sequence.num_computed = generator, len(sequence.tokens) - 1
         self.scheduler.cut(number)
-        self.scheduler.advance(number, sequence.computed)
+        self.scheduler.advance(number, sequence.num_computed)
         self.finish(number)
         return [(number, token) for token in tokens]

@@ -43,7 +43,7 @@ from course_pkg.checks.speculative import (
     written_in_turn,
     wrong_drafts,
 )
-from course_pkg.inference.requests import Sampling
+from course_pkg.engine.requests import Sampling
 from course_pkg.speculative import (
     SpeculativeCore,
     SpeculativeWriter,
@@ -172,7 +172,7 @@ def under_load(engines, case):
     for settings in (
         {"blocks": 17, "watermark": 2, "k": 3},
         {"blocks": 17, "host": 12, "k": 2},
-        {"blocks": 90, "most": 4, "budget": 7, "k": 5},
+        {"blocks": 90, "max_num_seqs": 4, "max_num_batched_tokens": 7, "k": 5},
     ):
         named = settings | {"block_size": 2, "propose": wrong_drafts(prompts, whole, 3)}
         engine = engines(model, **named)
@@ -187,7 +187,7 @@ def many_calls(engines, case):
     for S, blocks, settings in (
         (1, 60, {"k": 4}),
         (2, 14, {"k": 3, "watermark": 1}),
-        (4, 30, {"k": 5, "most": 2, "budget": 6}),
+        (4, 30, {"k": 5, "max_num_seqs": 2, "max_num_batched_tokens": 6}),
         (2, 17, {"k": 2, "host": 9}),
     ):
         follow_engine(case, engines, S, blocks, 40, **settings)

@@ -829,8 +829,8 @@ changed(
     "blocks are named before the table is cut",
     (
         "        self.scheduler.cut(number)\n"
-        "        self.scheduler.advance(number, sequence.computed)\n",
-        "        self.scheduler.advance(number, sequence.computed)\n"
+        "        self.scheduler.advance(number, sequence.num_computed)\n",
+        "        self.scheduler.advance(number, sequence.num_computed)\n"
         "        self.scheduler.cut(number)\n",
     ),
     classic=True,
@@ -1022,8 +1022,8 @@ DropsTheStop: the stop token is dropped as well
 """,
 )
 settled = (
-    "        sequence.computed = len(sequence.tokens) - 1\n        self.scheduler.cut(number)\n"
-    "        self.scheduler.advance(number, sequence.computed)\n"
+    "        sequence.num_computed = len(sequence.tokens) - 1\n        self.scheduler.cut(number)\n"
+    "        self.scheduler.advance(number, sequence.num_computed)\n"
 )
 changed(
     SpeculativeCore,
@@ -1051,7 +1051,7 @@ changed(
     SpeculativeCore,
     "NamesNothing",
     "the blocks that are full get no names",
-    ("        self.scheduler.advance(number, sequence.computed)\n", ""),
+    ("        self.scheduler.advance(number, sequence.num_computed)\n", ""),
     told_by="which blocks are named?",
 )
 changed(
@@ -1131,9 +1131,9 @@ changed(
     (
         "sequence.generator = generator\n",
         "sequence.generator = generator\n"
-        "        sequence.computed = len(sequence.tokens) + len(tokens) - 1\n"
+        "        sequence.num_computed = len(sequence.tokens) + len(tokens) - 1\n"
         "        self.scheduler.cut(number)\n"
-        "        self.scheduler.advance(number, sequence.computed)\n",
+        "        self.scheduler.advance(number, sequence.num_computed)\n",
     ),
     (settled, ""),
     told_by="which blocks are named?",

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from autograder.classroom.challenges import Challenge, Refused
 from course_pkg.data import requests
+from course_pkg.engine.requests import OutOfBlocks
 from course_pkg.inference.load import serve
-from course_pkg.inference.requests import OutOfBlocks
 from course_pkg.serving import PreemptingScheduler
 
 BLOCKS, BLOCK_SIZE = 64, 8

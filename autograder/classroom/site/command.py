@@ -128,9 +128,7 @@ def _write_front(folder: Path, found: list[Part]) -> None:
         folder / "index.md",
         parts=[{**vars(part), "alt": alt} for part, alt in zip(found, alts, strict=True)],
         assignments=len(members),
-        exercises=sum(
-            len(exercises(ROOT / "course_pkg" / f"{each.assignment.topic}.py")) for each in members
-        ),
+        exercises=sum(len(exercises(each.assignment.reference)) for each in members),
         fewest=sum(each.hours[0] for each in members),
         most=sum(each.hours[1] for each in members),
     )
@@ -166,13 +164,13 @@ def _trials() -> list[dict[str, object]]:
 
 def _write_api(folder: Path) -> None:
     """A page for each module that students write, and one for each package that they are given."""
-    topics = [assignment.topic for assignment in assignments()]
-    listed = {topic: [topic] for topic in topics}
+    listed = {each.topic: list(map(_module, each.reference)) for each in assignments()}
+    topics = list(listed)
     listed["checking"] = ["checking"]
     listed["tools"] = ["tools.plot", "tools.train"]
-    for package in ("inference", "data"):
+    for package in ("engine", "inference", "data"):
         paths = sorted((ROOT / "course_pkg" / package).glob("[a-z]*.py"))
-        listed[package] = [f"{package}.{path.stem}" for path in paths]
+        listed[package] = list(map(_module, paths))
     for page, modules in listed.items():
         lines = [f"# course_pkg.{page}"]
         for module in modules:
@@ -184,6 +182,12 @@ def _write_api(folder: Path) -> None:
         (folder / "api" / f"{page}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     groups = {"What students write": topics, "What is given": [*listed][len(topics) :]}
     _write(folder / "api" / "index.md", template="api.md", groups=groups)
+
+
+def _module(path: Path) -> str:
+    """Name a file of course_pkg as one imports it from there: a package by its folder."""
+    parts = path.relative_to(ROOT / "course_pkg").with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
 
 
 def _write(path: Path, *, template: str = "", **values: object) -> None:

@@ -7,12 +7,12 @@ the student's code calls stand-ins there, and the grader answers.
 
 import functools
 import importlib
-import inspect
 from dataclasses import dataclass
 
 from nbformat import NotebookNode
 from torch import nn
 
+from autograder.assignment import reference
 from autograder.hidden import load_hidden, passed, unearned
 from course_pkg.checking.guard import Guarded
 from course_pkg.checking.registry import CHECKS, Exercise
@@ -85,9 +85,9 @@ def needed_for(topic: str, parts: list[str]) -> list[str]:
 @functools.cache
 def below(exercise: Exercise) -> frozenset[str]:
     """Name the exercises that the reference of an exercise builds on, at any depth."""
-    module = importlib.import_module(f"course_pkg.{exercise.module}")
     names = {each.name for each in CHECKS if each.module == exercise.module}
-    used = names_used(exercise.name, [inspect.getsource(module)])
+    texts = [path.read_text(encoding="utf-8") for path in reference(exercise.module)]
+    used = names_used(exercise.name, texts)
     return frozenset(names & used - {exercise.name})
 
 
@@ -121,9 +121,9 @@ def is_borrowed(report: Report, parts: list[str]) -> bool:
 @functools.cache
 def _alone(exercise: Exercise, part: str) -> frozenset[str]:
     """Name the checks of an exercise that the reference of another one passes in its place."""
-    reference = getattr(importlib.import_module(f"course_pkg.{exercise.module}"), part)
+    right = getattr(importlib.import_module(f"course_pkg.{exercise.module}"), part)
     load_hidden(exercise)
-    report = run(exercise, Guarded(reference, exercise.name), hidden=True)
+    report = run(exercise, Guarded(right, exercise.name), hidden=True)
     return frozenset(passed(report))
 
 

@@ -65,7 +65,7 @@ def scene(
     here = {n: table.blocks for n, table in tables.items() if table is not None}
     for number, each in alive.items():
         table = tables[number]
-        seen[f"the tokens of {number} that are computed"] = each.computed
+        seen[f"the tokens of {number} that are computed"] = each.num_computed
         seen[f"the slots of {number}"] = None if table is None else table.length
         for where, blocks in (("", here), (" on the host", host)):
             users = users_of(blocks, number)
@@ -127,7 +127,7 @@ class Scheduling:
         """Let everybody whose tokens are all computed get one more."""
         for number in list(self.scheduler.running):
             tokens = self.sequence(number).tokens
-            if self.sequence(number).computed == len(tokens):
+            if self.sequence(number).num_computed == len(tokens):
                 self.scheduler.append(number, token_of(number, len(tokens)))
 
     def fail(self) -> None:
@@ -246,18 +246,18 @@ class Swapping:
         self.turn = 0
         self.done: dict[str, Any] = {}
 
-    def out(self, tables: dict[int, list[int]]) -> None:
-        """out({0})"""
+    def swap_out(self, tables: dict[int, list[int]]) -> None:
+        """swap_out({0})"""
         self.done, self.turn = {}, self.turn + 1
-        copies = self.guarded._attempt(lambda: self.space.out(tables))
+        copies = self.guarded._attempt(lambda: self.space.swap_out(tables))
         for source, target in copies:
             self.held[target] = f"{source} of call {self.turn}"
         self.done = told_of_out(sorted(source for source, _ in copies))
 
-    def back(self, numbers: list[int], blocks: list[int]) -> None:
-        """back({0}, {1})"""
+    def swap_in(self, numbers: list[int], blocks: list[int]) -> None:
+        """swap_in({0}, {1})"""
         self.done = {}
-        tables, copies = self.guarded._attempt(lambda: self.space.back(numbers, blocks))
+        tables, copies = self.guarded._attempt(lambda: self.space.swap_in(numbers, blocks))
         held = {target: self.held.get(source) for source, target in copies}
         gets = {number: [held.get(block) for block in tables[number]] for number in sorted(tables)}
         come = sum(source >= self.first for source, _ in copies)

@@ -10,7 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.assignment import ROOT, Assignment, CourseError, assignments, reference
 from autograder.author import build, execution, notebook
 from autograder.author.master import ExerciseFence, parts
 from autograder.author.mutants import mutants
@@ -143,7 +143,7 @@ def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, 
 
 
 def test_an_exercise_without_a_fence_is_reported(monkeypatch):
-    known = exercise.exercises(ROOT / "course_pkg" / "lstm.py")
+    known = exercise.exercises(reference("lstm"))
     monkeypatch.setattr(notebook, "exercises", lambda module: {**known, "peephole": ""})
     with pytest.raises(CourseError, match=r":1: 'peephole' of .*lstm.py has no fence; add ```py"):
         notebook.notebook(LSTM)
@@ -255,7 +255,7 @@ def test_ids_are_unique_and_say_what_a_cell_is():
 
 
 def test_solution_markers_go_around_bodies_or_where_the_reference_has_them():
-    sources = exercise.exercises(ROOT / "course_pkg" / "lstm.py")
+    sources = exercise.exercises(reference("lstm"))
     step = sources["lstm_step"]
     assert step.index('"""\n    ### BEGIN SOLUTION') < step.index("torch.cat")
     assert step.endswith("    ### END SOLUTION")
@@ -277,7 +277,7 @@ def test_an_exercise_without_docstring_is_reported(tmp_path):
     module = tmp_path / "bare.py"
     module.write_text("def bare(x):\n    return x\n")
     with pytest.raises(ValueError, match=r"bare.py:1: bare has no docstring"):
-        exercise.exercises(module)
+        exercise.exercises([module])
 
 
 def an_entry(observed: np.ndarray, dtype: str = "float64", what: str = "c_t") -> naming.Entry:

@@ -84,11 +84,14 @@ def test_the_environment_and_the_page_name_what_is_there(bundle):
 def test_course_pkg_has_no_reference_of_this_or_a_later_assignment(site):
     package = site / "course_pkg"
     for assignment in assignments():
-        path = package / f"{assignment.topic}.py"
+        paths = [package / path.relative_to(ROOT / "course_pkg") for path in assignment.reference]
         if assignment.name < ATTENTION.name:
-            assert path.read_bytes() == (ROOT / "course_pkg" / path.name).read_bytes()
+            for path, source in zip(paths, assignment.reference, strict=True):
+                assert path.read_bytes() == source.read_bytes()
         elif assignment.name > ATTENTION.name:
-            assert not path.exists() and not (package / "checks" / path.name).exists()
+            topic = assignment.topic
+            assert not any(path.exists() for path in (*paths, package / topic))
+            assert not (package / "checks" / f"{topic}.py").exists()
     stubs = ast.parse((package / "attention.py").read_text()).body
     functions = [node for node in stubs if isinstance(node, ast.FunctionDef)]
     assert len(functions) >= 8

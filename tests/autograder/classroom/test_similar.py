@@ -15,14 +15,14 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from autograder.alternatives import ALTERNATIVES
-from autograder.assignment import ROOT, Assignment, CourseError
+from autograder.assignment import Assignment, CourseError, reference
 from autograder.classroom import similar
 from autograder.grade.judging.verdict import Step
 from autograder.handout.exercise import exercises
 from tests import course as toolbox
 
 LSTM = Assignment("02_lstm")
-REFERENCE = exercises(ROOT / "course_pkg" / "lstm.py")
+REFERENCE = exercises(reference("lstm"))
 importlib.import_module(f"autograder.assignments.{LSTM.topic}.alternatives")
 pytestmark = pytest.mark.xdist_group("similar")
 

@@ -61,7 +61,7 @@ def split(source: str) -> tuple[list[str], list[str]]:
 def secrets(assignment: Assignment) -> dict[str, set[str]]:
     """Lines that students must not see, by where they come from."""
     topic = assignment.topic
-    solutions = exercises(ROOT / "course_pkg" / f"{topic}.py").values()
+    solutions = exercises(assignment.reference).values()
     written = [with_numbers(assignment, part) for part in parts(assignment.master)]
     questions = [part for part in written if isinstance(part, Question)]
     folder = ROOT / "autograder" / "assignments" / topic
@@ -81,7 +81,7 @@ def secrets(assignment: Assignment) -> dict[str, set[str]]:
                 text_of(path)
                 for path in (ROOT / "course_pkg").rglob("*.py")
                 if (path.name == f"{topic}.py" and path.parent.name == "checks")
-                or path.stem not in later
+                or not later & {path.stem, path.parent.name}
             ),
         ]
     )

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import inspect
 import io
 import math
 import signal
@@ -59,6 +60,11 @@ def report(exercise: Exercise, solution: object, seconds: float = 5.0):
         return run(exercise, Guarded(solution, exercise.name, seconds), hidden=True)
 
 
+def reference(exercise: Exercise) -> Callable:
+    """What solves an exercise in course_pkg."""
+    return getattr(importlib.import_module(f"course_pkg.{exercise.module}"), exercise.name)
+
+
 def stub(*args, **kwargs):
     raise NotImplementedError()
 
@@ -107,7 +113,7 @@ def test_odd_results_are_failures_in_words(exercise):
 
 @pytest.mark.parametrize("exercise", [e for e in EXERCISES if not e.is_class], ids=name)
 def test_results_of_an_odd_precision_get_a_report(exercise):
-    reference = getattr(importlib.import_module(f"course_pkg.{exercise.module}"), exercise.name)
+    right = reference(exercise)
     for dtype in (torch.float8_e4m3fn, torch.bfloat16, torch.uint16):
 
         def odd(value, dtype=dtype):
@@ -115,14 +121,14 @@ def test_results_of_an_odd_precision_get_a_report(exercise):
             return value.detach().to(dtype) if is_float else value
 
         def solution(*args, odd=odd, **kwargs):
-            return tree_map(odd, reference(*args, **kwargs))
+            return tree_map(odd, right(*args, **kwargs))
 
         assert "Traceback" not in report(exercise, solution).text, dtype
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=name)
 def test_stub_scores_nothing_and_says_so_once(exercise):
-    module = importlib.import_module(f"course_pkg.{exercise.module}")
+    module = inspect.getmodule(reference(exercise))
     namespace = {"__name__": "student"}
     exec(exercise_stub(Path(module.__file__)), namespace)
     result = report(exercise, namespace[exercise.name])

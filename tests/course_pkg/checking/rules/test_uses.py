@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from autograder.alternatives import ALTERNATIVES
-from autograder.assignment import ROOT, assignments
+from autograder.assignment import ROOT, assignments, reference
 from autograder.handout.exercise import exercises
 from course_pkg.checking.registry import CHECKS, find
 from course_pkg.checking.rules.rules import rule_of
@@ -199,9 +199,9 @@ WITH_RULES = [exercise for exercise in CHECKS if rule_of(exercise).names]
 
 @pytest.mark.parametrize("exercise", WITH_RULES, ids=lambda exercise: exercise.name)
 def test_right_solutions_keep_the_rules(exercise):
-    package = ROOT / "course_pkg" / f"{exercise.module}.py"
-    given = [package.read_text(encoding="utf-8")]
-    assert breach(exercise, [exercises(package)[exercise.name]], given) is None
+    modules = reference(exercise.module)
+    given = [path.read_text(encoding="utf-8") for path in modules]
+    assert breach(exercise, [exercises(modules)[exercise.name]], given) is None
     for solution in ALTERNATIVES[exercise]:
         source = f"{inspect.getsource(solution)}\n{exercise.name} = {solution.__name__}"
         given = [Path(inspect.getsourcefile(solution)).read_text(encoding="utf-8")]

@@ -1,4 +1,4 @@
-"""The door: the official client finds what it expects, and nobody costs anybody else a token."""
+"""The server: the official client finds what it expects, and nobody costs anybody else a token."""
 
 import http.client
 import json
@@ -18,12 +18,12 @@ import pytest
 
 from autograder.assignment import ROOT
 from course_pkg.data import small_llama
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import BPETokenizer
+from course_pkg.http import background
+from course_pkg.http.__main__ import main
+from course_pkg.http.text import Detokenizer
 from course_pkg.inference.models import shipped
-from course_pkg.inference.requests import Sampling
-from course_pkg.serve import background
-from course_pkg.serve.__main__ import main
-from course_pkg.serve.text import Writer
 from course_pkg.serving import Engine
 
 PROMPT = "## numpy.moving_average(a, width, axis=-1)\n\n"
@@ -41,7 +41,7 @@ def model():
 
 @pytest.fixture
 def engine(model) -> Engine:
-    return Engine(model, blocks=96, block_size=4, most=24)
+    return Engine(model, blocks=96, block_size=4, max_num_seqs=24)
 
 
 @pytest.fixture
@@ -137,14 +137,14 @@ def test_pieces_of_text_are_the_text_up_to_a_stop(tokenizer, seed):
     text = "".join(numbers.choice("abé→ 🙂\n") for _ in range(60))
     stops = [text[n : n + numbers.randrange(1, 4)] for n in numbers.sample(range(20, 57), 2)]
     tokens = list(text.encode())  # the first 256 tokens are the bytes
-    writer, said = Writer(tokenizer, stops), ""
+    writer, said = Detokenizer(tokenizer, stops), ""
     while tokens:
         count = numbers.randrange(1, 5)
         said += writer.write(tokens[:count], is_last=count >= len(tokens))
         assert not any(stop in said for stop in stops)
         tokens = tokens[count:]
     assert said == text[: min(text.index(stop) for stop in stops)] and writer.has_stopped
-    writer = Writer(tokenizer, ["ab"])
+    writer = Detokenizer(tokenizer, ["ab"])
     assert writer.write([97]) == "" and writer.write([99]) == "ac"
     assert writer.write(list("é".encode())[:1]) == "" and writer.write([], True) == "\ufffd"
 
@@ -300,7 +300,7 @@ def test_the_command_serves_a_notebooks_engine(tokenizer, tmp_path):
     ]
     cells = [{"cell_type": "markdown", "source": []}, {"cell_type": "code", "source": source}]
     own.write_text(json.dumps({"cells": cells}))
-    command = [sys.executable, "-m", "course_pkg.serve", "--model", "draft", "--port", "0"]
+    command = [sys.executable, "-m", "course_pkg.http", "--model", "draft", "--port", "0"]
     with subprocess.Popen(
         [*command, "--notebook", str(own)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:

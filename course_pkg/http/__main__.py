@@ -1,7 +1,7 @@
 """Serve one of the models that come with the course.
 
-python -m course_pkg.serve
-python -m course_pkg.serve --notebook notebooks/14_serving/14_serving.ipynb
+python -m course_pkg.http
+python -m course_pkg.http --notebook notebooks/14_serving/14_serving.ipynb
 """
 
 import argparse
@@ -14,10 +14,10 @@ from typing import Any
 
 from course_pkg import serving
 from course_pkg.data import small_llama
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import BPETokenizer
+from course_pkg.http.server import serve
 from course_pkg.inference.models import ServedLlama, shipped
-from course_pkg.inference.requests import Sampling
-from course_pkg.serve.door import serve
 
 
 def engine_of(notebook: Path) -> Any:
@@ -82,7 +82,7 @@ def _defines(statement: ast.stmt) -> bool:
 def main() -> None:
     """Serve until the user interrupts."""
     parser = argparse.ArgumentParser(
-        prog="python -m course_pkg.serve", description=(__doc__ or "").splitlines()[0]
+        prog="python -m course_pkg.http", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--model", choices=["target", "draft"], default="target")
     parser.add_argument("--notebook", type=Path, help="a notebook that defines Engine: your own")

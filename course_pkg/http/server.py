@@ -1,4 +1,4 @@
-"""The door: clients come and go, and all of them are served by one engine, step by step."""
+"""The server: clients come and go, and one engine serves all of them, step by step."""
 
 import asyncio
 import itertools
@@ -15,11 +15,19 @@ from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
+from course_pkg.engine.requests import NoNumbers
 from course_pkg.gpt import BPETokenizer
-from course_pkg.inference.requests import NoNumbers
-from course_pkg.serve.metrics import Metrics
-from course_pkg.serve.protocol import Answer, Ask, Limits, Refused, no_model, parse, usage
-from course_pkg.serve.text import Writer
+from course_pkg.http.metrics import Metrics
+from course_pkg.http.protocol import (
+    CompletionRequest,
+    CompletionResponse,
+    Limits,
+    Refused,
+    no_model,
+    parse,
+    usage,
+)
+from course_pkg.http.text import Detokenizer
 
 PATIENCE = 5.0  # seconds that clients who are told that the server closes have to hear it
 
@@ -53,7 +61,7 @@ class Listener:
         self.place, self.news, self.since, self.is_first = place, news, since, True
 
 
-class Door:
+class Server:
     """Let clients submit to an engine, and hand out the tokens of every step.
 
     Whoever touches the engine holds `lock`. Steps are made in a thread of their own: clients can
@@ -73,9 +81,9 @@ class Door:
         self.lock, self.has_work = asyncio.Lock(), asyncio.Event()
         self.stepping = ThreadPoolExecutor(1)
         self.answers = itertools.count()
-        self.asking: set[Any] = set()  # those who serve a client's request
+        self.handlers: set[Any] = set()  # those who serve a client's request
 
-    async def read(self, body: bytes, is_chat: bool) -> Ask:
+    async def read(self, body: bytes, is_chat: bool) -> CompletionRequest:
         """Understand a request, in another thread: others need not wait for a long one.
 
         Raises:
@@ -85,7 +93,7 @@ class Door:
         given = body, is_chat, self.name, self.tokenizer, limits
         return await asyncio.get_running_loop().run_in_executor(None, parse, *given)
 
-    async def submit(self, ask: Ask, news: asyncio.Queue) -> list[int]:
+    async def submit(self, wanted: CompletionRequest, news: asyncio.Queue) -> list[int]:
         """Let the samples of a request wait for their turn.
 
         Returns:
@@ -95,16 +103,16 @@ class Door:
         """
         loop, numbers = asyncio.get_running_loop(), []
         since = loop.time()
-        wanted = [
-            (prompt, ask.sampling._replace(seed=ask.sampling.seed + k))
-            for prompt in ask.prompts
-            for k in range(ask.samples)
+        samples = [
+            (prompt, wanted.sampling._replace(seed=wanted.sampling.seed + k))
+            for prompt in wanted.prompts
+            for k in range(wanted.samples)
         ]
         async with self.lock:
-            if len(self.engine.scheduler.waiting) + len(wanted) > self.queue:
+            if len(self.engine.scheduler.waiting) + len(samples) > self.queue:
                 raise Refused(f"{self.queue} sequences may wait, try again later", status=429)
             try:
-                for each in wanted:
+                for each in samples:
                     numbers.append(self.engine.add(*each))
             except Exception as error:
                 self.engine.withdraw(numbers)
@@ -113,7 +121,7 @@ class Door:
                 raise Refused(str(error)) from error
             for place, number in enumerate(numbers):
                 self.listeners[number] = Listener(place, news, since)
-        self.metrics.asked.inc(sum(map(len, ask.prompts)))
+        self.metrics.asked.inc(sum(map(len, wanted.prompts)))
         self.has_work.set()
         return numbers
 
@@ -141,7 +149,7 @@ class Door:
 
     def _fail(self, error: Exception) -> None:
         """Take those for whom a step has failed out of the engine, and tell them: one, or all."""
-        one = error.number if isinstance(error, NoNumbers) else None
+        one = error.seq_id if isinstance(error, NoNumbers) else None
         numbers = [one] if one in self.listeners else list(self.listeners)
         told = Refused(f"{type(error).__name__}: {error}", status=500)
         for number in numbers:
@@ -160,8 +168,8 @@ class Door:
         closes = Refused("the server closes: the answer is not complete", status=503)
         for listener in self.listeners.values():
             self._tell(listener, closes)
-        if self.asking:
-            await asyncio.wait(self.asking, timeout=PATIENCE)
+        if self.handlers:
+            await asyncio.wait(self.handlers, timeout=PATIENCE)
 
     def _hand_out(self, now: float) -> None:
         """Hand out the tokens of the last step."""
@@ -189,7 +197,7 @@ class Door:
             ("/metrics", Exported),
         ]
         return Application(
-            routes, door=self, default_handler_class=Nothing, log_function=lambda handler: None
+            routes, server=self, default_handler_class=Nothing, log_function=lambda handler: None
         )
 
 
@@ -197,8 +205,8 @@ class Handler(RequestHandler):
     """Answer a request; also errors are JSON, in the form of OpenAI's."""
 
     @property
-    def door(self) -> Door:
-        return self.settings["door"]
+    def server(self) -> Server:
+        return self.settings["server"]
 
     def refuse(self, error: Refused) -> None:
         """Tell why a request is not served."""
@@ -240,20 +248,22 @@ class Completions(Handler):
 
     async def post(self) -> None:
         """Serve one request."""
-        door, task = self.door, asyncio.current_task()
-        door.asking.add(task)
+        server, task = self.server, asyncio.current_task()
+        server.handlers.add(task)
         try:
-            ask = await door.read(self.request.body, self.is_chat)
-            await self._serve(ask, await door.submit(ask, self.news))
+            wanted = await server.read(self.request.body, self.is_chat)
+            await self._serve(wanted, await server.submit(wanted, self.news))
         finally:
-            door.asking.discard(task)
+            server.handlers.discard(task)
 
-    async def _serve(self, ask: Ask, numbers: list[int]) -> None:
+    async def _serve(self, wanted: CompletionRequest, numbers: list[int]) -> None:
         """Answer, and leave when that is done or cannot be done."""
-        door = self.door
-        answer = Answer(next(door.answers), door.name, self.is_chat, ask.streams)
+        server = self.server
+        response = CompletionResponse(
+            next(server.answers), server.name, self.is_chat, wanted.streams
+        )
         try:
-            await self._answer(ask, answer, numbers)
+            await self._answer(wanted, response, numbers)
         except StreamClosedError:
             pass  # the client has left in the middle of a piece
         except Refused as error:
@@ -261,14 +271,18 @@ class Completions(Handler):
         except Exception as error:
             await self._break_off(Refused(f"{type(error).__name__}: {error}", status=500))
         finally:
-            await door.leave(numbers)
+            await server.leave(numbers)
 
-    async def _answer(self, ask: Ask, answer: Answer, numbers: list[int]) -> None:
+    async def _answer(
+        self, wanted: CompletionRequest, response: CompletionResponse, numbers: list[int]
+    ) -> None:
         """Write what comes, until all samples have ended or the client has left."""
-        writers = [Writer(self.door.tokenizer, ask.stops, ask.least) for _ in numbers]
+        detokenizers = [
+            Detokenizer(self.server.tokenizer, wanted.stops, wanted.least) for _ in numbers
+        ]
         texts, reasons = [""] * len(numbers), dict.fromkeys(range(len(numbers)))
         added, is_first = 0, [True] * len(numbers)
-        if ask.streams:
+        if wanted.streams:
             self.set_header("Content-Type", "text/event-stream")
         while None in reasons.values():
             if (news := await self.news.get()) is None:
@@ -276,23 +290,23 @@ class Completions(Handler):
             place, tokens, reason, error = news
             if error is not None:
                 raise error
-            writer, added = writers[place], added + len(tokens)
-            text = writer.write(tokens, is_last=reason is not None)
-            if writer.has_stopped:
+            detokenizer, added = detokenizers[place], added + len(tokens)
+            text = detokenizer.write(tokens, is_last=reason is not None)
+            if detokenizer.has_stopped:
                 reason = "stop"
-                await self.door.leave([numbers[place]], reason)
+                await self.server.leave([numbers[place]], reason)
             reasons[place], texts[place] = reason, texts[place] + text
-            if ask.streams and (text or reason):
-                choice = answer.choice(place, text, reason, is_first[place])
-                await self._piece(answer.body([choice]))
+            if wanted.streams and (text or reason):
+                choice = response.choice(place, text, reason, is_first[place])
+                await self._piece(response.body([choice]))
                 is_first[place] = False
-        counts = usage(sum(map(len, ask.prompts)), added)
-        if not ask.streams:
-            choices = [answer.choice(n, text, reasons[n]) for n, text in enumerate(texts)]
-            self.finish(answer.body(choices, counts))
+        counts = usage(sum(map(len, wanted.prompts)), added)
+        if not wanted.streams:
+            choices = [response.choice(n, text, reasons[n]) for n, text in enumerate(texts)]
+            self.finish(response.body(choices, counts))
             return
-        if ask.wants_usage:
-            await self._piece(answer.body([], counts))
+        if wanted.wants_usage:
+            await self._piece(response.body([], counts))
         self.write("data: [DONE]\n\n")
         self.finish()
 
@@ -321,9 +335,9 @@ class Models(Handler):
     """Tell which models there are, or about one."""
 
     def get(self, name: str | None = None) -> None:
-        model = {"id": self.door.name, "object": "model", "created": 0, "owned_by": "course"}
-        if name not in (None, self.door.name):
-            raise no_model(name, self.door.name)
+        model = {"id": self.server.name, "object": "model", "created": 0, "owned_by": "course"}
+        if name not in (None, self.server.name):
+            raise no_model(name, self.server.name)
         self.finish({"object": "list", "data": [model]} if name is None else model)
 
 
@@ -332,8 +346,8 @@ class Exported(Handler):
 
     async def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
-        async with self.door.lock:
-            self.finish(generate_latest(self.door.metrics.registry))
+        async with self.server.lock:
+            self.finish(generate_latest(self.server.metrics.registry))
 
 
 async def serve(
@@ -345,28 +359,28 @@ async def serve(
     is_open: Any,
     ends: asyncio.Event,
 ) -> None:
-    """Keep the door open on this machine until an event is set.
+    """Serve clients on this machine until an event is set.
 
     Args:
-        engine, tokenizer, name, queue: see `Door`.
+        engine, tokenizer, name, queue: see `Server`.
         port: where; any free one when 0.
         is_open: called with the address as soon as clients may come.
         ends: when it is set, all who wait are left.
     """
-    door = Door(engine, tokenizer, name, queue)
-    server, sockets = HTTPServer(door.application()), bind_sockets(port, "127.0.0.1")
-    server.add_sockets(sockets)
-    steps = asyncio.create_task(door.run())
+    server = Server(engine, tokenizer, name, queue)
+    listening, sockets = HTTPServer(server.application()), bind_sockets(port, "127.0.0.1")
+    listening.add_sockets(sockets)
+    steps = asyncio.create_task(server.run())
     is_open(f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
     try:
         await ends.wait()
     finally:  # also when it is cancelled, as by an interrupt
-        server.stop()
-        await door.close()
-        await server.close_all_connections()
-        await door.leave(list(door.listeners))
+        listening.stop()
+        await server.close()
+        await listening.close_all_connections()
+        await server.leave(list(server.listeners))
         steps.cancel()
-        door.stepping.shutdown()
+        server.stepping.shutdown()
 
 
 @contextmanager

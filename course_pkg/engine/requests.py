@@ -20,19 +20,19 @@ class NoNumbers(FloatingPointError):
     """The model gives no numbers after one sequence; the others can go on without it.
 
     Args:
-        number: of the sequence.
+        seq_id: of the sequence.
     """
 
-    def __init__(self, number: int):
-        super().__init__(f"the model gives logits that are no numbers, after sequence {number}")
-        self.number = number
+    def __init__(self, seq_id: int):
+        super().__init__(f"the model gives logits that are no numbers, after sequence {seq_id}")
+        self.seq_id = seq_id
 
 
 class Plan(NamedTuple):
     """What a step is to do.
 
     Attributes:
-        work: (number, start, stop) for each sequence whose tokens start … stop-1 are to be
+        work: (seq_id, start, stop) for each sequence whose tokens start … stop-1 are to be
             computed.
         copies: the blocks to copy before that, as pairs (from, to), one after the other. Blocks of
             the cache are numbered from 0 to N-1, those on the host from N on.

@@ -8,8 +8,8 @@ import random
 import time
 from typing import Any, NamedTuple, TypeGuard
 
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import BPETokenizer
-from course_pkg.inference.requests import Sampling
 
 KINDS = {404: "not_found_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 DONE = {
@@ -60,7 +60,7 @@ class Refused(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": None}}
 
 
-class Ask(NamedTuple):
+class CompletionRequest(NamedTuple):
     """What a client wants.
 
     Attributes:
@@ -218,7 +218,9 @@ def _demand_known(body: dict, is_chat: bool) -> None:
         raise Refused(f"{name:.60} {problem}: leave it out", f"{name:.60}")
 
 
-def parse(body: bytes, is_chat: bool, model: str, tokenizer: BPETokenizer, limits: Limits) -> Ask:
+def parse(
+    body: bytes, is_chat: bool, model: str, tokenizer: BPETokenizer, limits: Limits
+) -> CompletionRequest:
     """Understand a request.
 
     Args:
@@ -252,7 +254,7 @@ def parse(body: bytes, is_chat: bool, model: str, tokenizer: BPETokenizer, limit
         min_p=_share(asked, "min_p", 0, 1, default=0.0),
         seed=_whole(asked, "seed", random.randrange(2**31), 0),
     )
-    return Ask(
+    return CompletionRequest(
         prompts, sampling, samples, _stops(asked), least,
         _value(asked, "stream", bool, False), bool(options.get("include_usage")),
     )  # fmt: skip
@@ -273,7 +275,7 @@ def _object(body: bytes) -> dict:
     return asked
 
 
-class Answer:
+class CompletionResponse:
     """The JSON of one answer, whole or in pieces.
 
     Args:

@@ -2,14 +2,17 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 import torch
 
-from course_pkg.inference.requests import Sampling
+from course_pkg.engine.requests import Sampling
 
-if TYPE_CHECKING:
-    from course_pkg.paged_attention import BlockTable
+
+class Table(Protocol):
+    """What a sequence needs of its `BlockTable`: that it can be copied."""
+
+    def fork(self) -> Self: ...
 
 
 @dataclass
@@ -23,8 +26,8 @@ class Sequence:
         merit: in a beam search, its log-probability over the power of its output's length.
         block_table: the `BlockTable` of its blocks; None while it has none.
         block_hashes: the names of its full blocks, in their order.
-        computed: of how many tokens the keys and values are written. Only between the planning of
-            a step and its end is its table longer.
+        num_computed: of how many tokens the keys and values are written. Only between the planning
+            of a step and its end is its table longer.
         longest: how many slots it will need at most.
         forks: how many forks of it are still to come.
         group: the numbers of the sequences that run and wait only together, shared by them; None
@@ -42,9 +45,9 @@ class Sequence:
 
     tokens: list[int]
     prompt_length: int = field(init=False)
-    block_table: "BlockTable | None" = None
+    block_table: Table | None = None
     block_hashes: list[str] = field(default_factory=list)
-    computed: int = 0
+    num_computed: int = 0
     longest: int = 0
     forks: int = 0
     group: list[int] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from course_pkg.gpt import BPETokenizer
 
 
-class Writer:
+class Detokenizer:
     """Turn the tokens of one answer into text that may be sent.
 
     A character may be spread over tokens, so its bytes wait for the rest of it. What may be the

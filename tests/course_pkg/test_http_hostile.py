@@ -19,12 +19,12 @@ import torch
 
 from autograder.assignment import ROOT
 from course_pkg.data import small_llama
+from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import BPETokenizer
+from course_pkg.http import background
+from course_pkg.http.__main__ import engine_of, main, try_out
+from course_pkg.http.text import Detokenizer
 from course_pkg.inference.models import shipped
-from course_pkg.inference.requests import Sampling
-from course_pkg.serve import background
-from course_pkg.serve.__main__ import engine_of, main, try_out
-from course_pkg.serve.text import Writer
 from course_pkg.serving import Engine
 
 TEXT, CHAT, MODELS = "/v1/completions", "/v1/chat/completions", "/v1/models"
@@ -43,7 +43,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def engine(model) -> Engine:
-    return Engine(model, BLOCKS, block_size=4, most=24)
+    return Engine(model, BLOCKS, block_size=4, max_num_seqs=24)
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +303,7 @@ def test_a_stop_text_counts_after_min_tokens(address, model, tokenizer):
         fields = {"prompt": prompt, "temperature": 0, "stop": stop, "min_tokens": least}
         assert texts_of(address, **fields) == [early + late.partition(stop)[0]]
     tokens = list("aébbé".encode())  # the first 256 tokens are the bytes
-    writer = Writer(tokenizer, ["b", "é"], least=4)
+    writer = Detokenizer(tokenizer, ["b", "é"], least=4)
     assert writer.write(tokens[:2]) + writer.write(tokens[2:4]) == "aéb"
     assert writer.write(tokens[4:]) == "" and writer.has_stopped
 
@@ -369,7 +369,7 @@ def test_a_stream_that_breaks_off_does_not_look_complete(address, engine, said, 
 
 @contextmanager
 def served(*options: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    command = [sys.executable, "-m", "course_pkg.serve", "--model", "draft", "--port", "0"]
+    command = [sys.executable, "-m", "course_pkg.http", "--model", "draft", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([*command, *options], cwd=ROOT, **pipes) as process:
         yield process, re.match(r"curl (http://\S+)/v1/", process.stdout.readline())[1]

@@ -1,0 +1,1 @@
+"""What an engine knows of its requests and sequences."""
