@@ -56,6 +56,37 @@ def load_balancing_loss(
     return E * (f * P).sum()
 
 
+def balance_by_bias(
+    logits: Float[Tensor, "M E"], bias: Float[Tensor, "E"], k: int, gamma: float
+) -> tuple[Float[Tensor, "M k"], Int[Tensor, "M k"], Float[Tensor, "E"]]:
+    """Choose experts by score plus bias, and move each bias against its expert's load.
+
+    experts = the k largest of logits + bias;   weights = softmax of the *logits* of these k;
+    bias_e ← bias_e - γ where more than M k / E tokens go to expert e, + γ where fewer do
+    (DeepSeek-AI 2024, §2.1.2; Wang et al. 2024, algorithm 1)
+
+    An expert with exactly its share of the tokens keeps its bias.
+
+    Args:
+        logits: the router's score of each expert, for each token.
+        bias: what is added to each expert's scores when experts are chosen; it is not changed.
+        k: how many experts a token gets.
+        gamma: γ, how far a bias moves.
+    Returns:
+        The experts' weights, which sum to one for each token; their numbers, the one with the
+        largest sum of score and bias first; and the new bias.
+    Raises:
+        ValueError: k is less than 1 or more than E.
+    """
+    M, E = logits.shape
+    if not 1 <= k <= E:
+        raise ValueError(f"k must lie in 1 … {E}, got {k}")
+    experts = (logits + bias).topk(k).indices  # (M, k)
+    weights = torch.softmax(logits.gather(1, experts), dim=1)  # (M, k)
+    load = torch.bincount(experts.flatten(), minlength=E)  # (E,)
+    return weights, experts, bias - gamma * torch.sign(E * load - M * k)
+
+
 class MixtureOfExperts(nn.Module):
     """E feed-forward networks in place of one, of which each token passes through k.
 
@@ -154,3 +185,26 @@ class LoRA(nn.Module):
         ### BEGIN SOLUTION
         return self.W + self.scale * (self.A @ self.B)
         ### END SOLUTION
+
+
+def lora_parameters(D: int, H: int, G: int, L: int, F: int, r: int) -> dict[str, int]:
+    """Count the parameters that LoRA trains in a Llama, if all matrices of its blocks get adapters.
+
+    An adapter of a matrix of D_in × D_out has r (D_in + D_out)      (Hu et al. 2022, §4.1)
+
+    Args:
+        D, H, G, L, F: as for `Llama`.
+        r: the rank of every adapter.
+    Returns:
+        How many parameters are trained in its "attention", which has W_Q, W_K, W_V and W_O, and in
+        its "feed_forward", which has W_gate, W_up and W_down; and "total", their sum.
+    Raises:
+        ValueError: r is less than 1.
+    """
+    if r < 1:
+        raise ValueError(f"the rank must be at least 1, got {r}")
+    parts = {
+        "attention": L * r * 2 * (D + D + D + G * (D // H)),
+        "feed_forward": L * r * 3 * (D + F),
+    }
+    return parts | {"total": sum(parts.values())}

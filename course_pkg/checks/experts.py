@@ -6,12 +6,20 @@ import math
 import torch
 from torch import Tensor
 
-from course_pkg.checking.batched import made
+from course_pkg.checking.batched import made, of_each
 from course_pkg.checking.case import Case
+from course_pkg.checking.failure import describe
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
 from course_pkg.checks.llama import demand_gradients, leaves_of, through_gates
-from course_pkg.experts import LoRA, MixtureOfExperts, load_balancing_loss, route_top_k
+from course_pkg.experts import (
+    LoRA,
+    MixtureOfExperts,
+    balance_by_bias,
+    load_balancing_loss,
+    lora_parameters,
+    route_top_k,
+)
 
 
 def ranked(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -197,6 +205,134 @@ def large(loss, case):
     logits, experts = case.randn(M, E), drawn_choices(case, M, E, k)
     expected = counted_loss(logits, experts)
     case.equal(loss(logits + 5000, experts), expected, "L for scores around 5000")
+
+
+def biased(logits: Tensor, bias: Tensor, k: int, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Route one token after the other, and count loads, with Python's numbers."""
+    M, E = logits.shape
+    _, chosen = ranked(logits + bias, k)
+    weights = []
+    for row, own in zip(logits.tolist(), chosen.tolist(), strict=True):
+        shares = [math.exp(row[e]) for e in own]
+        weights.append([share / math.fsum(shares) for share in shares])
+    moved = []
+    for e, old in enumerate(bias.tolist()):
+        excess = E * sum(e in own for own in chosen.tolist()) - M * k
+        moved.append(old - gamma if excess > 0 else old + gamma if excess < 0 else old)
+    wide = torch.float64
+    return torch.tensor(weights, dtype=wide), chosen, torch.tensor(moved, dtype=wide)
+
+
+def demand_balanced(
+    case: Case, route, logits: Tensor, bias: Tensor, k: int, gamma: float, when: str
+) -> Tensor:
+    """Demand weights, experts and the new bias; give the new bias."""
+    names = "weights", "experts", "bias"
+    found = case.unpack(route(logits, bias, k, gamma), *names)
+    expected = biased(logits, bias, k, gamma)
+    for name in ("experts", "weights", "bias"):  # what follows from another comes after it
+        at = names.index(name)
+        case.equal(found[at], expected[at], f"{name} {when}")
+    return expected[2]
+
+
+def drawn_scores(case: Case) -> tuple[Tensor, Tensor, int]:
+    """Draw scores of experts of which some are better than others, biases, and k."""
+    M, E, k = case.sizes(3, low=3)
+    E = E + k + 2
+    return case.randn(3 * M, E) + case.randn(E), case.randn(E), k
+
+
+@check(balance_by_bias, weight=2, see="Balance without a loss")
+def chosen(route, case):
+    """chooses the k experts with the largest sums of score and bias"""
+    logits, bias, k = drawn_scores(case)
+    _, experts, _ = case.unpack(route(logits, bias, k, 0.125), "weights", "experts", "bias")
+    case.equal(experts, biased(logits, bias, k, 0.125)[1], "experts")
+
+
+@check(balance_by_bias, weight=2, see="Balance without a loss")
+def weighed(route, case):
+    """weighs the chosen experts by a softmax of their scores, without the bias"""
+    logits, bias, k = drawn_scores(case)
+    weights, _, _ = case.unpack(route(logits, bias, k, 0.125), "weights", "experts", "bias")
+    case.equal(weights, biased(logits, bias, k, 0.125)[0], "weights")
+
+
+@check(balance_by_bias, weight=3, see="Balance without a loss")
+def moved(route, case):
+    """moves each bias by γ, down where the load is more than M k / E, up where it is less"""
+    logits, bias, k = drawn_scores(case)
+    for gamma in (0.125, 0.7):
+        _, _, given = case.unpack(route(logits, bias, k, gamma), "weights", "experts", "bias")
+        case.equal(given, biased(logits, bias, k, gamma)[2], f"bias for γ = {gamma:g}")
+
+
+@check(balance_by_bias, see="Balance without a loss")
+def at_rest(route, case):
+    """keeps the bias of every expert that has exactly its share"""
+    M, k = case.sizes(2, low=3)
+    E = 2 * k + 1
+    places = (torch.arange(M * E)[:, None] + torch.arange(k)) % E
+    logits = case.rand(M * E, E).scatter_add(1, places, 9 * torch.ones(M * E, k).double())
+    bias = 0.1 * case.randn(E)
+    demand_balanced(case, route, logits, bias, k, 0.3, "when all loads are equal")
+    logits[:E, 0] += 30  # expert 0 gets more, and those that it takes tokens from get fewer
+    demand_balanced(case, route, logits, bias, k, 0.3, "when some loads are equal")
+
+
+@check(balance_by_bias, see="Balance without a loss")
+def idle(route, case):
+    """moves up the experts that no token goes to, the last one among them"""
+    M, E, k = case.sizes(3, low=3)
+    E = E + k + 2
+    logits = case.randn(M, E)
+    logits[:, [0, -2, -1]] -= 20
+    demand_balanced(case, route, logits, case.randn(E), k, 0.25, "when three experts are idle")
+
+
+@check(balance_by_bias, see="Balance without a loss")
+def step_by_step(route, case):
+    """brings the load of a favourite down, call after call, and leaves the given bias as it is"""
+    M, E, k = case.sizes(3, low=4)
+    E = E + k + 1
+    logits = case.randn(3 * M, E)
+    logits[:, 1] += 2
+    bias = torch.zeros(E).double()
+    for step in range(6):
+        bias = demand_balanced(case, route, logits, bias, k, 0.3, f"of call {step}")
+
+
+@check(balance_by_bias, see="Balance without a loss")
+def one_or_all(route, case):
+    """sends a token to one expert, and to all of them"""
+    M, E = case.sizes(2, low=4)
+    logits, bias = case.randn(M, E) + case.randn(E), case.randn(E)
+    for k in (1, E):
+        demand_balanced(case, route, logits, bias, k, 0.2, f"for k = {k}")
+
+
+@check(balance_by_bias, see="Balance without a loss")
+def impossible(route, case):
+    """raises ValueError when k is less than 1 or more than E"""
+    logits, bias = case.randn(4, 5), case.randn(5)
+    case.raises(ValueError, lambda: route(logits, bias, 0, 0.1), "k is 0")
+    case.raises(ValueError, lambda: route(logits, bias, 6, 0.1), "k is 6 and there are 5 experts")
+
+
+@check(balance_by_bias, see="Balance without a loss")
+def gradient(route, case):
+    """passes the gradient of the weights back to the chosen logits, and none to the others"""
+    logits, bias, k = drawn_scores(case)
+    leaf = logits.clone().requires_grad_()
+    weights, _, _ = case.unpack(route(leaf, bias, k, 0.1), "weights", "experts", "bias")
+    p, experts, _ = biased(logits, bias, k, 0.1)
+    case.trains(weights, "the weights")
+    case.shape(weights, tuple(p.shape), "weights")
+    seen = case.randn(*p.shape)
+    weights.backward(seen)
+    flow = p * (seen - (p * seen).sum(dim=1, keepdim=True))
+    case.gradient(leaf, torch.zeros_like(logits).scatter(1, experts, flow), "logits")
 
 
 def experts_state(case: Case, D: int, hidden: int, E: int) -> dict[str, Tensor]:
@@ -534,3 +670,73 @@ def precision(lora, case):
         stored = dict(ours.named_buffers()).get("W")
         case.shape(stored, (6, 5), "the buffer W")
         case.that(not stored.requires_grad, "W should need no gradient, yours does.")
+
+
+ADAPTED = [  # a Llama's sizes, and a rank
+    {"D": 12, "H": 6, "G": 2, "L": 3, "F": 10, "r": 2},
+    {"D": 24, "H": 4, "G": 4, "L": 2, "F": 19, "r": 5},
+    {"D": 20, "H": 5, "G": 1, "L": 1, "F": 32, "r": 1},
+    {"D": 6, "H": 3, "G": 1, "L": 5, "F": 8, "r": 7},
+    {"D": 16, "H": 8, "G": 4, "L": 4, "F": 9, "r": 3},
+    {"D": 18, "H": 3, "G": 3, "L": 2, "F": 14, "r": 4},
+]
+
+
+def thin_matrices(D: int, H: int, G: int, L: int, F: int, r: int) -> dict[str, int]:
+    """Count what LoRA trains by the shapes of A and B, matrix by matrix."""
+    narrow = G * (D // H)
+    wide = {
+        "attention": [(D, D), (D, narrow), (D, narrow), (D, D)],
+        "feed_forward": [(D, F), (D, F), (F, D)],
+    }
+    counts = {
+        part: sum(rows * r + r * columns for rows, columns in L * matrices)
+        for part, matrices in wide.items()
+    }
+    return counts | {"total": sum(counts.values())}
+
+
+def demand_trained(case: Case, count, name: str) -> None:
+    """Demand one of the numbers for all sizes of ADAPTED."""
+    found = []
+    for result in of_each(count, ADAPTED):
+        number = result.get(name) if isinstance(result, dict) else None
+        is_number = isinstance(number, (int, float))
+        case.that(
+            is_number, f'The result should be a dict with a number at "{name}", yours is not.'
+        )
+        found.append(float(number))
+    expected = [float(thin_matrices(**sizes)[name]) for sizes in ADAPTED]
+    wrong = [m for m, a, b in zip(ADAPTED, found, expected, strict=True) if a != b] or ADAPTED[:1]
+    what = f"{name} for {', '.join(f'{x} = {value}' for x, value in wrong[0].items())}"
+    numbers = (torch.tensor(x, dtype=torch.float64) for x in (found, expected))
+    case.equal(*numbers, what, rtol=0, atol=0)
+
+
+@check(lora_parameters, weight=2, see="Count what is trained")
+def attention(count, case):
+    """counts adapters of four matrices, of which two have G heads"""
+    demand_trained(case, count, "attention")
+
+
+@check(lora_parameters, weight=2, see="Count what is trained")
+def feed_forward(count, case):
+    """counts adapters of three matrices in each layer"""
+    demand_trained(case, count, "feed_forward")
+
+
+@check(lora_parameters, see="Count what is trained")
+def total(count, case):
+    """adds up the two, as an int"""
+    demand_trained(case, count, "total")
+    number = count(**ADAPTED[0])["total"]
+    is_whole = hasattr(number, "__index__")
+    case.that(is_whole, f"total should be an int, yours is {describe(number)}.")
+
+
+@check(lora_parameters, see="Count what is trained")
+def no_rank(count, case):
+    """raises ValueError when r is less than 1"""
+    sizes = ADAPTED[0]
+    for r in (0, -2):
+        case.raises(ValueError, lambda r=r: count(**{**sizes, "r": r}), f"r is {r}")

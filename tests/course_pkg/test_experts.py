@@ -13,7 +13,14 @@ from transformers.models.mixtral.modeling_mixtral import (
     load_balancing_loss_func,
 )
 
-from course_pkg.experts import LoRA, MixtureOfExperts, load_balancing_loss, route_top_k
+from course_pkg.experts import (
+    LoRA,
+    MixtureOfExperts,
+    balance_by_bias,
+    load_balancing_loss,
+    lora_parameters,
+    route_top_k,
+)
 from course_pkg.llama import Llama, load_llama
 from tests.course_pkg.test_llama import SIZES, close, configured, drawn, logits_of, scattered
 
@@ -69,6 +76,65 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences():
     torch.manual_seed(0)
     logits, experts = drawn(4, 5).requires_grad_(), torch.rand(4, 5).argsort(dim=1)[:, :2]
     assert torch.autograd.gradcheck(lambda x: load_balancing_loss(x, experts), logits)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 9), st.integers(1, 6), st.data())
+def test_balance_by_bias_is_a_double_loop(M, E, data):
+    k = data.draw(st.integers(1, E))
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    logits, bias = 2 * drawn(M, E) + drawn(E), drawn(E)
+    before = bias.clone()
+    weights, experts, moved = balance_by_bias(logits, bias, k, 0.125)
+    load = [0] * E
+    for m in range(M):
+        best = sorted(range(E), key=lambda e, m=m: -(logits[m, e] + bias[e]).item())[:k]
+        assert experts[m].tolist() == best
+        shares = [math.exp(logits[m, e]) for e in best]
+        close(weights[m], torch.tensor(shares, dtype=torch.float64) / sum(shares))
+        for e in best:
+            load[e] += 1
+    for e in range(E):
+        step = (load[e] < M * k / E) - (load[e] > M * k / E)
+        close(moved[e], bias[e] + 0.125 * step)
+    assert torch.equal(bias, before)
+
+
+def test_without_a_bias_the_choice_is_that_of_route_top_k():
+    torch.manual_seed(0)
+    logits = drawn(9, 7)
+    weights, experts, _ = balance_by_bias(logits, torch.zeros(7).double(), 3, 0.1)
+    for ours, theirs in zip((weights, experts), route_top_k(logits, 3), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_choice_is_that_of_deepseek_v3():
+    """With one group and sigmoid scores, which softmax of their logarithms normalises alike."""
+    torch.manual_seed(0)
+    scores, bias = torch.sigmoid(drawn(11, 8)), 0.3 * drawn(8)
+    chosen = torch.topk(scores + bias, 3, dim=-1, sorted=True).indices
+    theirs = scores.gather(1, chosen)
+    theirs = theirs / theirs.sum(dim=-1, keepdim=True)  # norm_topk_prob
+    _, experts, _ = balance_by_bias(scores, bias, 3, 0.001)
+    assert torch.equal(experts, chosen)
+    close(torch.softmax(scores.log().gather(1, experts), dim=1), theirs)
+
+
+def test_repeated_steps_balance_what_is_lopsided():
+    torch.manual_seed(0)
+    logits = drawn(600, 6) + torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -2.0], dtype=torch.float64)
+    bias = torch.zeros(6).double()
+    for _ in range(400):
+        _, experts, bias = balance_by_bias(logits, bias, 2, 0.01)
+    load = torch.bincount(experts.flatten(), minlength=6)
+    assert (load - 200).abs().max() <= 12
+    assert torch.bincount(route_top_k(logits, 2)[1].flatten(), minlength=6).max() > 350
+
+
+@pytest.mark.parametrize("k", [-1, 0, 6])
+def test_an_impossible_k_is_not_balanced(k):
+    with pytest.raises(ValueError, match=f"k must lie in 1 … 5, got {k}"):
+        balance_by_bias(drawn(4, 5), drawn(5), k, 0.1)
 
 
 @pytest.fixture(params=[(5, 2), (4, 1), (3, 3)])
@@ -204,3 +270,32 @@ def test_w_is_copied_and_gives_its_dtype():
 def test_a_rank_below_one_is_refused(r):
     with pytest.raises(ValueError, match=f"the rank must be at least 1, got {r}"):
         LoRA(torch.ones(4, 3), r, 1.0)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_what_is_counted_is_what_adapters_of_a_llama_train(data):
+    G = data.draw(st.integers(1, 3))
+    H = G * data.draw(st.integers(1, 3))
+    D = H * 2 * data.draw(st.integers(1, 3))
+    L, F, r = (data.draw(st.integers(1, most)) for most in (3, 20, 6))
+    with torch.device("meta"):
+        blocks = Llama(7, D, H, G, L, F).blocks
+        trained = {"attention": 0, "feed_forward": 0}
+        for block in blocks:
+            for part in trained:
+                for W in block.get_submodule(part).parameters():
+                    adapter = LoRA(W, r, 1.0)
+                    trained[part] += sum(weight.numel() for weight in adapter.parameters())
+    found = lora_parameters(D, H, G, L, F, r)
+    assert found == {**trained, "total": sum(trained.values())}
+
+
+def test_the_count_for_llama_2_is_that_of_peft():
+    assert lora_parameters(4096, 32, 32, 32, 11008, 8)["total"] == 19_988_480
+
+
+@pytest.mark.parametrize("r", [0, -1])
+def test_no_rank_is_not_counted(r):
+    with pytest.raises(ValueError, match=f"the rank must be at least 1, got {r}"):
+        lora_parameters(12, 6, 2, 3, 10, r)

@@ -7,7 +7,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from autograder.alternatives import alternative
-from course_pkg.experts import LoRA, MixtureOfExperts, load_balancing_loss, route_top_k
+from course_pkg.experts import (
+    LoRA,
+    MixtureOfExperts,
+    balance_by_bias,
+    load_balancing_loss,
+    lora_parameters,
+    route_top_k,
+)
 
 
 @alternative(route_top_k)
@@ -74,6 +81,49 @@ def by_scattering(logits, experts):
     f = torch.zeros(E, dtype=logits.dtype)
     f.scatter_add_(0, experts.reshape(-1), torch.full((experts.numel(),), 1 / M).to(logits))
     return E * torch.einsum("e,me->", f, logits.softmax(dim=-1)) / M
+
+
+@alternative(balance_by_bias)
+def by_routing(logits, bias, k, gamma):
+    """Lets route_top_k choose, and compares loads with the share."""
+    _, experts = route_top_k(logits + bias, k)
+    weights = (logits - logits.logsumexp(1, keepdim=True)).gather(1, experts).softmax(dim=-1)
+    load = F.one_hot(experts, logits.shape[1]).sum(dim=(0, 1))
+    share = experts.numel() / logits.shape[1]
+    up, down = (load < share - 1e-9).to(bias), (load > share + 1e-9).to(bias)
+    return weights, experts, bias + gamma * (up - down)
+
+
+@alternative(balance_by_bias)
+def hidden_scores(logits, bias, k, gamma):
+    """Sorts, and hides the scores of what is not chosen."""
+    E = logits.size(1)
+    if k < 1 or k > E:
+        raise ValueError("impossible")
+    experts = torch.argsort(logits + bias, dim=1, descending=True)[:, :k]
+    is_chosen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, experts, True)
+    weights = logits.masked_fill(~is_chosen, -math.inf).softmax(dim=1).gather(1, experts)
+    new = bias.detach().clone()
+    for e in range(E):
+        excess = E * int(is_chosen[:, e].sum()) - k * len(logits)
+        if excess:
+            new[e] -= math.copysign(gamma, excess)
+    return weights, experts, new
+
+
+@alternative(balance_by_bias)
+def token_by_token(logits, bias, k, gamma):
+    if not 0 < k <= len(bias):
+        raise ValueError("impossible")
+    chosen, weights, load = [], [], torch.zeros(len(bias))
+    for row in logits:
+        best = (row + bias).sort(descending=True).indices[:k]
+        part = torch.exp(row[best] - row[best].detach().max())
+        chosen.append(best)
+        weights.append(part / part.sum())
+        load[best] += 1
+    excess = load * len(bias) - k * len(logits)
+    return torch.stack(weights), torch.stack(chosen), bias.sub(excess.sign(), alpha=gamma)
 
 
 @alternative(MixtureOfExperts)
@@ -171,3 +221,37 @@ class SummedRanks(nn.Module):
     def merge(self):
         products = torch.einsum("ir,ro->rio", self.A, self.B)
         return self.W + products.sum(dim=0) * self.alpha / len(self.B)
+
+
+@alternative(lora_parameters)
+def by_adapters(D, H, G, L, F, r):
+    """Makes the adapters of one layer without numbers, and counts what they train."""
+    with torch.device("meta"):
+        narrow = G * (D // H)
+        shapes = {
+            "attention": [(D, D), (D, narrow), (D, narrow), (D, D)],
+            "feed_forward": [(D, F), (D, F), (F, D)],
+        }
+        adapters = {
+            part: [LoRA(torch.empty(*shape), r, 1.0) for shape in own]
+            for part, own in shapes.items()
+        }
+    found = {
+        part: L * sum(weight.numel() for adapter in own for weight in adapter.parameters())
+        for part, own in adapters.items()
+    }
+    return {**found, "total": sum(found.values())}
+
+
+@alternative(lora_parameters)
+def layer_by_layer(D, H, G, L, F, r):
+    if r <= 0:
+        raise ValueError("no rank")
+    found = dict(attention=0, feed_forward=0)
+    for _ in range(L):
+        for columns in (D, G * D // H, G * D // H, D):
+            found["attention"] += D * r + r * columns
+        for _ in range(3):
+            found["feed_forward"] += (F + D) * r
+    found["total"] = found["attention"] + found["feed_forward"]
+    return found

@@ -6,12 +6,20 @@ from course_pkg.checking.registry import check
 from course_pkg.checks.experts import (
     adapted,
     counted_loss,
+    demand_balanced,
     demand_routes,
     drawn_choices,
     mixed,
     mixture,
 )
-from course_pkg.experts import LoRA, MixtureOfExperts, load_balancing_loss, route_top_k
+from course_pkg.experts import (
+    LoRA,
+    MixtureOfExperts,
+    balance_by_bias,
+    load_balancing_loss,
+    lora_parameters,
+    route_top_k,
+)
 
 
 @check(route_top_k, see="Choose the experts")
@@ -47,6 +55,25 @@ def any_order(loss, case):
     case.equal(loss(logits, other), counted_loss(logits, experts), "L in another order")
 
 
+@check(balance_by_bias, see="Balance without a loss")
+def one_token(route, case):
+    """routes a single token, and tokens to a single expert"""
+    logits, bias = case.randn(1, 6), case.randn(6)
+    demand_balanced(case, route, logits, bias, 2, 0.4, "of a single token")
+    alone = case.randn(5, 1), case.randn(1)
+    demand_balanced(case, route, *alone, 1, 0.4, "where there is one expert")
+
+
+@check(balance_by_bias, see="Balance without a loss")
+def far_apart(route, case):
+    """lets a large bias choose an expert, and weighs it by its small score all the same"""
+    M, E, k = case.sizes(3, low=4)
+    E = E + k + 2
+    logits, bias = 2 * case.randn(M, E), torch.zeros(E).double()
+    bias[2], bias[3] = 40, -40
+    demand_balanced(case, route, logits, bias, k, 0.05, "with one large bias and one small one")
+
+
 @check(MixtureOfExperts, see="Experts in place of one network")
 def room_for_all(moe, case):
     """drops nothing when there is room for all, and counts anew in each call"""
@@ -76,3 +103,16 @@ def axes(lora, case):
     for shape in ((D_in,), (B, 2, D_in)):
         X = case.randn(*shape)
         case.equal(ours(X), X @ (W + added), f"Y for X of shape {tuple(X.shape)}")
+
+
+@check(lora_parameters, see="Count what is trained")
+def published(count, case):
+    """counts 19 988 480 for Llama 2 7B at rank 8, in ints under these names alone"""
+    result = count(D=4096, H=32, G=32, L=32, F=11008, r=8)
+    case.that(isinstance(result, dict), "The result should be a dict, yours is not.")
+    wanted = {"attention": 8_388_608, "feed_forward": 11_599_872, "total": 19_988_480}
+    for name, number in wanted.items():
+        given = result.get(name)
+        case.that(given == number, f"{name} should be {number:,}, yours is {given!r:.30}.")
+    more = sorted(map(str, set(result) - set(wanted)))
+    case.that(not more, f"There should be no other names, yours has {(more or [''])[0]}.")

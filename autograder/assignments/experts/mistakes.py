@@ -3,7 +3,14 @@
 from torch import nn
 
 from autograder.mistakes import bug, changed, equivalent, mistakes
-from course_pkg.experts import LoRA, MixtureOfExperts, load_balancing_loss, route_top_k
+from course_pkg.experts import (
+    LoRA,
+    MixtureOfExperts,
+    balance_by_bias,
+    load_balancing_loss,
+    lora_parameters,
+    route_top_k,
+)
 
 mistakes(
     route_top_k,
@@ -146,6 +153,71 @@ used_ones: experts behind the last one that is used are not counted
 def detached(logits, experts):
     return load_balancing_loss(logits.detach(), experts)
 
+
+mistakes(
+    balance_by_bias,
+    """
+* biased_weights: the bias counts in the weights as well
+    torch.softmax(logits.gather → torch.softmax((logits + bias).gather
+* wrong_way: a bias goes up where its expert has more than its share, and down where it has less
+    bias - gamma → bias + gamma
+* by_excess: a bias moves by γ times the tokens that its expert has more than its share
+    torch.sign(E * load - M * k) → (load - M * k / E)
+share_of_one: an expert's share is M / E tokens, as if each token had one expert
+    E * load - M * k → E * load - M
+unbiased_choice: the bias is not used to choose
+    (logits + bias).topk → logits.topk
+subtracted: the bias is subtracted from the scores
+    (logits + bias).topk → (logits - bias).topk
+bias_on_shares: the bias is added to a softmax of the scores, and not to the scores
+    (logits + bias).topk → (logits.softmax(dim=1) + bias).topk
+over_all: softmax is taken over all experts, and the weights do not sum to one
+    logits.gather(1, experts), dim=1) → logits, dim=1).gather(1, experts)
+over_tokens: softmax is taken over the tokens
+    experts), dim=1) → experts), dim=0)
+all_the_same: all chosen experts get the same weight
+    torch.softmax(logits.gather → torch.softmax(0 * logits.gather
+best_last: the best expert comes last
+    topk(k).indices → topk(k).indices.flip(1)
+from_zero: the bias does not start from what it was
+    bias - gamma → -gamma
+never_moved: the bias stays as it is
+    bias - gamma * torch.sign(E * load - M * k) → bias.clone()
+steps_of_one: a bias moves by 1, and not by γ
+    - gamma * torch.sign → - torch.sign
+never_at_rest: an expert with exactly its share moves up
+    torch.sign(E * load - M * k) → (2.0 * (E * load > M * k) - 1)
+falling_only: biases go down where there are too many tokens, and never up
+    torch.sign(E * load - M * k) → torch.sign(E * load - M * k).clamp(min=0)
+first_choices: loads count first choices only
+    experts.flatten() → experts[:, 0]
+by_score: loads are those of the choice without the bias
+    experts.flatten() → logits.topk(k).indices.flatten()
+""",
+)
+
+
+@bug(
+    balance_by_bias,
+    "the bias is changed in the tensor that is given",
+    told_by="changes its input bias in place",
+)
+def bias_in_place(logits, bias, k, gamma):
+    weights, experts, moved = balance_by_bias(logits, bias, k, gamma)
+    return weights, experts, bias.copy_(moved)
+
+
+mistakes(
+    balance_by_bias,
+    """
+last_forgotten: experts at the end that no token goes to are not counted
+    minlength=E → minlength=1
+    says: raised RuntimeError
+any_k: a k of 0 is accepted
+    1 <= k <= E → 0 <= k <= E
+    says: should raise ValueError when k is 0
+""",
+)
 
 changed(
     MixtureOfExperts,
@@ -510,4 +582,57 @@ equivalent(
     MixtureOfExperts,
     f"{add.format('rows, slots, None')} → {add.format('rows, None, slots')}",
     "the same weights in the same column",
+)
+
+
+mistakes(
+    lora_parameters,
+    """
+* all_heads: keys and values are counted as if they had H heads
+    2 * (D + D + D + G * (D // H)) → 8 * D
+* whole_matrices: the matrices are counted, and not their adapters
+    r * 2 * (D + D + D + G * (D // H)) → 2 * D * (D + G * (D // H))
+    r * 3 * (D + F) → 3 * D * F
+one_thin: an adapter has one of the two thin matrices, A
+    r * 2 * (D + D + D + G * (D // H)) → r * 4 * D
+    r * 3 * (D + F) → r * (2 * D + F)
+square: A and B are counted as D_in × r times r × D_out
+    r * 2 * (D + D + D + G * (D // H)) → r * r * 2 * D * (D + G * (D // H))
+    r * 3 * (D + F) → r * r * 3 * D * F
+two_matrices: the network has two matrices, as a plain one
+    r * 3 → r * 2
+queries_and_values: attention has adapters of W_Q and W_V only
+    r * 2 * (D + D + D + G * (D // H)) → r * (D + D + D + G * (D // H))
+no_output: W_O has no adapter
+    r * 2 * (D + D + D + G * (D // H)) → r * (D + D + 2 * (D + G * (D // H)))
+values_of_all: keys have G heads, but values have H
+    r * 2 * (D + D + D + G * (D // H)) → r * (6 * D + D + G * (D // H))
+heads_as_features: a head of keys has one feature
+    G * (D // H) → G
+products: an adapter of D_in × D_out has r · D_in · D_out parameters
+    r * 2 * (D + D + D + G * (D // H)) → r * 2 * D * (D + G * (D // H))
+    r * 3 * (D + F) → r * 3 * D * F
+attention_twice: the total counts attention twice
+    sum(parts.values()) → 2 * parts["attention"] + parts["feed_forward"]
+""",
+)
+
+
+@bug(lora_parameters, "one layer is counted")
+def one_layer(L, **sizes):
+    return lora_parameters(L=1, **sizes)
+
+
+@bug(lora_parameters, "the numbers are floats", told_by="should be an int, yours is")
+def as_floats(**sizes):
+    return {name: float(number) for name, number in lora_parameters(**sizes).items()}
+
+
+mistakes(
+    lora_parameters,
+    """
+any_rank: a rank of 0 is accepted
+    r < 1 → r < 0
+    says: should raise ValueError when r is 0
+""",
 )
