@@ -1123,7 +1123,7 @@ AllAvailable: blocks on the host count as available although they are in use
     says: raised OutOfBlocks: all 6 blocks are in use
 OneRemembered: only the first of several sequences is remembered
     self.tables[seq_id] = [here → if seq_id == next(iter(tables)): self.tables[seq_id] = [here
-    says: SwapSpace.back raised KeyError
+    says: SwapSpace.swap_in raised KeyError
 KeptPlaces: where a block has gone is remembered from call to call, when it holds something else
     here: dict[int, int] = {} → here = self.__dict__.setdefault('here', {})
 NeverShares: a block that several use has one user on the host

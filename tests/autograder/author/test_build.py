@@ -125,7 +125,7 @@ def changed_master(monkeypatch, tmp_path):
         (
             'exercise="gru_step"',
             'exercise="gru_stop"',
-            r"there is no 'gru_stop' in course_pkg/lstm",
+            r"there is no 'gru_stop' in course_pkg.lstm",
         ),
         ("(lstm.svg)", "(missing.svg)", r"there is no picture .*missing.svg"),
         ("Assignment [[rnn]]", "Assignment 01", r"'Assignment 01' goes by number; write \[\[topic"),
@@ -145,7 +145,7 @@ def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, 
 def test_an_exercise_without_a_fence_is_reported(monkeypatch):
     known = exercise.exercises(reference("lstm"))
     monkeypatch.setattr(notebook, "exercises", lambda module: {**known, "peephole": ""})
-    with pytest.raises(CourseError, match=r":1: 'peephole' of .*lstm.py has no fence; add ```py"):
+    with pytest.raises(CourseError, match=r":1: 'peephole' of course_pkg.lstm has no fence; add ```py"):
         notebook.notebook(LSTM)
 
 

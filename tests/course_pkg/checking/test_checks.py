@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
