@@ -8,9 +8,9 @@ from torch import Tensor
 
 from course_pkg.checking.batched import made, of_each
 from course_pkg.checking.case import Case
-from course_pkg.checking.failure import describe
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
+from course_pkg.checking.telling.failure import describe
 from course_pkg.checks.llama import demand_gradients, leaves_of, through_gates
 from course_pkg.experts import (
     LoRA,
