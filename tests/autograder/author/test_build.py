@@ -145,7 +145,8 @@ def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, 
 def test_an_exercise_without_a_fence_is_reported(monkeypatch):
     known = exercise.exercises(reference("lstm"))
     monkeypatch.setattr(notebook, "exercises", lambda module: {**known, "peephole": ""})
-    with pytest.raises(CourseError, match=r":1: 'peephole' of course_pkg.lstm has no fence; add ```py"):
+    message = r":1: 'peephole' of course_pkg.lstm has no fence; add ```py"
+    with pytest.raises(CourseError, match=message):
         notebook.notebook(LSTM)
 
 
