@@ -1410,6 +1410,13 @@ equivalent(
 )
 equivalent(
     ChunkedScheduler,
+    "budget = math.inf if max_num_batched_tokens is None else max_num_batched_tokens → budget = "
+    "vars(self).setdefault('budget', math.inf if max_num_batched_tokens is None else "
+    "max_num_batched_tokens)",
+    "a constructor runs once",
+)
+equivalent(
+    ChunkedScheduler,
     "return min(super().count(seq_id), self.max_num_batched_tokens - spent) → return "
     "min(self.max_num_batched_tokens - spent, super().count(seq_id))",
     "the smaller of two has no order",

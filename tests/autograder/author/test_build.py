@@ -15,8 +15,8 @@ from autograder.author import build, execution, notebook
 from autograder.author.master import ExerciseFence, parts
 from autograder.author.mutants import mutants
 from autograder.handout import exercise
+from course_pkg.checking import naming
 from course_pkg.checking.registry import Exercise
-from course_pkg.checking.telling import naming
 from course_pkg.lstm import cell_gradient
 
 LSTM = Assignment("02_lstm")
@@ -145,9 +145,8 @@ def test_a_master_that_does_not_fit_the_module_is_reported(changed_master, old, 
 def test_an_exercise_without_a_fence_is_reported(monkeypatch):
     known = exercise.exercises(reference("lstm"))
     monkeypatch.setattr(notebook, "exercises", lambda module: {**known, "peephole": ""})
-    with pytest.raises(
-        CourseError, match=r":1: 'peephole' of course_pkg.lstm has no fence; add ```py"
-    ):
+    message = r":1: 'peephole' of course_pkg.lstm has no fence; add ```py"
+    with pytest.raises(CourseError, match=message):
         notebook.notebook(LSTM)
 
 
@@ -189,7 +188,7 @@ def copies(monkeypatch, tmp_path):
 def test_an_instructor_can_build_without_hints(copies, monkeypatch, tmp_path):
     monkeypatch.setattr(build, "files", lambda assignment: {})
     monkeypatch.setattr(build, "stale", lambda assignment: [])
-    monkeypatch.setattr(build.empty_solutions, "table", lambda assignment: {})
+    monkeypatch.setattr(build.hollow, "table", lambda assignment: {})
     data = tmp_path / "course_pkg" / "checks" / "data" / "02_lstm.json"
     monkeypatch.setattr(build.outline, "ROOT", tmp_path)
     files = [data, LSTM.solved, LSTM.student]
@@ -238,7 +237,7 @@ def test_a_bound_that_is_neither_a_control_nor_has_a_reason_is_refused(monkeypat
     bounds = {"a": {"above": 1}, "b": {"below": {"chance": 3}}, "c": {"above": 1, "why": "closed"}}
 
     def claimed(nb):
-        nb.cells = [new_code_cell("from course_pkg.checking.notebook.claim import claim")]
+        nb.cells = [new_code_cell("from course_pkg.checking.claim import claim")]
         nb.cells += [
             new_code_cell(f"claim({what!r}, 2, **{each!r})") for what, each in bounds.items()
         ]
