@@ -18,7 +18,7 @@ import sys
 
 from course_pkg.checking.rules.enforcement import prepare
 from course_pkg.remote.plain import do_not_compile
-from course_pkg.tools.pages import use_large_pages
+from course_pkg.tools.huge_pages import use_huge_pages
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = 4, 24, 38, 36
 _NEW_USER, _NEW_PID, _NEW_MOUNTS, _NEW_NET, _NEW_IPC = 1 << 28, 1 << 29, 1 << 17, 1 << 30, 1 << 27
@@ -52,7 +52,7 @@ def main(descriptor: int, modules: list[str]) -> None:
     prepare()
     gc.collect()
     gc.freeze()
-    use_large_pages()
+    use_huge_pages()
     _must(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
     _must(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))  # nobody inside may look into this process
     control = socket.socket(fileno=descriptor)

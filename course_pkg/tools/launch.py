@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from course_pkg.tools.pages import use_large_pages
+from course_pkg.tools.huge_pages import use_huge_pages
 from course_pkg.tools.tiles import tiles
 from course_pkg.tools.train import device
 
@@ -297,7 +297,7 @@ def _warm_up() -> None:
         tl.store(x + tl.cdiv(i, 16), tl.sum(tl.dot(tile, tile), axis=0))
 
     triton.jit(everything)[(1,)](torch.zeros(16))
-    use_large_pages()
+    use_huge_pages()
 
 
 def _attempt(action: Callable[[], None], pipe) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from autograder.assignment import ROOT
 from autograder.grade.errors import SandboxMissing
 from autograder.grade.kernel import cgroup
-from course_pkg.remote.closed import CALLS
+from course_pkg.remote.seccomp import CALLS
 
 SWITCH = "AUTOGRADER_SANDBOX"
 HOME = "/home/student"
@@ -150,9 +150,9 @@ def command(
 
 
 def closed(argv: list[str]) -> list[str]:
-    """Make the command that runs another one, inside, without some calls (see remote.closed)."""
+    """Make the command that runs another one, inside, without some calls (see remote.seccomp)."""
     # -I, so that no file beside a notebook is imported.
-    return [sys.executable, "-I", f"{COURSE}/course_pkg/remote/closed.py", *argv]
+    return [sys.executable, "-I", f"{COURSE}/course_pkg/remote/seccomp.py", *argv]
 
 
 def variables() -> dict[str, str]:

@@ -5,7 +5,7 @@ import ctypes
 _HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a large page, and the advice to make them
 
 
-def use_large_pages() -> None:
+def use_huge_pages() -> None:
     """Gather the memory into pages of 2 MB where Linux can: a fork then copies few entries."""
     libc = ctypes.CDLL(None)
     with open("/proc/self/maps") as file:

@@ -7,7 +7,7 @@ memory that belongs to no process, as System V's segments, queues and semaphores
 The bound on open files stays as it is: with fewer, no fork of a kernel can answer checks. Calls
 that would change it do nothing, and succeed, as cells that raise it should go on.
 
-    python closed.py COMMAND [ARGUMENT ...]
+    python seccomp.py COMMAND [ARGUMENT ...]
 """
 
 import ctypes
