@@ -19,7 +19,7 @@ COMMANDS = {
         "classroom.collect_files",
         "place submissions that came by hand: STUDENT.ipynb, STUDENT.zip",
     ),
-    "grade": ("grade.command", "grade submissions, in parallel and in a sandbox"),
+    "grade": ("grade.batch.command", "grade submissions, in parallel and in a sandbox"),
     "regrade": ("classroom.regrade", "list regrade requests, or grade again and show the change"),
     "journal": ("classroom.journal", "show every change of a score: who, when, from, to, why"),
     "similar": ("classroom.similar", "list submissions that look alike"),
