@@ -11,57 +11,37 @@ from course_pkg.bert import (
     nsp_head,
 )
 from course_pkg.checking.registry import check
-from course_pkg.checks.bert import (
-    MASK,
-    WORDS,
-    batch,
-    below,
-    bert_pair,
-    chi_square,
-    class_scores,
-    classified,
-    classifier_shapes,
-    drawn_state,
-    embedded,
-    embedding_shapes,
-    encoded,
-    made,
-    masked,
-    mlm_weights,
-    nsp_weights,
-    scored,
-    texts_to_mask,
-)
+from course_pkg.checks import bert as visible
 
 
 @check(mask_tokens, weight=2, see="15 percent, then 80, 10 and 10")
 def together(mask, case):
     """passes a chi-square test on what happens to words"""
-    tokens = texts_to_mask(case, 400, 500)
-    inputs, goals = masked(case, mask, tokens)
+    tokens = visible.texts_to_mask(case, 400, 500)
+    inputs, goals = visible.masked(case, mask, tokens)
     ordinary = tokens >= 5
-    total, same = int(ordinary.sum()), 1 / WORDS
+    total, same = int(ordinary.sum()), 1 / visible.WORDS
     seen = [
         int((ordinary & (goals == -100)).sum()),
-        int((ordinary & (goals != -100) & (inputs == MASK)).sum()),
+        int((ordinary & (goals != -100) & (inputs == visible.MASK)).sum()),
         int((ordinary & (goals != -100) & (inputs == tokens)).sum()),
     ]
     seen.append(total - sum(seen))
     chances = [0.85, 0.15 * (0.8 + 0.1 * same), 0.15 * (0.1 + 0.1 * same)]
     chances.append(1 - sum(chances))
-    chi_square(case, seen, [total * chance for chance in chances], "What happens to words")
+    visible.chi_square(case, seen, [total * chance for chance in chances], "What happens to words")
 
 
 @check(BertEmbeddings, see="What stands where, in which sentence")
 def gradients(embeddings, case):
     """sends a gradient to all three tables"""
     B, T, V, D = case.sizes(4, low=3)
-    state = drawn_state(case, embedding_shapes(V, T, D))
-    tokens, kinds, _ = batch(case, B, T, V)
+    state = visible.drawn_state(case, visible.embedding_shapes(V, T, D))
+    tokens, kinds, _ = visible.batch(case, B, T, V)
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
     pull = case.randn(B, T, D)
-    embedded(leaves, tokens, kinds).backward(pull)
-    ours = made(embeddings, state, V, T, D)
+    visible.embedded(leaves, tokens, kinds).backward(pull)
+    ours = visible.made(embeddings, state, V, T, D)
     X = ours(tokens, kinds)
     case.shape(X, (B, T, D), "X")
     case.trains(X, "X")
@@ -76,9 +56,9 @@ def gradients(embeddings, case):
 def plain(model, case):
     """agrees with torch's layers without segments and lengths, back to the embedding"""
     B, T, V, H, D_h = case.sizes(5, low=2)
-    ours, state, (tokens, _, _) = bert_pair(case, model, B, T, V, H, D_h, 2)
+    ours, state, (tokens, _, _) = visible.bert_pair(case, model, B, T, V, H, D_h, 2)
     leaf = state["embeddings.token.weight"].clone().requires_grad_()
-    expected = encoded(state | {"embeddings.token.weight": leaf}, H, tokens)
+    expected = visible.encoded(state | {"embeddings.token.weight": leaf}, H, tokens)
     X, seen = ours(tokens), case.randn(B, T, H * D_h)
     case.equal(X, expected, "X")
     case.trains(X, "X")
@@ -92,11 +72,11 @@ def plain(model, case):
 def gradients(head, case):
     """sends the same gradients back as torch's functions, to all weights"""
     B, T, V, D = case.sizes(4, low=3)
-    X, *weights = leaves = [case.randn(B, T, D), *mlm_weights(case, V, D)]
+    X, *weights = leaves = [case.randn(B, T, D), *visible.mlm_weights(case, V, D)]
     for leaf in leaves:
         leaf.requires_grad_()
     seen = case.randn(B, T, V)
-    expected = torch.autograd.grad(scored(X, weights), leaves, seen)
+    expected = torch.autograd.grad(visible.scored(X, weights), leaves, seen)
     logits = head(X, *weights)
     case.shape(logits, (B, T, V), "logits")
     case.trains(logits, "logits")
@@ -111,16 +91,18 @@ def classes(head, case):
     """accepts any number of classes, even one, and texts of one token"""
     B, D, C = case.sizes(3, low=3)
     for classes in (C, 1):
-        X, weights = case.randn(B, 1, D), nsp_weights(case, classes, D)
-        case.equal(head(X, *weights), classified(X, weights), f"logits of {classes} classes")
+        X, weights = case.randn(B, 1, D), visible.nsp_weights(case, classes, D)
+        case.equal(
+            head(X, *weights), visible.classified(X, weights), f"logits of {classes} classes"
+        )
 
 
 @check(SentenceClassifier, see="A new head on an old encoder")
 def plain(classifier, case):
     """classifies plain texts, without segments and lengths"""
     B, T, V, H, D_h, C = case.sizes(6, low=2)
-    state = drawn_state(case, classifier_shapes(V, T, H * D_h, 1, C))
-    tokens, _, _ = batch(case, B, T, V)
-    X = encoded(below(state, "bert."), H, tokens)
-    logits = made(classifier, state, V, T, H * D_h, H, 1, C)(tokens)
-    case.equal(logits, class_scores(state, X, "classifier"), "logits")
+    state = visible.drawn_state(case, visible.classifier_shapes(V, T, H * D_h, 1, C))
+    tokens, _, _ = visible.batch(case, B, T, V)
+    X = visible.encoded(visible.below(state, "bert."), H, tokens)
+    logits = visible.made(classifier, state, V, T, H * D_h, H, 1, C)(tokens)
+    case.equal(logits, visible.class_scores(state, X, "classifier"), "logits")

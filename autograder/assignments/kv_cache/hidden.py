@@ -5,27 +5,8 @@ import functools
 import torch
 
 from course_pkg.checking.registry import check
+from course_pkg.checks import kv_cache as visible
 from course_pkg.checks.gpt import continued, demand_gradients
-from course_pkg.checks.kv_cache import (
-    attention_pair,
-    attention_state,
-    compare_programs,
-    demand_counts,
-    demand_numbers,
-    demand_pieces,
-    demand_state,
-    drawn,
-    ends,
-    from_latents,
-    full_attention,
-    grouped,
-    grouped_pair,
-    in_pieces,
-    latent_layer,
-    model_pair,
-    pooled,
-    writer_pair,
-)
 from course_pkg.kv_cache import (
     CachedAttention,
     CachedGPT,
@@ -42,27 +23,29 @@ from course_pkg.kv_cache import (
 @check(KVCache, weight=2, see="Forget, and go on")
 def long_programs(cache, case):
     """reads what was appended and not truncated, in six long programs"""
-    compare_programs(case, cache, [6 + 2 * n for n in range(6)], 20)
+    visible.compare_programs(case, cache, [6 + 2 * n for n in range(6)], 20)
 
 
 @check(CachedAttention, see="Attention that goes on")
 def two_texts(attention, case):
     """keeps apart two texts that are read alternately, each with its own cache"""
-    ours, state, B, T, D, H = attention_pair(case, attention)
+    ours, state, B, T, D, H = visible.attention_pair(case, attention)
     first, second = case.randn(B, T, D), case.randn(B, T, D)
     caches = ours.new_cache(B, 2 * T), ours.new_cache(B, 2 * T)
     ours(first[:, :-1], caches[0])
-    expected = full_attention(state, H, second[:, :-2])
+    expected = visible.full_attention(state, H, second[:, :-2])
     case.equal(ours(second[:, :-2], caches[1]), expected, "Y of the second of two texts")
     ours(second)
     given = ours(first[:, -1:], caches[0])
-    case.equal(given, full_attention(state, H, first)[:, -1:], "Y of the first of two texts")
+    case.equal(
+        given, visible.full_attention(state, H, first)[:, -1:], "Y of the first of two texts"
+    )
 
 
 @check(CachedGPT, see="Count while it runs")
 def reads_once(model, case):
     """sends each token through its layers once"""
-    ours, _, tokens = model_pair(case, model)
+    ours, _, tokens = visible.model_pair(case, model)
     B, T = tokens.shape
     caches = ours.new_caches(B)
     found, expected, pairs = [], [], (T - 3) ** 2
@@ -72,13 +55,13 @@ def reads_once(model, case):
         for layer in (0, 1):
             found.append(dict(ours.get_submodule(f"blocks.{layer}.attention").counts))
             expected.append((end, pairs))
-    demand_counts(case, found, expected, "counted by layers 0 and 1 in turn")
+    visible.demand_counts(case, found, expected, "counted by layers 0 and 1 in turn")
 
 
 @check(CachedGPT, see="The whole model")
 def whole_context(model, case):
     """reads as many tokens as the context has room for, no more, and two texts in turn"""
-    ours, theirs, tokens = model_pair(case, model, L=1)
+    ours, theirs, tokens = visible.model_pair(case, model, L=1)
     B, T = tokens.shape
     caches = ours.new_caches(B)
     case.equal(ours(tokens, caches), theirs(tokens), "logits of a full context")
@@ -100,7 +83,7 @@ def gradient(model, case):
 @check(CachedWriter, see="Write with a cache")
 def edges(writer, case):
     """writes one token after a full context, and none when count is 0"""
-    ours, theirs, tokens = writer_pair(case, writer, T=12)
+    ours, theirs, tokens = visible.writer_pair(case, writer, T=12)
     expected = continued(theirs, tokens, 1, context=12)
     case.equal(ours.generate_with_cache(tokens, 1, 0.0), expected, "texts of a full context")
     case.equal(ours.generate_with_cache(tokens, 0, 0.0), tokens, "texts with nothing new")
@@ -111,7 +94,7 @@ def edges(writer, case):
 @check(CachedWriter, see="Write with a cache")
 def twice(writer, case):
     """starts afresh in every call"""
-    ours, theirs, tokens = writer_pair(case, writer)
+    ours, theirs, tokens = visible.writer_pair(case, writer)
     ours.generate_with_cache(tokens.flip(1), 4, 0.0)
     expected = continued(theirs, tokens, 4, context=12)
     case.equal(ours.generate_with_cache(tokens, 4, 0.0), expected, "texts of a second call")
@@ -120,13 +103,13 @@ def twice(writer, case):
 @check(CachedWriter, see="Write with a cache")
 def by_default(writer, case):
     """draws at temperature 1 from torch's own generator, and the same with a stop"""
-    ours, theirs, tokens = writer_pair(case, writer)
+    ours, theirs, tokens = visible.writer_pair(case, writer)
     state = torch.random.get_rng_state()
-    expected = drawn(theirs, tokens, 4)
+    expected = visible.drawn(theirs, tokens, 4)
     torch.random.set_rng_state(state)
     case.equal(ours.generate_with_cache(tokens, 4), expected, "texts drawn by default")
     stop = int(expected[0, 3])
-    ended = ends(expected[:, 3:], stop)
+    ended = visible.ends(expected[:, 3:], stop)
     for row, length in ended.items():
         expected[row, 3 + length :] = stop
     longest = max(ended.get(row, 4) for row in range(len(expected)))
@@ -147,7 +130,7 @@ def exact(operations, case):
     """is exact where floating-point numbers are not"""
     for size in ((1, 400_001, False), (7, 300_000, True), (7, 300_000, False)):
         result, expected = operations(*size), all_pairs(*size)
-        demand_numbers(case, result)
+        visible.demand_numbers(case, result)
         prompt, count, cached = size
         how = "with" if cached else "without"
         case.that(
@@ -171,10 +154,10 @@ def default(size, case):
 def gradient(attention, case):
     """passes the gradients of all queries of a group back to X, its keys and its values"""
     B, T, D_h = case.sizes(3, low=3)
-    ours, state = grouped_pair(case, attention, 6, 3, D_h)
+    ours, state = visible.grouped_pair(case, attention, 6, 3, D_h)
     X, seen = case.randn(B, T, 6 * D_h).requires_grad_(), case.randn(B, T, 6 * D_h)
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
-    expected = torch.autograd.grad(grouped(leaves, 6, 3, X), [X, *leaves.values()], seen)
+    expected = torch.autograd.grad(visible.grouped(leaves, 6, 3, X), [X, *leaves.values()], seen)
     Y = ours(X)
     case.trains(Y, "Y")
     Y.backward(seen)
@@ -192,15 +175,15 @@ def gradient(attention, case):
 def half(attention, case):
     """computes in full precision with what it reads from a cache in half precision"""
     B, T, D_h = case.sizes(3, low=3)
-    ours, state = grouped_pair(case, attention, 4, 2, D_h)
+    ours, state = visible.grouped_pair(case, attention, 4, 2, D_h)
     X, cache = case.randn(B, T, 4 * D_h), ours.new_cache(B, T, torch.float16)
-    given = in_pieces(ours, X, cache, [T - 1, 1])
+    given = visible.in_pieces(ours, X, cache, [T - 1, 1])
     case.shape(given[1], (B, 1, 4 * D_h), "Y")
     case.that(
         given[1].dtype == X.dtype, f"Y should be {X.dtype} as X is, yours is {given[1].dtype}."
     )
-    expected = grouped(state, 4, 2, X, torch.float16)
-    demand_pieces(case, given, expected, [T - 1, 1], "Y, with a cache in half precision,")
+    expected = visible.grouped(state, 4, 2, X, torch.float16)
+    visible.demand_pieces(case, given, expected, [T - 1, 1], "Y, with a cache in half precision,")
 
 
 @check(GroupedQueryAttention, see="Fewer heads of keys and values")
@@ -220,20 +203,24 @@ def fresh(attention, case):
 @check(mha_to_gqa, see="From a model that there is")
 def without_bias(convert, case):
     """converts layers without biases, and leaves alone names that only look alike"""
-    state = {name: value for name, value in attention_state(case, 12).items() if name[0] == "W"}
+    state = {
+        name: value for name, value in visible.attention_state(case, 12).items() if name[0] == "W"
+    }
     layers = {f"1.{name}": value for name, value in state.items()}
     others = {"LOW_K": case.randn(12, 12), "W_K.scale": case.randn(12)}
-    demand_state(case, convert(layers | others, 4, 2), pooled(layers, 4, 2) | others)
+    visible.demand_state(
+        case, convert(layers | others, 4, 2), visible.pooled(layers, 4, 2) | others
+    )
 
 
 @check(LatentAttention, see="What is kept")
 def mixed(attention, case):
     """goes on in either way with what the other has kept"""
-    ours, state = latent_layer(case, attention, 4, 7, 3)
+    ours, state = visible.latent_layer(case, attention, 4, 7, 3)
     X = case.randn(3, 8, 12)
-    expected, cache = from_latents(state, X), ours.new_cache(3, 9)
+    expected, cache = visible.from_latents(state, X), ours.new_cache(3, 9)
     given = [ours(X[:, :5], cache), ours.absorbed(X[:, 5:6], cache), ours(X[:, 6:], cache)]
-    demand_pieces(case, given, expected, [5, 1, 2], "Y, by turns,")
+    visible.demand_pieces(case, given, expected, [5, 1, 2], "Y, by turns,")
     cache.truncate(4)
     case.equal(ours.absorbed(X[:, 4:6], cache), expected[:, 4:6], "Y after truncate")
 
@@ -242,8 +229,8 @@ def mixed(attention, case):
 def more_latents(attention, case):
     """works with a latent vector that is larger than a head, or than all heads together"""
     for D_c in (1, 3, 20):
-        ours, state = latent_layer(case, attention, 5, D_c, 1)
+        ours, state = visible.latent_layer(case, attention, 5, D_c, 1)
         X = case.randn(2, 4, 15)
-        expected = from_latents(state, X)
+        expected = visible.from_latents(state, X)
         case.equal(ours(X), expected, f"Y for D_c = {D_c}")
         case.equal(ours.absorbed(X), expected, f"Y, absorbed, for D_c = {D_c}")

@@ -3,43 +3,7 @@
 import torch
 
 from course_pkg.checking.registry import check
-from course_pkg.checks.linear_attention import (
-    BACK,
-    FEW,
-    KEPT,
-    RULES,
-    RUN,
-    SCAN,
-    chunk_inputs,
-    convolved,
-    decayed,
-    decoder,
-    delta_inputs,
-    demand_attended,
-    demand_bytes,
-    demand_convolved,
-    demand_layer,
-    demand_mixed,
-    demand_run,
-    demand_scores,
-    demand_states,
-    demand_step,
-    demand_sums,
-    equation,
-    faded,
-    flow,
-    in_chunks,
-    mixed,
-    mixer,
-    replaced,
-    rwkv_inputs,
-    scored,
-    selected,
-    small_taps,
-    space,
-    stepped,
-    triple,
-)
+from course_pkg.checks import linear_attention as visible
 from course_pkg.linear_attention import (
     HybridDecoder,
     TokenMixer,
@@ -60,26 +24,26 @@ from course_pkg.linear_attention import (
 def square(attend, case):
     """keeps steps and features apart when T = D = D_V"""
     B, H, T = case.sizes(3, low=3)
-    inputs = triple(case, B, H, T, T, T)
-    demand_attended(case, attend(*inputs), inputs, "Y for T = D = D_V")
+    inputs = visible.triple(case, B, H, T, T, T)
+    visible.demand_attended(case, attend(*inputs), inputs, "Y for T = D = D_V")
 
 
 @check(recurrent_linear_attention, see="The same as a recurrent network")
 def square(attend, case):
     """keeps rows and columns apart when D = D_V = T"""
     B, H, T = case.sizes(3, low=3)
-    inputs = triple(case, B, H, T, T, T)
-    demand_sums(case, attend(*inputs), inputs)
+    inputs = visible.triple(case, B, H, T, T, T)
+    visible.demand_sums(case, attend(*inputs), inputs)
 
 
 @check(delta_rule, see="Write the difference")
 def square(write, case):
     """keeps rows and columns apart when D = D_V = T, and goes on by a single step"""
     B, H, T = case.sizes(3, low=3)
-    given, S = delta_inputs(case, B, H, T, T, T), 0.02 * case.randn(B, H, T, T)
-    demand_run(case, write(*given, S), replaced(*given, S))
+    given, S = visible.delta_inputs(case, B, H, T, T, T), 0.02 * case.randn(B, H, T, T)
+    visible.demand_run(case, write(*given, S), visible.replaced(*given, S))
     one = [part[:, :, :1] for part in given]
-    demand_run(case, write(*one, S), replaced(*one, S))
+    visible.demand_run(case, write(*one, S), visible.replaced(*one, S))
 
 
 @check(delta_rule, see="Write the difference")
@@ -88,7 +52,7 @@ def other_keys(write, case):
     B, H, D, D_V = case.sizes(4)
     keys = torch.eye(D, dtype=torch.float64).expand(B, H, D, D)
     V, ones = case.randn(B, H, D, D_V), torch.ones(B, H, D, dtype=torch.float64)
-    _, S = case.unpack(write(keys, keys, V, ones), *RUN)
+    _, S = case.unpack(write(keys, keys, V, ones), *visible.RUN)
     case.equal(S, V, "S after one write under each of D orthogonal keys")
 
 
@@ -96,20 +60,24 @@ def other_keys(write, case):
 def square(run, case):
     """applies γ to S's rows, not its columns, when D = D_V = T, and goes on by a single step"""
     B, H, T = case.sizes(3, low=3)
-    given = [*triple(case, B, H, T, T, T), case.rand(B, H, T, T), 0.02 * case.randn(B, H, T, T)]
-    demand_run(case, run(*given), decayed(*given))
+    given = [
+        *visible.triple(case, B, H, T, T, T),
+        case.rand(B, H, T, T),
+        0.02 * case.randn(B, H, T, T),
+    ]
+    visible.demand_run(case, run(*given), visible.decayed(*given))
     one = [*(part[:, :, :1] for part in given[:4]), given[4]]
-    demand_run(case, run(*one), decayed(*one))
+    visible.demand_run(case, run(*one), visible.decayed(*one))
 
 
 @check(gated_recurrence, see="One line for all gates")
 def remembers_all(run, case):
     """adds up everything when γ = 1"""
     B, H, T, D, D_V = case.sizes(5)
-    Q, K, V = triple(case, B, H, T, D, D_V)
+    Q, K, V = visible.triple(case, B, H, T, D, D_V)
     Y = torch.einsum("bhti,bhsi->bhts", Q, K).tril() @ V
     S = torch.einsum("bhti,bhtj->bhij", K, V)
-    demand_run(case, run(Q, K, V, torch.ones(D, dtype=V.dtype)), (Y, S))
+    visible.demand_run(case, run(Q, K, V, torch.ones(D, dtype=V.dtype)), (Y, S))
 
 
 @check(gated_recurrence, see="One line for all gates")
@@ -121,7 +89,7 @@ def cell(run, case):
     for t in range(T):
         c = f[:, :, t, 0] * c + i[:, :, t, 0] * g[:, :, t, 0]
         cells.append(c)
-    demand_run(
+    visible.demand_run(
         case,
         run(torch.ones_like(i), i, g, f),
         (torch.stack(cells, dim=2)[..., None], c[..., None, None]),
@@ -132,24 +100,24 @@ def cell(run, case):
 def square(step, case):
     """keeps steps, channels and numbers apart when T = D = N"""
     B, T = case.sizes(2, low=3)
-    given = equation(case, B, T, T, T)
-    demand_step(case, step(*given), stepped(*given))
+    given = visible.equation(case, B, T, T, T)
+    visible.demand_step(case, step(*given), visible.stepped(*given))
 
 
 @check(selective_state_space, see="Select what to remember")
 def square(run, case):
     """keeps steps, channels and numbers apart when T = D = N"""
     B, T = case.sizes(2, low=3)
-    given, h = space(case, B, T, T, T), 0.05 * case.randn(B, T, T)
-    demand_states(case, run(*given, h), selected(*given, h))
+    given, h = visible.space(case, B, T, T, T), 0.05 * case.randn(B, T, T)
+    visible.demand_states(case, run(*given, h), visible.selected(*given, h))
 
 
 @check(selective_state_space, see="Select what to remember")
 def step_by_step(run, case):
     """gives the same when every step is a call of its own"""
     B, T, D, N = case.sizes(4)
-    X, delta, A, K, Q, skip = space(case, B, T, D, N)
-    expected, _ = selected(X, delta, A, K, Q, skip)
+    X, delta, A, K, Q, skip = visible.space(case, B, T, D, N)
+    expected, _ = visible.selected(X, delta, A, K, Q, skip)
     h = None
     for t in range(T):
         x, length, k, q = (part[:, t : t + 1] for part in (X, delta, K, Q))
@@ -157,81 +125,83 @@ def step_by_step(run, case):
         case.equal(y, expected[:, t : t + 1], f"y_{t + 1}, in a call of its own,")
 
 
-@check(chunked_scan, see=SCAN)
+@check(chunked_scan, see=visible.SCAN)
 def gradients(scan, case):
     """passes gradients to all inputs, the decay and the state"""
     B, H, D, D_V = case.sizes(4)
-    inputs = [*chunk_inputs(case, B, H, 7, D, D_V), 0.02 * case.randn(B, H, D, D_V)]
+    inputs = [*visible.chunk_inputs(case, B, H, 7, D, D_V), 0.02 * case.randn(B, H, D, D_V)]
 
     def oracle(Q, K, V, log_decay, S):
-        return decayed(Q, K, V, log_decay.exp()[..., None], S)
+        return visible.decayed(Q, K, V, log_decay.exp()[..., None], S)
 
-    flow(case, lambda *given: scan(*given, chunk=3), oracle, inputs, "Q K V log_decay S")
+    visible.flow(case, lambda *given: scan(*given, chunk=3), oracle, inputs, "Q K V log_decay S")
 
 
-@check(chunked_scan, see=SCAN)
+@check(chunked_scan, see=visible.SCAN)
 def square(scan, case):
     """keeps axes apart when C = D = D_V"""
     B, H = case.sizes(2)
-    given, S = chunk_inputs(case, B, H, 12, 4, 4), 0.02 * case.randn(B, H, 4, 4)
-    in_chunks(case, scan, given, S, 4)
+    given, S = visible.chunk_inputs(case, B, H, 12, 4, 4), 0.02 * case.randn(B, H, 4, 4)
+    visible.in_chunks(case, scan, given, S, 4)
 
 
 @check(rwkv_time_mixing, see="One of the family")
 def square(mix, case):
     """keeps sequences, steps and channels apart when B = T = D, and goes on by a single step"""
     (T,) = case.sizes(1, low=3)
-    given, state = rwkv_inputs(case, T, T, T), (case.randn(T, T), case.randn(T, T))
-    demand_mixed(case, mix(*given, state), faded(*given, state))
+    given, state = visible.rwkv_inputs(case, T, T, T), (case.randn(T, T), case.randn(T, T))
+    visible.demand_mixed(case, mix(*given, state), visible.faded(*given, state))
     one = [*(part[:, :1] for part in given[:3]), *given[3:]]
-    demand_mixed(case, mix(*one, state), faded(*one, state))
+    visible.demand_mixed(case, mix(*one, state), visible.faded(*one, state))
 
 
-@check(short_convolution, see=BACK)
+@check(short_convolution, see=visible.BACK)
 def square(convolve, case):
     """keeps axes apart when T = D = W, and goes on by a single step"""
     B, T = case.sizes(2, low=3)
-    X, taps, past = case.randn(B, T, T), small_taps(case, T, T), case.randn(B, T - 1, T)
+    X, taps, past = case.randn(B, T, T), visible.small_taps(case, T, T), case.randn(B, T - 1, T)
     for part in (X, X[:, :1]):
-        demand_convolved(case, convolve(part, taps, past), convolved(part, taps, past))
+        visible.demand_convolved(
+            case, convolve(part, taps, past), visible.convolved(part, taps, past)
+        )
 
 
-@check(TokenMixer, see=RULES)
+@check(TokenMixer, see=visible.RULES)
 def long(student, case):
     """gives the same over more steps than a chunk has"""
     for rule in ("add", "select"):
-        ours, weights = mixer(case, student, 4, 2, rule)
+        ours, weights = visible.mixer(case, student, 4, 2, rule)
         X = case.randn(2, 21, 4)
-        demand_layer(case, ours(X), mixed(weights, rule, X, 2))
+        visible.demand_layer(case, ours(X), visible.mixed(weights, rule, X, 2))
 
 
-@check(HybridDecoder, see=FEW)
+@check(HybridDecoder, see=visible.FEW)
 def token_by_token(student, case):
     """gives the logits of the whole text when every token is a call of its own"""
-    ours, state = decoder(case, student, 2, "select", 2)
+    ours, state = visible.decoder(case, student, 2, "select", 2)
     tokens = case.integers(0, 11, 3, 5)
-    expected, _ = scored(state, 2, "select", 2, tokens)
+    expected, _ = visible.scored(state, 2, "select", 2, tokens)
     states = None
     for t in range(5):
         logits, states = case.unpack(ours(tokens[:, t : t + 1], states), "logits", "states")
         case.equal(logits, expected[:, t : t + 1], f"logits of token {t}, in a call of its own,")
 
 
-@check(HybridDecoder, see=FEW)
+@check(HybridDecoder, see=visible.FEW)
 def other_rules(student, case):
     """has the recurrent layers that are asked for"""
     for rule in ("add", "decay"):
-        ours, state = decoder(case, student, 2, rule, None)
+        ours, state = visible.decoder(case, student, 2, rule, None)
         tokens = case.integers(0, 11, 2, 3)
-        demand_scores(case, ours(tokens), scored(state, 2, rule, None, tokens))
+        visible.demand_scores(case, ours(tokens), visible.scored(state, 2, rule, None, tokens))
 
 
-@check(HybridDecoder, see=FEW)
+@check(HybridDecoder, see=visible.FEW)
 def all_attention(student, case):
     """is a transformer when every layer is attention"""
-    ours, state = decoder(case, student, 2, "select", 1)
+    ours, state = visible.decoder(case, student, 2, "select", 1)
     tokens = case.integers(0, 11, 2, 4)
-    demand_scores(case, ours(tokens), scored(state, 2, "select", 1, tokens))
+    visible.demand_scores(case, ours(tokens), visible.scored(state, 2, "select", 1, tokens))
 
 
 OTHERS = (
@@ -244,13 +214,13 @@ OTHERS = (
 )
 
 
-@check(state_bytes, see=KEPT)
+@check(state_bytes, see=visible.KEPT)
 def other_states(count, case):
     """counts the state of other decoders"""
-    demand_bytes(case, count, "state", OTHERS)
+    visible.demand_bytes(case, count, "state", OTHERS)
 
 
-@check(state_bytes, see=KEPT)
+@check(state_bytes, see=visible.KEPT)
 def other_caches(count, case):
     """counts the cache of other decoders"""
-    demand_bytes(case, count, "cache", OTHERS)
+    visible.demand_bytes(case, count, "cache", OTHERS)

@@ -6,24 +6,7 @@ import torch
 
 from course_pkg.checking.guard import in_any_order
 from course_pkg.checking.registry import check
-from course_pkg.checks.memory import (
-    LINKS,
-    LOSSES,
-    bank_inputs,
-    codes,
-    drawer,
-    drawn,
-    flow,
-    focus,
-    glimpse_inputs,
-    link_inputs,
-    linked,
-    on_one_row,
-    shifted,
-    usage_inputs,
-    used,
-    write_inputs,
-)
+from course_pkg.checks import memory as visible
 from course_pkg.memory import (
     DRAW,
     circular_shift,
@@ -49,14 +32,14 @@ def square(read, case):
     B, N = case.sizes(2)
     memory, rows = case.randn(B, N, N), case.integers(0, N, B)
     expected = torch.stack([memory[n, int(row)] for n, row in enumerate(rows)])
-    case.equal(read(memory, on_one_row(rows, N)), expected, "r")
+    case.equal(read(memory, visible.on_one_row(rows, N)), expected, "r")
 
 
 @check(ntm_write, see="Erase, then add")
 def only_erases(write, case):
     """multiplies every row by 1 - w when e = 1 and a = 0"""
     B, N, M = case.sizes(3)
-    memory, w, erase, add = write_inputs(case, B, N, M)
+    memory, w, erase, add = visible.write_inputs(case, B, N, M)
     new = write(memory, w, torch.ones_like(erase), torch.zeros_like(add))
     case.equal(new, torch.einsum("bnm,bn->bnm", memory, 1 - w), "memory")
 
@@ -65,7 +48,7 @@ def only_erases(write, case):
 def square(write, case):
     """keeps rows and columns apart when N = M"""
     B, N = case.sizes(2)
-    memory, w, erase, add = write_inputs(case, B, N, N)
+    memory, w, erase, add = visible.write_inputs(case, B, N, N)
     factor = 1 - torch.einsum("bn,bm->bnm", w, erase)
     expected = torch.einsum("bnm,bnm->bnm", memory, factor) + torch.einsum("bn,bm->bnm", w, add)
     case.equal(write(memory, w, erase, add), expected, "memory")
@@ -85,7 +68,7 @@ def gradients(find, case):
         heat = torch.einsum("bnm,bm,b->bn", *unit, beta).exp()
         return heat / heat.sum(dim=1, keepdim=True)
 
-    flow(case, find, oracle, inputs, "memory key beta")
+    visible.flow(case, find, oracle, inputs, "memory key beta")
 
 
 @check(content_addressing, see="Find a row by its content")
@@ -95,14 +78,14 @@ def very_sharp(find, case):
     memory, rows = case.randn(B, N, M), case.integers(0, N, B)
     key = 2.5 * torch.stack([memory[n, int(row)] for n, row in enumerate(rows)])
     w = find(memory, key, torch.full((B,), 1e5, dtype=torch.float64))
-    case.equal(w, on_one_row(rows, N), "w")
+    case.equal(w, visible.on_one_row(rows, N), "w")
 
 
 @check(interpolate, see="By content or by place")
 def square(mix, case):
     """gives each sequence its own gate when B = N"""
     (B,) = case.sizes(1, low=3)
-    w_content, w_before, g = focus(case, B, B), focus(case, B, B), case.rand(B)
+    w_content, w_before, g = visible.focus(case, B, B), visible.focus(case, B, B), case.rand(B)
     case.equal(mix(w_content, w_before, g), (w_before.T.lerp(w_content.T, g)).T, "w")
 
 
@@ -110,14 +93,16 @@ def square(mix, case):
 def gradients(shift, case):
     """passes gradients to the weights and to the shifts"""
     B, N = case.sizes(2, low=4)
-    flow(case, shift, shifted, [focus(case, B, N), focus(case, B, 3)], "w s")
+    visible.flow(
+        case, shift, visible.shifted, [visible.focus(case, B, N), visible.focus(case, B, 3)], "w s"
+    )
 
 
 @check(circular_shift, see="Move on by a row")
 def one_shift(shift, case):
     """multiplies by s when the only shift is that by 0"""
     B, N = case.sizes(2, low=4)
-    w, s = focus(case, B, N), case.rand(B, 1)
+    w, s = visible.focus(case, B, N), case.rand(B, 1)
     case.equal(
         shift(w, s), torch.stack([row * share for row, share in zip(w, s, strict=True)]), "w"
     )
@@ -131,21 +116,23 @@ def gradients(sharp, case):
     def oracle(w, gamma):
         return torch.einsum("bn,b->bn", w.log(), gamma).softmax(dim=1)
 
-    flow(case, sharp, oracle, [focus(case, B, N), 1 + 2 * case.rand(B)], "w gamma")
+    visible.flow(case, sharp, oracle, [visible.focus(case, B, N), 1 + 2 * case.rand(B)], "w gamma")
 
 
 @check(dnc_usage, see="What is in use")
 def gradients(update, case):
     """passes gradients to everything that it depends on"""
     B, R, N = case.sizes(3)
-    flow(case, update, used, usage_inputs(case, B, R, N), "usage w_write w_read free")
+    visible.flow(
+        case, update, visible.used, visible.usage_inputs(case, B, R, N), "usage w_write w_read free"
+    )
 
 
 @check(dnc_usage, see="What is in use")
 def one_head(update, case):
     """works with a single read head"""
     B, N = case.sizes(2)
-    usage, w_write, w_read, free = usage_inputs(case, B, 1, N)
+    usage, w_write, w_read, free = visible.usage_inputs(case, B, 1, N)
     kept = 1 - torch.einsum("b,bn->bn", free[:, 0], w_read[:, 0])
     expected = (1 - (1 - usage) * (1 - w_write)) * kept
     case.equal(update(usage, w_write, w_read, free), expected, "usage")
@@ -155,7 +142,7 @@ def one_head(update, case):
 def rests(update, case):
     """leaves the usage as it is when nothing is written or freed"""
     B, R, N = case.sizes(3)
-    usage, w_write, w_read, free = usage_inputs(case, B, R, N)
+    usage, w_write, w_read, free = visible.usage_inputs(case, B, R, N)
     case.equal(update(usage, 0 * w_write, w_read, 0 * free), usage, "usage")
 
 
@@ -184,11 +171,11 @@ def total(allocate, case):
 def history(update, case):
     """gives after five soft writes what the sum over all pairs of writes gives"""
     B, N, T = 2, 4, 5
-    w = torch.stack([focus(case, B, N + 1)[:, :N] for _ in range(T)], dim=1)
+    w = torch.stack([visible.focus(case, B, N + 1)[:, :N] for _ in range(T)], dim=1)
     links, precedence = torch.zeros(B, N, N).double(), torch.zeros(B, N).double()
     for t in range(T):
-        links, precedence = case.unpack(update(links, precedence, w[:, t]), *LINKS)
-    expected = linked(w)
+        links, precedence = case.unpack(update(links, precedence, w[:, t]), *visible.LINKS)
+    expected = visible.linked(w)
     case.equal(links, expected[0], "links after five writes")
     case.equal(precedence, expected[1], "precedence after five writes")
 
@@ -197,14 +184,14 @@ def history(update, case):
 def overwritten(update, case):
     """cuts the old links of a row that is written again, and leaves the others"""
     B, N = case.sizes(2, low=4)
-    L, p, _ = link_inputs(case, B, N)
+    L, p, _ = visible.link_inputs(case, B, N)
     rows = case.integers(0, N, B)
     expected = L.clone()
     for n, row in enumerate(rows.tolist()):
         expected[n, :, row] = 0
         expected[n, row] = p[n]
         expected[n, row, row] = 0
-    links, _ = case.unpack(update(L, p, on_one_row(rows, N)), *LINKS)
+    links, _ = case.unpack(update(L, p, visible.on_one_row(rows, N)), *visible.LINKS)
     case.equal(links, expected, "links")
 
 
@@ -212,11 +199,11 @@ def overwritten(update, case):
 def square(update, case):
     """treats each sequence on its own when B = N"""
     (B,) = case.sizes(1, low=3)
-    L, p, w = link_inputs(case, B, B)
-    links, precedence = case.unpack(update(L, p, w), *LINKS)
+    L, p, w = visible.link_inputs(case, B, B)
+    links, precedence = case.unpack(update(L, p, w), *visible.LINKS)
     case.shape(links, (B, B, B), "links")
     case.shape(precedence, (B, B), "precedence")
-    alone = case.unpack(update(L[1:2], p[1:2], w[1:2]), *LINKS)
+    alone = case.unpack(update(L[1:2], p[1:2], w[1:2]), *visible.LINKS)
     case.equal(alone[0], links[1:2], "links of a single sequence")
     case.equal(alone[1], precedence[1:2], "precedence of a single sequence")
 
@@ -225,7 +212,7 @@ def square(update, case):
 def square(follow, case):
     """keeps heads and rows apart when R = N"""
     B, N = case.sizes(2, low=3)
-    links, _, _ = link_inputs(case, B, N)
+    links, _, _ = visible.link_inputs(case, B, N)
     w = torch.softmax(case.randn(B, N, N), dim=2)
     forward, backward = case.unpack(follow(links, w), "forward", "backward")
     case.equal(forward, torch.einsum("bij,brj->bri", links, w), "forward")
@@ -247,14 +234,14 @@ def gradients(make, case):
     def call(centre, stride, sigma):
         return make(centre, stride, sigma, N, size)
 
-    flow(case, call, oracle, bank_inputs(case, B, size), "centre stride sigma")
+    visible.flow(case, call, oracle, visible.bank_inputs(case, B, size), "centre stride sigma")
 
 
 @check(draw_read, see="Take a glimpse")
 def square(look, case):
     """uses the vertical filters on rows, even for square images with N = Y = X, at any γ"""
     B, N = case.sizes(2, low=3)
-    image, F_Y, F_X, gamma = glimpse_inputs(case, B, N, N, N)
+    image, F_Y, F_X, gamma = visible.glimpse_inputs(case, B, N, N, N)
     gamma = gamma * torch.logspace(-1, 1, B)
     expected = torch.stack(
         [gamma[n] * F_Y[n] @ image[n] @ F_X[n].T for n in range(B)],
@@ -266,7 +253,7 @@ def square(look, case):
 def square(paint, case):
     """uses the vertical filters on rows, even for square images with N = Y = X, at any γ"""
     B, N = case.sizes(2, low=3)
-    _, F_Y, F_X, gamma = glimpse_inputs(case, B, N, N, N)
+    _, F_Y, F_X, gamma = visible.glimpse_inputs(case, B, N, N, N)
     gamma = gamma * torch.logspace(-1, 1, B)
     patch = case.randn(B, N, N)
     expected = torch.stack([F_Y[n].T @ patch[n] @ F_X[n] / gamma[n] for n in range(B)])
@@ -282,7 +269,7 @@ def gradients(kl, case):
         spread = torch.exp(2 * log_sigma)
         return torch.einsum("btd->b", (mu.square() + spread - 1) / 2 - log_sigma)
 
-    flow(case, kl, oracle, codes(case, B, T, D_Z), "mu log_sigma")
+    visible.flow(case, kl, oracle, visible.codes(case, B, T, D_Z), "mu log_sigma")
 
 
 @check(draw_kl, see="What a code costs")
@@ -300,7 +287,7 @@ def one_number(kl, case):
 def in_the_middle(student, case):
     """spans the picture from its first pixel to its last when all five numbers are zero"""
     A, N = 9, 5
-    ours, _ = drawer(case, student, A, N, 2, 2)
+    ours, _ = visible.drawer(case, student, A, N, 2, 2)
     raw = torch.zeros(2, 5, dtype=torch.float64)
     raw[:, 2] = -9  # narrow: each filter is on one pixel
     F_Y, F_X, gamma = case.unpack(ours.aim(raw), "F_Y", "F_X", "gamma")
@@ -314,7 +301,7 @@ def in_the_middle(student, case):
 def right_of_the_middle(student, case):
     """moves to the right by the first number and up by the second, if that is negative"""
     A, N = 9, 3
-    ours, _ = drawer(case, student, A, N, 2, 2)
+    ours, _ = visible.drawer(case, student, A, N, 2, 2)
     raw = torch.zeros(1, 5, dtype=torch.float64)
     raw[0, 0], raw[0, 1] = 2 * 2 / (A + 1), -1 * 2 / (A + 1)  # two pixels, and one
     raw[0, 2], raw[0, 3] = -9, -math.log((A - 1) / (N - 1))  # narrow, one pixel apart
@@ -329,12 +316,14 @@ def same_pictures(student, case):
     """draws alone what it draws with an encoder that sends the same codes"""
     T, D_Z, H = case.sizes(3)
     A, N, B = 6, 3, 3
-    ours, weights = drawer(case, student, A, N, D_Z, H)
+    ours, weights = visible.drawer(case, student, A, N, D_Z, H)
     weights["code.weight"] *= 0  # so that all codes have one Gaussian, that of the bias
     ours.load_state_dict(weights)
     mu, log_sigma = weights["code.bias"].chunk(2)
     x, noise = case.rand(B, A, A).round(), case.randn(B, T, D_Z)
-    reconstruction, _ = case.unpack(ours(x, noise), *LOSSES)
-    last = torch.stack([drawn(weights, mu + log_sigma.exp() * row, N, A)[-1] for row in noise])
+    reconstruction, _ = case.unpack(ours(x, noise), *visible.LOSSES)
+    last = torch.stack(
+        [visible.drawn(weights, mu + log_sigma.exp() * row, N, A)[-1] for row in noise]
+    )
     expected = torch.nn.functional.binary_cross_entropy(last.sigmoid(), x, reduction="none")
     case.equal(reconstruction, expected.sum(dim=(1, 2)), "reconstruction")

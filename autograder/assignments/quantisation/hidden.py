@@ -6,23 +6,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.registry import check
-from course_pkg.checks.quantisation import (
-    by_slices,
-    demand_bytes,
-    demand_quantised,
-    demand_restored,
-    drawn_integers,
-    far_from_zero,
-    follow_cache,
-    four,
-    hadamard,
-    hexadecimal,
-    matrix,
-    read_back,
-    recorded,
-    rounded_matrix,
-    vectors,
-)
+from course_pkg.checks import quantisation as visible
 from course_pkg.quantisation import (
     QuantisedKVCache,
     QuantisedLinear,
@@ -39,18 +23,18 @@ from course_pkg.quantisation import (
 def sizes_of_numbers(quantise, case):
     """works with numbers of any size, and with a single one"""
     for factor in (1e-30, 1e-3, 1e25):
-        X = far_from_zero(case, 4, 7) * factor
+        X = visible.far_from_zero(case, 4, 7) * factor
         Q, scale, zero = case.unpack(quantise(X, 8, 1), "Q", "scale", "zero")
-        expected = by_slices(X, 8, (1,))
+        expected = visible.by_slices(X, 8, (1,))
         case.equal(Q, expected[0], f"Q of numbers around {factor:g}")
         case.shape(scale, (4, 1), "scale")
         case.shape(zero, (4, 1), "zero point")
         case.equal(scale / factor, expected[1] / factor, "scale, divided by their size,")
         case.equal(zero / factor, expected[2] / factor, "zero point, divided by their size,")
-    X = far_from_zero(case, 5, 1)
+    X = visible.far_from_zero(case, 5, 1)
     for options in ({}, {"symmetric": True}):
-        expected = by_slices(X, 8, (1,), **options)
-        demand_quantised(case, quantise(X, 8, 1, **options), expected, "of single numbers")
+        expected = visible.by_slices(X, 8, (1,), **options)
+        visible.demand_quantised(case, quantise(X, 8, 1, **options), expected, "of single numbers")
 
 
 # Dequantise
@@ -59,9 +43,9 @@ def sizes_of_numbers(quantise, case):
 @check(dequantise, see="And back")
 def blocks(dequantise, case):
     """lets groups along several axes share scales"""
-    Q = drawn_integers(case, 4, 6, 2, 9).transpose(0, 1)
+    Q = visible.drawn_integers(case, 4, 6, 2, 9).transpose(0, 1)
     shapes = (3, 2, 1, 3), (6, 1, 2, 1), (2, 4, 2, 9), (1, 1, 1, 1)
-    demand_restored(case, dequantise, Q, {f"with scales of shape {s}": s for s in shapes})
+    visible.demand_restored(case, dequantise, Q, {f"with scales of shape {s}": s for s in shapes})
 
 
 # Pack
@@ -82,13 +66,17 @@ def signs(pack, case):
 def layouts(unpack, case):
     """takes bytes of any layout, and none at all"""
     digits = case.integers(0, 16, 4, 3, 5, 2)
-    packed = hexadecimal(digits.view(-1, 2).tolist()).view(4, 3, 5)
+    packed = visible.hexadecimal(digits.view(-1, 2).tolist()).view(4, 3, 5)
     expected = digits.to(torch.uint8).transpose(0, 1).flatten(2)
-    demand_bytes(case, unpack(packed.transpose(0, 1)), expected, "unpacked, transposed bytes")
+    visible.demand_bytes(
+        case, unpack(packed.transpose(0, 1)), expected, "unpacked, transposed bytes"
+    )
     one = unpack(packed[0, 0])
-    demand_bytes(case, one, digits[0, 0].flatten().to(torch.uint8), "an unpacked vector of bytes")
+    visible.demand_bytes(
+        case, one, digits[0, 0].flatten().to(torch.uint8), "an unpacked vector of bytes"
+    )
     nothing = torch.zeros(3, 0, dtype=torch.uint8)
-    demand_bytes(case, unpack(nothing), nothing, "unpacked nothing")
+    visible.demand_bytes(case, unpack(nothing), nothing, "unpacked nothing")
 
 
 # Cache
@@ -98,7 +86,7 @@ def layouts(unpack, case):
 def rejected(cache, case):
     """survives many cuts, some of them within groups of which more come again"""
     for bits, group in ((8, 4), (4, 3), (8, 1), (8, 2)):
-        follow_cache(case, cache, bits, group, 25)
+        visible.follow_cache(case, cache, bits, group, 25)
 
 
 # Paged cache
@@ -108,16 +96,16 @@ def rejected(cache, case):
 def axes(cache, case):
     """encodes and decodes vectors with any axes before the last"""
     ours = cache(1, 2, 3, 2, 6, 8, torch.float64)
-    X = vectors(case, 2, 5, 3, 6).transpose(0, 2)
-    records = recorded(X.reshape(-1, 6), 8).view(3, 5, 2, 10)
-    demand_bytes(case, ours.encode(X), records, "records")
+    X = visible.vectors(case, 2, 5, 3, 6).transpose(0, 2)
+    records = visible.recorded(X.reshape(-1, 6), 8).view(3, 5, 2, 10)
+    visible.demand_bytes(case, ours.encode(X), records, "records")
     turned = records.transpose(0, 1)
-    case.equal(ours.decode(turned), read_back(X.transpose(0, 1), 8), "decoded records")
-    ours, x = cache(1, 2, 3, 1, 2, 4, torch.float64), vectors(case, 1, 1, 2)
+    case.equal(ours.decode(turned), visible.read_back(X.transpose(0, 1), 8), "decoded records")
+    ours, x = cache(1, 2, 3, 1, 2, 4, torch.float64), visible.vectors(case, 1, 1, 2)
     ours.write(0, torch.tensor([3]), x, -x)
     keys, values = case.unpack(ours.gather(0, [1], 1), "K", "V")
-    case.equal(keys, read_back(x, 4), "K of a single vector of two features")
-    case.equal(values, read_back(-x, 4), "V of a single vector of two features")
+    case.equal(keys, visible.read_back(x, 4), "K of a single vector of two features")
+    case.equal(values, visible.read_back(-x, 4), "V of a single vector of two features")
 
 
 # Linear
@@ -126,12 +114,12 @@ def axes(cache, case):
 @check(QuantisedLinear, see="Weights in eight bits")
 def axes(linear, case):
     """multiplies a vector alone, and a matrix with a column of zeros"""
-    W = matrix(case, 5, 4)
+    W = visible.matrix(case, 5, 4)
     W[:, 2] = 0.0
     ours = linear(W.T.contiguous().T)
     for shape in ((5,), (2, 3, 5)):
         X = case.randn(*shape)
-        case.equal(ours(X), X @ rounded_matrix(W)[0], f"Y for X of shape {tuple(X.shape)}")
+        case.equal(ours(X), X @ visible.rounded_matrix(W)[0], f"Y for X of shape {tuple(X.shape)}")
 
 
 # Rotate
@@ -152,19 +140,23 @@ def sizes(rotate, case):
     x = case.randn(3, 1)
     case.equal(rotate(x), x, "rotated X of one feature")
     x = case.randn(16)
-    case.equal(rotate(x), x @ hadamard(16) / 4, "a rotated vector")
+    case.equal(rotate(x), x @ visible.hadamard(16) / 4, "a rotated vector")
     X = case.randn(2, 3, 8, 5).transpose(2, 3)
-    case.equal(rotate(X), X @ hadamard(8) / math.sqrt(8), "rotated X")
+    case.equal(rotate(X), X @ visible.hadamard(8) / math.sqrt(8), "rotated X")
     X = case.randn(5, 4)
-    case.equal(rotate(X, four()), X @ four().double() / 2, "rotated X, D being the start's")
+    case.equal(
+        rotate(X, visible.four()), X @ visible.four().double() / 2, "rotated X, D being the start's"
+    )
     X, begin = case.randn(5, 24), twelve()
-    case.equal(rotate(X, begin), X @ hadamard(24, begin) / math.sqrt(24), "rotated X, 24 = 12 · 2")
+    case.equal(
+        rotate(X, begin), X @ visible.hadamard(24, begin) / math.sqrt(24), "rotated X, 24 = 12 · 2"
+    )
 
 
 @check(rotate, see="Where to begin")
 def impossible(rotate, case):
     """raises ValueError for sizes that are no multiple, and for those that are an odd one"""
     for D, r in ((3, 1), (6, 1), (24, 1), (5, 4), (12, 4), (20, 4)):
-        X, begin = case.randn(2, D), None if r == 1 else four()
-        call = (lambda X=X: rotate(X)) if begin is None else (lambda X=X: rotate(X, four()))
+        X, begin = case.randn(2, D), None if r == 1 else visible.four()
+        call = (lambda X=X: rotate(X)) if begin is None else (lambda X=X: rotate(X, visible.four()))
         case.raises(ValueError, call, f"D is {D} and it starts at {r}")

@@ -10,6 +10,7 @@ from course_pkg.checking.programs.scheduling import (
     WithHost,
 )
 from course_pkg.checking.registry import check
+from course_pkg.checks import serving as visible
 from course_pkg.checks.paged_attention import (
     flat,
     number,
@@ -18,28 +19,6 @@ from course_pkg.checks.paged_attention import (
     record,
     same,
     tables,
-)
-from course_pkg.checks.serving import (
-    Driver,
-    PlainSpace,
-    added,
-    beam_rows,
-    compare_choice,
-    compare_runs,
-    compare_tokens,
-    follow_rules,
-    free_blocks,
-    plain_tokens,
-    play_either,
-    program_of,
-    queues,
-    run,
-    search,
-    search_by_hand,
-    serve,
-    small_model,
-    spaces_program,
-    texts,
 )
 from course_pkg.engine.requests import Sampling
 from course_pkg.serving import (
@@ -59,21 +38,21 @@ from course_pkg.serving import (
 def drawn_programs(case: Case, settings: list[tuple]) -> list[Program]:
     """Draw a long program of calls for each of some settings."""
     seeds = case.integers(0, 1 << 30, len(settings)).tolist()
-    return [program_of(each, 60, seed) for each, seed in zip(settings, seeds, strict=True)]
+    return [visible.program_of(each, 60, seed) for each, seed in zip(settings, seeds, strict=True)]
 
 
 @check(Scheduler, see="Decide anew in every step")
 def at_most(schedulers, case):
     """admits no more sequences than it may, and copies the tokens it is given"""
-    driver = Driver(schedulers, 40, 2, 2)
+    driver = visible.Driver(schedulers, 40, 2, 2)
     for sequence in range(4):
         driver.add(sequence, 3, longest=5)
     driver.step()
-    seen = queues(driver.scheduler)
+    seen = visible.queues(driver.scheduler)
     driver.remove(2)
     driver.remove(0)
     driver.step()
-    seen += [*queues(driver.scheduler), driver.available]
+    seen += [*visible.queues(driver.scheduler), driver.available]
     what = "running, -1, waiting with most = 2, and after two have ended; free blocks"
     same(case, seen, [0, 1, -1, 2, 3, 1, 3, -1, 36], what)
 
@@ -81,18 +60,18 @@ def at_most(schedulers, case):
 @check(Scheduler, see="Room is set aside")
 def forks_have_places(schedulers, case):
     """admits one with forks to come only when all of them have a place"""
-    driver = Driver(schedulers, 40, 2, 3)
+    driver = visible.Driver(schedulers, 40, 2, 3)
     driver.add(0, 3)
     driver.add(1, 3, forks=2)
     driver.step()
     what = "running, -1, waiting with two places for one that is to be forked twice"
-    same(case, queues(driver.scheduler), [0, -1, 1], what)
+    same(case, visible.queues(driver.scheduler), [0, -1, 1], what)
 
 
 @check(Scheduler, see="Decide anew in every step")
 def finds_prompts(schedulers, case):
     """starts after what is cached already, and counts it as a hit once"""
-    driver = Driver(schedulers, 19, 3)
+    driver = visible.Driver(schedulers, 19, 3)
     driver.add(0, 7, token=4, longest=12)
     driver.step()
     driver.add(1, 9, token=4, longest=12)
@@ -107,7 +86,7 @@ def finds_prompts(schedulers, case):
 @check(Scheduler, see="Decide anew in every step")
 def nothing_new(schedulers, case):
     """plans no work for a sequence of which all is computed"""
-    driver = Driver(schedulers, 9, 2)
+    driver = visible.Driver(schedulers, 9, 2)
     for sequence in (0, 1):
         driver.add(sequence, 3, longest=5)
     work = driver.scheduler.schedule()[0]
@@ -125,19 +104,19 @@ def nothing_new(schedulers, case):
 def long_programs(schedulers, case):
     """follows the rules in long programs of calls"""
     settings = [(12, 1, 5), (9, 2, 6)]
-    follow_rules(schedulers, SettingAside, drawn_programs(case, settings))
+    visible.follow_rules(schedulers, SettingAside, drawn_programs(case, settings))
 
 
 @check(PreemptingScheduler, see="When memory runs out in the middle of a batch")
 def copies_stay(schedulers, case):
     """keeps the copies that are planned when a sequence loses its blocks"""
-    driver = Driver(schedulers, 5, 2, 9)
+    driver = visible.Driver(schedulers, 5, 2, 9)
     driver.add(0, 3, forks=1)
     driver.add(1, 4)
     driver.step()
     driver.fork(0, 7)
     seen = [each for row in driver.step() for each in row]
-    seen += [*queues(driver.scheduler), len(driver.copies)]
+    seen += [*visible.queues(driver.scheduler), len(driver.copies)]
     what = "work, running, -1, waiting and copies when the last one loses its blocks"
     same(case, seen, [0, 3, 4, 7, 3, 4, 0, 7, -1, 1, 1], what)
 
@@ -145,14 +124,14 @@ def copies_stay(schedulers, case):
 @check(PreemptingScheduler, see="Several that belong together")
 def copies_of_a_group(schedulers, case):
     """keeps the copies of a group that loses its blocks after some of them were planned"""
-    driver = Driver(schedulers, 4, 2, 9)
+    driver = visible.Driver(schedulers, 4, 2, 9)
     driver.add(0, 1)
     driver.add(1, 3, forks=2, together=True)
     driver.step()
     for child in (11, 12):
         driver.fork(1, child)
     driver.step()
-    seen = [*queues(driver.scheduler), len(driver.copies)]
+    seen = [*visible.queues(driver.scheduler), len(driver.copies)]
     what = "running, -1, waiting and copies when the second of three finds no block for its copy"
     same(case, seen, [0, -1, 1, 12, 11, 1], what)
 
@@ -160,7 +139,7 @@ def copies_of_a_group(schedulers, case):
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
 def exhaustion_in_the_middle(schedulers, case):
     """lets those who came first go on, and nobody overtake the one that lost its blocks"""
-    driver = Driver(schedulers, 7, 2)
+    driver = visible.Driver(schedulers, 7, 2)
     for sequence, length in enumerate((4, 4, 6)):
         driver.add(sequence, length)
     driver.step()
@@ -169,7 +148,7 @@ def exhaustion_in_the_middle(schedulers, case):
     seen = []
     for _ in range(3):  # in the last one, the one that asks is the last itself
         driver.step()
-        seen += queues(driver.scheduler)
+        seen += visible.queues(driver.scheduler)
     driver.compare(case, [*((0, n, 0, 4 + n // 2 * 2) for n in range(3)), *later])
     expected = [0, 1, -1, 2, 3] * 2 + [0, -1, 1, 2, 3]
     same(case, seen, expected, "running, -1, waiting after three steps")
@@ -178,7 +157,7 @@ def exhaustion_in_the_middle(schedulers, case):
 @check(PreemptingScheduler, weight=2, see="When memory runs out in the middle of a batch")
 def several_lose(schedulers, case):
     """takes the blocks of as many as it needs to, who come back in their order"""
-    driver = Driver(schedulers, 8, 1)
+    driver = visible.Driver(schedulers, 8, 1)
     driver.add(0, 4)
     for sequence in (1, 2):
         driver.add(sequence, 2)
@@ -186,10 +165,10 @@ def several_lose(schedulers, case):
     seen = []
     for _ in range(4):
         driver.step()
-        seen.append(queues(driver.scheduler))
+        seen.append(visible.queues(driver.scheduler))
     driver.remove(0)
     driver.step()
-    seen.append(queues(driver.scheduler))
+    seen.append(visible.queues(driver.scheduler))
     expected = [[0, 1, -1, 2], [0, -1, 1, 2], [0, -1, 1, 2], [0, -1, 1, 2], [1, 2, -1]]
     same(case, flat(seen), flat(expected), "running, -1, waiting after each of five steps")
     same(case, driver.rows[-2:], [(5, 1, 0, 4), (5, 2, 0, 3)], "the work of the last step")
@@ -198,7 +177,7 @@ def several_lose(schedulers, case):
 @check(PreemptingScheduler, see="Several that belong together")
 def planned_no_more(schedulers, case):
     """drops the work of a group one of which finds no block"""
-    driver = Driver(schedulers, 6, 2, 9)
+    driver = visible.Driver(schedulers, 6, 2, 9)
     driver.add(0, 1)
     driver.add(1, 3, forks=1, together=True)
     driver.step()
@@ -207,7 +186,7 @@ def planned_no_more(schedulers, case):
         driver.step()
     rows = [(0, 0, 0, 1), (0, 1, 0, 3), (1, 0, 1, 2), (1, 1, 3, 4), (1, 11, 3, 4)]
     driver.compare(case, [*rows, (2, 0, 2, 3)])
-    same(case, queues(driver.scheduler), [0, -1, 1, 11], "running, -1, waiting")
+    same(case, visible.queues(driver.scheduler), [0, -1, 1, 11], "running, -1, waiting")
     same(case, [driver.available], [4], "free blocks")
 
 
@@ -215,19 +194,19 @@ def planned_no_more(schedulers, case):
 def long_programs(schedulers, case):
     """follows the rules in long programs of calls"""
     settings = [(31, 2, 9, 0), (8, 2, 6, 1)]
-    follow_rules(schedulers, OnDemand, drawn_programs(case, settings))
+    visible.follow_rules(schedulers, OnDemand, drawn_programs(case, settings))
 
 
 @check(ChunkedScheduler, see="Chunked prefill")
 def budget_ends(schedulers, case):
     """spends exactly its budget, and admits nobody when nothing is left"""
-    driver = Driver(schedulers, 30, 4, 3, 0, 3)
+    driver = visible.Driver(schedulers, 30, 4, 3, 0, 3)
     for sequence in range(3):
         driver.add(sequence, 2)
     seen = []
     for _ in range(3):
         driver.step()
-        seen += queues(driver.scheduler)
+        seen += visible.queues(driver.scheduler)
     expected = [(0, 0, 0, 2), (0, 1, 0, 1), (1, 0, 2, 3), (1, 1, 1, 2), (1, 2, 0, 1)]
     driver.compare(case, [*expected, (2, 0, 3, 4), (2, 1, 2, 3), (2, 2, 1, 2)])
     same(case, seen, [0, 1, -1, 2, 0, 1, 2, -1, 0, 1, 2, -1], "running, -1, waiting")
@@ -236,7 +215,7 @@ def budget_ends(schedulers, case):
 @check(ChunkedScheduler, see="Chunked prefill")
 def short_prompts(schedulers, case):
     """counts a prompt of one token against the budget as well"""
-    driver = Driver(schedulers, 30, 4, 3, 0, 3)
+    driver = visible.Driver(schedulers, 30, 4, 3, 0, 3)
     for sequence, length in enumerate((3, 1, 1)):
         driver.add(sequence, length)
     for _ in range(2):
@@ -247,42 +226,44 @@ def short_prompts(schedulers, case):
 @check(ChunkedScheduler, see="When memory runs out in the middle of a batch")
 def preempts_too(schedulers, case):
     """takes blocks from the last to come, in the middle of a prompt as well"""
-    driver = Driver(schedulers, 4, 2, 3, 0, 5)
+    driver = visible.Driver(schedulers, 4, 2, 3, 0, 5)
     driver.add(0, 4)
     driver.add(1, 4)
     for _ in range(3):
         driver.step()
     expected = [(0, 0, 0, 4), (0, 1, 0, 1), (1, 0, 4, 5), (2, 0, 5, 6)]
     driver.compare(case, expected)
-    same(case, queues(driver.scheduler), [0, -1, 1], "running, -1, waiting")
+    same(case, visible.queues(driver.scheduler), [0, -1, 1], "running, -1, waiting")
 
 
 @check(ChunkedScheduler, see="Chunked prefill")
 def long_programs(schedulers, case):
     """follows the rules in long programs of calls"""
     settings = [(10, 1, 5, 0, 9), (9, 2, 4, 0, 5)]
-    follow_rules(schedulers, InChunks, drawn_programs(case, settings))
+    visible.follow_rules(schedulers, InChunks, drawn_programs(case, settings))
 
 
 @check(ModelRunner, weight=2, see="All tokens in one row")
 def borders(runners, case):
     """computes chunks that end on a border of a block, one before and one after"""
     for S in (1, 4):
-        compare_runs(case, runners, [8, 9, 7, 12, 4], [4, 8, 3, 5, 0], S)
+        visible.compare_runs(case, runners, [8, 9, 7, 12, 4], [4, 8, 3, 5, 0], S)
 
 
 @check(EngineCore, weight=2, see="One step of the engine")
 def joins_late(engines, case):
     """adds the same tokens to a prompt that comes while another is continued"""
-    model, prompts = small_model(case), texts(case, 4, 9)
-    expected = [plain_tokens(model, prompt, 16) for prompt in prompts]
+    model, prompts = visible.small_model(case), visible.texts(case, 4, 9)
+    expected = [visible.plain_tokens(model, prompt, 16) for prompt in prompts]
     engine, rows = engines(model, 20, 4), {}
     for prompt in prompts:
         rows[number(engine.add(prompt), "add")] = []
         for each, token in pairs(engine.step(), "step"):
             rows[each].append(token)
-    rows = run(engine, rows)
-    compare_tokens(case, list(rows.values()), expected, "tokens of two prompts, one step apart")
+    rows = visible.run(engine, rows)
+    visible.compare_tokens(
+        case, list(rows.values()), expected, "tokens of two prompts, one step apart"
+    )
     counts = [len(engine.history), len(list(engine.step()))]
     same(case, counts, [17, 0], "steps in history, and tokens of one more")
 
@@ -290,8 +271,8 @@ def joins_late(engines, case):
 @check(EngineCore, weight=2, see="Many samples of one prompt")
 def forks_of_forks(engines, case):
     """lets forks of forks go on as their parents do, and forgets what is aborted"""
-    model, prompts = small_model(case), texts(case, 6, 3)
-    expected = plain_tokens(model, prompts[0], 9)
+    model, prompts = visible.small_model(case), visible.texts(case, 6, 3)
+    expected = visible.plain_tokens(model, prompts[0], 9)
     engine = engines(model, 20, 4)
     first, other = (number(engine.add(prompt, Sampling(9)), "add") for prompt in prompts)
     engine.step()
@@ -299,98 +280,104 @@ def forks_of_forks(engines, case):
     engine.step()
     third = number(engine.fork(second), "fork")
     engine.abort(other)
-    rows = run(engine, {first: []})
+    rows = visible.run(engine, {first: []})
     given = [rows[each] for each in (first, second, third)]
-    compare_tokens(case, given, [expected[2:]] * 3, "tokens of three forks after the second step")
+    visible.compare_tokens(
+        case, given, [expected[2:]] * 3, "tokens of three forks after the second step"
+    )
     same(case, rows.get(other, []), [], "tokens of the one that was aborted")
-    same(case, [free_blocks(engine)], [20], "free blocks at the end")
+    same(case, [visible.free_blocks(engine)], [20], "free blocks at the end")
 
 
 @check(EngineCore, see="Many samples of one prompt")
 def narrow(engines, case):
     """draws the same samples when there is hardly memory for one of them"""
-    model, (prompt,) = small_model(case), texts(case, 5)
+    model, (prompt,) = visible.small_model(case), visible.texts(case, 5)
     sampling, found = Sampling(7, None, 3, 1.5, top_k=9, seed=5), []
     for blocks in (40, 7):
         engine = engines(model, blocks, 2)
-        found.append(list(run(engine, {engine.add(prompt, sampling): []}).values()))
-    compare_tokens(case, found[1], found[0], "tokens of three samples with 7 blocks, as with 40")
+        found.append(list(visible.run(engine, {engine.add(prompt, sampling): []}).values()))
+    visible.compare_tokens(
+        case, found[1], found[0], "tokens of three samples with 7 blocks, as with 40"
+    )
     different = len(set(map(tuple, found[0])))
     case.that(different > 1, "Samples should differ, yours are all the same.")
-    prompts = texts(case, 3, 4)
-    expected = [plain_tokens(model, prompt, 8) for prompt in prompts]
+    prompts = visible.texts(case, 3, 4)
+    expected = [visible.plain_tokens(model, prompt, 8) for prompt in prompts]
     engine = engines(model, 6, 2, max_num_seqs=2, max_num_batched_tokens=2)
-    rows = serve(engine, prompts, Sampling(8))
-    compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
+    rows = visible.serve(engine, prompts, Sampling(8))
+    visible.compare_tokens(
+        case, rows, expected, "tokens of two, one of which is computed again in pieces"
+    )
 
 
 @check(EngineCore, see="A prompt that is cached")
 def cached_prompts(engines, case):
     """adds the same tokens to a prompt that it has seen before"""
-    model, (prompt,) = small_model(case), texts(case, 8)
-    expected = [plain_tokens(model, prompt, 5)]
+    model, (prompt,) = visible.small_model(case), visible.texts(case, 8)
+    expected = [visible.plain_tokens(model, prompt, 5)]
     engine = engines(model, 12, 4)
     for time in ("first", "second", "third"):
-        rows = serve(engine, [prompt], Sampling(5))
-        compare_tokens(case, rows, expected, f"tokens of the {time} time")
+        rows = visible.serve(engine, [prompt], Sampling(5))
+        visible.compare_tokens(case, rows, expected, f"tokens of the {time} time")
     same(case, [number(engine.scheduler.hits, "hits")], [8], "tokens found in the cache")
 
 
 @check(choose_beams, see="Which beams go on")
 def all_ended(choose, case):
     """keeps beams as they are when all have ended"""
-    compare_choice(case, choose, *beam_rows(case, 3, 4, [True] * 3), 3, 1.0)
+    visible.compare_choice(case, choose, *visible.beam_rows(case, 3, 4, [True] * 3), 3, 1.0)
 
 
 @check(BeamEngine, weight=2, see="Branches share blocks")
 def beside_others(engines, case):
     """finds the same beams beside other requests and with little memory, and disturbs nobody"""
-    model, prompts = small_model(case, V=7, calls=900), texts(case, 4, 6, 5, V=7)
-    plain = [plain_tokens(model, prompt, 9) for prompt in prompts[1:]]
+    model, prompts = visible.small_model(case, V=7, calls=900), visible.texts(case, 4, 6, 5, V=7)
+    plain = [visible.plain_tokens(model, prompt, 9) for prompt in prompts[1:]]
     sampling = Sampling(7, 2, beams=3)
-    expected = [row for row, _ in search_by_hand(model, prompts[0], sampling)]
+    expected = [row for row, _ in visible.search_by_hand(model, prompts[0], sampling)]
     for settings in ({}, {"max_num_seqs": 5, "max_num_batched_tokens": 5}):
         engine = engines(model, 16, 2, **settings)
         others = [engine.add(prompt, Sampling(9)) for prompt in prompts[1:]]
-        tokens, _ = search(case, engine, prompts[0], sampling)
-        compare_tokens(case, tokens, expected, f"tokens of the beams with {settings}")
-        run(engine, {each: [] for each in others})
+        tokens, _ = visible.search(case, engine, prompts[0], sampling)
+        visible.compare_tokens(case, tokens, expected, f"tokens of the beams with {settings}")
+        visible.run(engine, {each: [] for each in others})
         rows = [numbers(record(engine, each).output, "output") for each in others]
-        compare_tokens(case, rows, plain, f"tokens of the others with {settings}")
-        same(case, [free_blocks(engine)], [16], "free blocks at the end")
+        visible.compare_tokens(case, rows, plain, f"tokens of the others with {settings}")
+        same(case, [visible.free_blocks(engine)], [16], "free blocks at the end")
 
 
 @check(BeamEngine, see="Branches share blocks")
 def shares(engines, case):
     """keeps what beams have in common once"""
-    model, (prompt,) = small_model(case, V=7), texts(case, 9, V=7)
+    model, (prompt,) = visible.small_model(case, V=7), visible.texts(case, 9, V=7)
     engine = engines(model, 40, 2)
     request = engine.add(prompt, Sampling(2, beams=4))
     engine.step()
     case.raises(ValueError, lambda: engine.fork(request), "a beam is to be forked")
     engine.step()
     same(case, [len(engine.requests[request])], [4], "beams after two steps")
-    shared = engine.history[0]["blocks shared"], free_blocks(engine)
+    shared = engine.history[0]["blocks shared"], visible.free_blocks(engine)
     same(case, list(shared), [5, 40], "blocks shared after a step, and free at the end")
 
 
 @check(Engine, see="The engine")
 def own_limits(engines, case):
     """gives each prompt its own limits, and the outputs in the prompts' order"""
-    model, prompts = small_model(case), texts(case, 4, 7, 3)
+    model, prompts = visible.small_model(case), visible.texts(case, 4, 7, 3)
     counts = [7, 1, 4]
     sampling = [Sampling(count) for count in counts]
-    rows, _ = added(case, engines(model, 20, 4).generate(prompts, sampling))
+    rows, _ = visible.added(case, engines(model, 20, 4).generate(prompts, sampling))
     pairs_of = zip(prompts, counts, strict=True)
-    expected = [plain_tokens(model, prompt, count) for prompt, count in pairs_of]
-    compare_tokens(case, rows, expected, f"tokens with counts {counts}")
+    expected = [visible.plain_tokens(model, prompt, count) for prompt, count in pairs_of]
+    visible.compare_tokens(case, rows, expected, f"tokens with counts {counts}")
 
 
 @check(Engine, see="Two who listen at once")
 def takes_samples(engines, case):
     """hands out the tokens of each sample once, in their order"""
-    model, (prompt,) = small_model(case), texts(case, 4)
-    plain = plain_tokens(model, prompt, 4)
+    model, (prompt,) = visible.small_model(case), visible.texts(case, 4)
+    plain = visible.plain_tokens(model, prompt, 4)
     engine = engines(model, 20, 4)
     request, seen = engine.add(prompt, Sampling(4, samples=2)), []
     for count in (1, 2, 1):
@@ -428,15 +415,16 @@ def long_programs(spaces, case):
     """keeps what each sequence has, in long programs of calls"""
     seeds = case.integers(0, 1 << 30, 2).tolist()
     programs = [
-        spaces_program(blocks, 40, seed) for blocks, seed in zip((6, 20), seeds, strict=True)
+        visible.spaces_program(blocks, 40, seed)
+        for blocks, seed in zip((6, 20), seeds, strict=True)
     ]
-    follow(spaces, PlainSpace, play_either, Swapping, programs)
+    follow(spaces, visible.PlainSpace, visible.play_either, Swapping, programs)
 
 
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")
 def leaves_the_host(schedulers, case):
     """frees what a sequence has on the host when it ends there, and keeps forks apart"""
-    driver = Driver(schedulers, 5, 2, 64, 0, None, 6)
+    driver = visible.Driver(schedulers, 5, 2, 64, 0, None, 6)
     driver.add(0, 4)
     driver.add(1, 5)
     for _ in range(2):
@@ -454,7 +442,7 @@ def leaves_the_host(schedulers, case):
 @check(SwappingScheduler, weight=2, see="Swap instead of computing again")
 def again_and_again(schedulers, case):
     """keeps every key in its place when blocks go out and come back many times"""
-    S, driver = 2, Driver(schedulers, 10, 2, 9, 1, 9, 30)
+    S, driver = 2, visible.Driver(schedulers, 10, 2, 9, 1, 9, 30)
     lengths = case.integers(3, 7, 6).tolist()
     for sequence, length in enumerate(lengths):
         driver.add(sequence, length)
@@ -489,4 +477,4 @@ def again_and_again(schedulers, case):
 def long_programs(schedulers, case):
     """follows the rules in long programs of calls"""
     settings = [(8, 2, 3, 1, 3, 30), (9, 2, 9, 0, None, 4)]
-    follow_rules(schedulers, WithHost, drawn_programs(case, settings))
+    visible.follow_rules(schedulers, WithHost, drawn_programs(case, settings))

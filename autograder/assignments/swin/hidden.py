@@ -6,24 +6,7 @@ from torch import Tensor
 from course_pkg.checking.batched import made
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
-from course_pkg.checks.swin import (
-    DEPTHS,
-    HEADS,
-    attended,
-    attention_case,
-    attention_state,
-    block_case,
-    block_output,
-    compare_costs,
-    cut,
-    few_sizes,
-    merged,
-    merging_state,
-    offsets,
-    some_maps,
-    swin_case,
-    swin_maps,
-)
+from course_pkg.checks import swin as visible
 from course_pkg.swin import (
     PatchMerging,
     Swin,
@@ -49,26 +32,28 @@ def same_gradient(case: Case, given: object, expected: Tensor, X: Tensor, what: 
 @check(window_partition, see="Cut the map into windows")
 def gradient(partition, case):
     """passes gradients back to the maps"""
-    X, M = some_maps(case)
+    X, M = visible.some_maps(case)
     X.requires_grad_()
-    same_gradient(case, partition(X, M), cut(X, M), X, "windows")
+    same_gradient(case, partition(X, M), visible.cut(X, M), X, "windows")
 
 
 @check(window_partition, see="Cut the map into windows")
 def truth_values(partition, case):
     """accepts maps of any dtype, and maps of a single window"""
-    X, M = some_maps(case)
-    case.equal(partition(X > 0, M), cut(X > 0, M), "windows of truth values")
+    X, M = visible.some_maps(case)
+    case.equal(partition(X > 0, M), visible.cut(X > 0, M), "windows of truth values")
     single = X[:, :M, :M]
-    case.equal(partition(single, M), cut(single, M), "a single window")
+    case.equal(partition(single, M), visible.cut(single, M), "a single window")
 
 
 @check(window_reverse, see="And put it together")
 def gradient(reverse, case):
     """passes gradients back to the windows"""
-    X, M = some_maps(case)
-    windows = cut(X, M).requires_grad_()
-    place = cut(torch.arange(X[0, :, :, 0].numel()).reshape(1, *X.shape[1:3], 1), M).flatten()
+    X, M = visible.some_maps(case)
+    windows = visible.cut(X, M).requires_grad_()
+    place = visible.cut(
+        torch.arange(X[0, :, :, 0].numel()).reshape(1, *X.shape[1:3], 1), M
+    ).flatten()
     whole = windows.flatten(1, 2)[:, place.argsort()].reshape(X.shape)
     same_gradient(case, reverse(windows, M, tuple(X.shape[1:3])), whole, windows, "maps")
 
@@ -76,14 +61,14 @@ def gradient(reverse, case):
 @check(relative_position_index, see="One bias for each offset")
 def extremes(index, case):
     """is right for a window of a single position, and for one of 7 × 7"""
-    case.equal(index(1), offsets(1), "index of M = 1")
-    case.equal(index(7), offsets(7), "index of M = 7")
+    case.equal(index(1), visible.offsets(1), "index of M = 1")
+    case.equal(index(7), visible.offsets(7), "index of M = 7")
 
 
 @check(WindowAttention, see="Attention inside a window")
 def windows_apart(attention, case):
     """gives a window the same output, whatever the other windows hold"""
-    ours, _, _, _, windows = attention_case(case, attention)
+    ours, _, _, _, windows = visible.attention_case(case, attention)
     Y = ours(windows)
     case.shape(Y, tuple(windows.shape), "Y")
     other = torch.cat([windows[:, :1], 5 * case.randn(*windows[:, 1:].shape)], dim=1)
@@ -93,42 +78,44 @@ def windows_apart(attention, case):
 @check(WindowAttention, see="Attention inside a window")
 def single_head(attention, case):
     """agrees with torch.nn.MultiheadAttention for one head and one map of one window"""
-    M, D = few_sizes(case, 2)
-    state, windows = attention_state(case, D, 1, M), 2 * case.randn(1, 1, M * M, D)
-    expected, _ = attended(state, 1, M, windows)
+    M, D = visible.few_sizes(case, 2)
+    state, windows = visible.attention_state(case, D, 1, M), 2 * case.randn(1, 1, M * M, D)
+    expected, _ = visible.attended(state, 1, M, windows)
     case.equal(made(attention, state, D, 1, M)(windows), expected, "Y of one window")
 
 
 @check(window_attention_cost, see="What windows save")
 def more_maps(cost, case):
     """counts correctly for other maps too"""
-    compare_costs(case, cost, "global")
-    compare_costs(case, cost, "windowed")
+    visible.compare_costs(case, cost, "global")
+    visible.compare_costs(case, cost, "windowed")
 
 
 @check(SwinBlock, see="The block")
 def gradient(block, case):
     """passes the same gradient back as torch's attention over the displaced grid"""
-    ours, state, H, M, X = block_case(case, block, shift=1)
+    ours, state, H, M, X = visible.block_case(case, block, shift=1)
     X.requires_grad_()
-    same_gradient(case, ours(X), block_output(state, H, M, 1, X), X, "X of a shifted block")
+    same_gradient(case, ours(X), visible.block_output(state, H, M, 1, X), X, "X of a shifted block")
 
 
 @check(PatchMerging, see="Four positions become one")
 def gradient(merging, case):
     """passes the same gradient back as a loop over squares"""
-    B, h, w, D = few_sizes(case, 4)
-    state, X = merging_state(case, D), case.randn(B, 2 * h, 2 * w, D).requires_grad_()
-    same_gradient(case, made(merging, state, D)(X), merged(state, X), X, "X")
+    B, h, w, D = visible.few_sizes(case, 4)
+    state, X = visible.merging_state(case, D), case.randn(B, 2 * h, 2 * w, D).requires_grad_()
+    same_gradient(case, made(merging, state, D)(X), visible.merged(state, X), X, "X")
 
 
 @check(Swin, see="The whole model")
 def gradient(swin, case):
     """passes the same gradient back to the patches' weights as the parts' oracles"""
-    ours, state, M, images = swin_case(case, swin)
+    ours, state, M, images = visible.swin_case(case, swin)
     state["patches.weight"].requires_grad_()
-    expected = swin_maps(state, M, images)[-1]
-    *_, last = case.unpack(ours.maps(images), *(f"map of stage {n}" for n in range(len(DEPTHS))))
+    expected = visible.swin_maps(state, M, images)[-1]
+    *_, last = case.unpack(
+        ours.maps(images), *(f"map of stage {n}" for n in range(len(visible.DEPTHS)))
+    )
     case.shape(last, tuple(expected.shape), "map of the last stage")
     seen = case.randn(*expected.shape)
     (wanted,) = torch.autograd.grad(expected, state["patches.weight"], seen)
@@ -142,8 +129,8 @@ def gradient(swin, case):
 @check(Swin, see="The whole model")
 def parameters(swin, case):
     """has as many parameters as its parts, also of four stages, and refuses one without heads"""
-    C, classes = few_sizes(case, 2)
-    for depths, heads in ((DEPTHS, HEADS), ((1, 1, 1, 1), (1, 2, 4, 8))):
+    C, classes = visible.few_sizes(case, 2)
+    for depths, heads in ((visible.DEPTHS, visible.HEADS), ((1, 1, 1, 1), (1, 2, 4, 8))):
         given = sum(p.numel() for p in swin(C, 2, 4, depths, heads, 4, classes).parameters())
         D, expected = 4, (4 * C + 1) * 4 + 2 * 4
         for number, (depth, H) in enumerate(zip(depths, heads, strict=True)):
@@ -154,5 +141,7 @@ def parameters(swin, case):
         expected += 2 * D + (D + 1) * classes
         what = f"number of parameters of {len(depths)} stages"
         case.equal(given, torch.tensor(expected), what)
-    few = HEADS[:-1]
-    case.raises(ValueError, lambda: swin(C, 2, 4, DEPTHS, few, 4, classes), "a stage has no heads")
+    few = visible.HEADS[:-1]
+    case.raises(
+        ValueError, lambda: swin(C, 2, 4, visible.DEPTHS, few, 4, classes), "a stage has no heads"
+    )
