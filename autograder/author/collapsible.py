@@ -14,7 +14,7 @@ def with_folded_warnings(text: str) -> str:
     def fold(match: re.Match) -> str:
         them = "them" if match[2] else "it"
         summary = f"The classic mistake{match[2]}: open {them} after a first attempt"
-        return f"\n\n{_folded(summary, match[1])}"
+        return f"\n\n{folded(summary, match[1])}"
 
     return _WARNING.sub(fold, text).strip()
 
@@ -23,7 +23,7 @@ def with_folded_expectations(text: str) -> str:
     """Fold what an experiment is expected to show, so that students can predict it first."""
 
     def fold(match: re.Match) -> str:
-        return f"\n\n{_folded('What to expect', match[1])}"
+        return f"\n\n{folded('What to expect', match[1])}"
 
     return _EXPECTATION.sub(fold, text).strip()
 
@@ -31,10 +31,10 @@ def with_folded_expectations(text: str) -> str:
 def hints(name: str, texts: tuple[str, ...]) -> str:
     """Write the hints of an exercise, each folded under the name that checks give it."""
     return "\n\n".join(
-        _folded(f"Hint {number} of {name}", text) for number, text in enumerate(texts, 1)
+        folded(f"Hint {number} of {name}", text) for number, text in enumerate(texts, 1)
     )
 
 
-def _folded(summary: str, text: str) -> str:
+def folded(summary: str, text: str) -> str:
     # Between blank lines, Markdown and formulas are read as everywhere else.
     return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"

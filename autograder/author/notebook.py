@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.assignment import Assignment, CourseError, assignments
-from autograder.author import collapsible, predictions
+from autograder.author import calls, collapsible, predictions
 from autograder.author.depends import outputs_depend_on
 from autograder.author.experiments import mark_experiments
 from autograder.author.master import Code, ExerciseFence, Part, Prediction, Question, Text, parts
@@ -215,6 +215,8 @@ def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Itera
             yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
         case ExerciseFence():
             points = int(part.points) if part.points.is_integer() else part.points
+            if table := calls.needed(assignment.topic, part.name):
+                yield new_markdown_cell(table)
             yield new_code_cell(sources[part.name], metadata=_nbgrader(part.name, solution=True))
             if part.hints:
                 yield new_markdown_cell(collapsible.hints(part.name, part.hints))
