@@ -1,10 +1,12 @@
 """Build what is generated: notebooks, and what checks and graders know of their exercises."""
 
 import argparse
+import hashlib
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
@@ -18,7 +20,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.author import empty_solutions, write_outline
-from autograder.author.depends import changes
+from autograder.author.depends import changes, graders_depend_on
 from autograder.author.examination import exercises, of_reference
 from autograder.author.execution import claims, execute
 from autograder.author.figures import with_small_figures
@@ -26,6 +28,7 @@ from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
 from autograder.grade.judging.points import earned, told
 from autograder.handout import start
+from autograder.hidden import folder
 from course_pkg.checking.telling import naming
 from course_pkg.checking.telling.report import Report
 
@@ -71,12 +74,7 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
     Returns:
         The files that were written.
     """
-    written = []
-    for path, entries in files(assignment).items():
-        if not is_fresh(path, entries):
-            naming.save(path, entries)
-            written.append(path)
-    written += _write(empty_solutions.table(assignment))
+    written = _graders(assignment)
     written += _write(write_outline.table(assignment, with_hints=with_hints))
     nb = notebook(assignment, with_hints=with_hints)
     stored = _read(assignment.solved)
@@ -88,6 +86,35 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
         _keep_outputs(assignment, stored, nb)
     written += _write(_solved(assignment, nb))
     return written + _write(_released(assignment))
+
+
+def _graders(assignment: Assignment) -> list[Path]:
+    """Write what graders know of mistakes, if the code that it comes from has changed.
+
+    To run all mistakes takes a minute or two, which a change of a text need not wait for. `check`
+    takes nothing for granted.
+    """
+    names = [*(ROOT / "course_pkg" / "checks" / "data").glob(f"{assignment.name}.npz")]
+    names += folder(assignment.topic).glob(f"{assignment.name}.*")
+    last = ROOT / "build" / "graders" / f"{assignment.name}.txt"
+    code = graders_depend_on(assignment.topic)
+    if last.exists() and last.read_text() == _state(code, names):
+        return []
+    written = []
+    for path, entries in files(assignment).items():
+        if not is_fresh(path, entries):
+            naming.save(path, entries)
+            written.append(path)
+    written += _write(empty_solutions.table(assignment))
+    last.parent.mkdir(parents=True, exist_ok=True)
+    last.write_text(_state(code, {*names, *written}))
+    return written
+
+
+def _state(code: str, paths: Iterable[Path]) -> str:
+    """Name the code that files came from, and what they hold."""
+    held = (f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in paths)
+    return "\n".join([code, *sorted(held)])
 
 
 def check(assignment: Assignment, *, with_hints: bool = True) -> list[Path]:

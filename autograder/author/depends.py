@@ -1,16 +1,17 @@
 """What the outputs of a solved notebook depend on: its code, and the files that it imports."""
 
 import ast
+import functools
 import hashlib
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nbformat import NotebookNode
 
-from autograder.assignment import ROOT
+from autograder.assignment import ROOT, reference
 
 CELLS = "its cells"
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -30,20 +31,52 @@ def outputs_depend_on(cells: list[NotebookNode], topic: str = "") -> dict[str, s
         or that such a file imports; the machinery of checks is not among them.
     """
     code = "\n".join(code_alone(cell.source) for cell in cells if _computes(cell))
-    found = {CELLS: code}
+    found = {CELLS: code} | _imported(code)
     checks = ROOT / "course_pkg" / "checks" / f"{topic}.py"
     if re.search(r"\bcheck\(", code) and checks.exists():
-        found[checks.relative_to(ROOT).as_posix()] = code_alone(checks.read_text(encoding="utf-8"))
+        found |= _codes([checks])
+    return {name: _hash(code) for name, code in sorted(found.items())}
+
+
+def graders_depend_on(topic: str) -> str:
+    """Hash the code that decides what known mistakes give in the checks of an assignment."""
+    own = ROOT / "autograder" / "assignments" / topic
+    author = ROOT / "autograder" / "author"
+    paths = [
+        *reference(topic),
+        ROOT / "course_pkg" / "checks" / f"{topic}.py",
+        own / "hidden.py",
+        own / "mistakes.py",
+        ROOT / "autograder" / "mistakes.py",
+        *(author / f"{name}.py" for name in ("examination", "fingerprints", "empty_solutions")),
+        *(ROOT / "course_pkg" / "checking").rglob("*.py"),
+    ]
+    found = _codes(path for path in paths if path.exists())
+    found |= _imported("\n".join(found.values()))
+    return _hash("\n".join(f"{name}: {code}" for name, code in sorted(found.items())))
+
+
+def _imported(code: str) -> dict[str, str]:
+    """The code of the files that some code imports, and of those that they import."""
+    found: dict[str, str] = {}
     todo = [code]
     while todo:
-        for path in _needed(todo.pop()):
-            name = path.relative_to(ROOT).as_posix()
-            if name not in found:
-                found[name] = code_alone(path.read_text(encoding="utf-8"))
-                todo.append(found[name])
+        new = _codes(_needed(todo.pop()))
+        todo += [code for name, code in new.items() if name not in found]
+        found |= new
+    return found
+
+
+def _codes(paths: Iterable[Path]) -> dict[str, str]:
+    """The code of files, by their places."""
     return {
-        name: hashlib.sha256(code.encode()).hexdigest()[:16] for name, code in sorted(found.items())
+        path.relative_to(ROOT).as_posix(): code_alone(path.read_text(encoding="utf-8"))
+        for path in paths
     }
+
+
+def _hash(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
 def changes(stored: dict[str, str], now: dict[str, str]) -> list[str]:
@@ -51,6 +84,7 @@ def changes(stored: dict[str, str], now: dict[str, str]) -> list[str]:
     return [name for name in sorted(stored | now) if stored.get(name) != now.get(name)]
 
 
+@functools.cache
 def code_alone(source: str) -> str:
     """Leave comments, docstrings and blank lines out of some code; it still is valid code."""
     lines = source.splitlines()

@@ -15,8 +15,8 @@ from autograder.author import build, execution, notebook
 from autograder.author.master import ExerciseFence, parts
 from autograder.author.mutants import mutants
 from autograder.handout import exercise
-from course_pkg.checking import naming
 from course_pkg.checking.registry import Exercise
+from course_pkg.checking.telling import naming
 from course_pkg.lstm import cell_gradient
 
 LSTM = Assignment("02_lstm")
@@ -176,6 +176,15 @@ def test_building_twice_changes_nothing():
     assert before == {path: path.read_bytes() for path in before}
 
 
+def test_mistakes_run_again_only_when_code_has_changed(monkeypatch):
+    build.build(LSTM)
+    monkeypatch.setattr(build, "files", lambda assignment: pytest.fail("they run"))
+    assert build._graders(LSTM) == []
+    monkeypatch.setattr(build, "graders_depend_on", lambda topic: "other code")
+    with pytest.raises(pytest.fail.Exception, match="they run"):
+        build._graders(LSTM)
+
+
 @pytest.fixture
 def copies(monkeypatch, tmp_path):
     """Let the builder write copies of 02_lstm's notebooks."""
@@ -186,11 +195,11 @@ def copies(monkeypatch, tmp_path):
 
 
 def test_an_instructor_can_build_without_hints(copies, monkeypatch, tmp_path):
-    monkeypatch.setattr(build, "files", lambda assignment: {})
+    monkeypatch.setattr(build, "_graders", lambda assignment: [])
     monkeypatch.setattr(build, "stale", lambda assignment: [])
-    monkeypatch.setattr(build.hollow, "table", lambda assignment: {})
+    monkeypatch.setattr(build.empty_solutions, "table", lambda assignment: {})
     data = tmp_path / "course_pkg" / "checks" / "data" / "02_lstm.json"
-    monkeypatch.setattr(build.outline, "ROOT", tmp_path)
+    monkeypatch.setattr(build.write_outline, "ROOT", tmp_path)
     files = [data, LSTM.solved, LSTM.student]
     assert build.build(LSTM, with_hints=False) == files
     assert build.check(LSTM, with_hints=False) == [] and build.check(LSTM) == files[:2]
@@ -237,7 +246,7 @@ def test_a_bound_that_is_neither_a_control_nor_has_a_reason_is_refused(monkeypat
     bounds = {"a": {"above": 1}, "b": {"below": {"chance": 3}}, "c": {"above": 1, "why": "closed"}}
 
     def claimed(nb):
-        nb.cells = [new_code_cell("from course_pkg.checking.claim import claim")]
+        nb.cells = [new_code_cell("from course_pkg.checking.notebook.claim import claim")]
         nb.cells += [
             new_code_cell(f"claim({what!r}, 2, **{each!r})") for what, each in bounds.items()
         ]
