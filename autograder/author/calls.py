@@ -26,13 +26,22 @@ def needed(topic: str, name: str) -> str:
     asked = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     known = vars(sys.modules[reference.__module__])
     rows = []
-    for each in (known[n] for n in used if n in known):
+    for word, each in ((n, known[n]) for n in used if n in known):
         if isinstance(each, (type, FunctionType)) and _is_from_elsewhere(each.__module__, topic):
             rows += _rows(each, asked)
+        elif isinstance(each, (int, str)) and word in _imported(reference.__module__):
+            rows.append(f"| `{word}` | | the constant {each!r} |")
     if not rows:
         return ""
     head = "| call | shapes | what it does |\n|---|---|---|\n"
     return folded(f"What {name} can use of earlier parts", head + "\n".join(rows))
+
+
+def _imported(module: str) -> set[str]:
+    """The names that a module takes from others of the course."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    found = [n for n in tree.body if isinstance(n, ast.ImportFrom)]
+    return {a.name for n in found if str(n.module).startswith(PACKAGE) for a in n.names}
 
 
 def _is_from_elsewhere(module: str, topic: str) -> bool:
