@@ -355,6 +355,8 @@ def shares(engines, case):
     request = engine.add(prompt, Sampling(2, beams=4))
     engine.step()
     case.raises(ValueError, lambda: engine.fork(request), "a beam is to be forked")
+    wanted = Sampling(2, beams=2)
+    case.raises(ValueError, lambda: engine.stream([[1]], wanted), "a stream wants beams")
     engine.step()
     same(case, [len(engine.requests[request])], [4], "beams after two steps")
     shared = engine.history[0]["blocks shared"], visible.free_blocks(engine)

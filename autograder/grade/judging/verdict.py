@@ -86,7 +86,8 @@ def trusted_files(assignment: Assignment) -> list[Path]:
     """List the files of the grader that a verdict depends on."""
     package = ROOT / "autograder"
     folders = (package, *(package / name for name in ("grade", "handout", "remote")))
-    paths = [path for folder in folders for path in folder.glob("*.py")]
+    rooms = (package / "grade" / name for name in ("submission", "kernel", "judging", "batch"))
+    paths = [path for folder in (*folders, *rooms) for path in folder.glob("*.py")]
     own = package / "assignments" / assignment.topic
     names = ("hidden.py", f"data/{assignment.name}.npz", f"data/{assignment.name}.json")
     return paths + [own / name for name in names if (own / name).exists()]
