@@ -92,11 +92,11 @@ def _graders(assignment: Assignment) -> list[Path]:
     """Write what graders know of mistakes, if the code that it comes from has changed.
 
     To run all mistakes takes a minute or two, which a change of a text need not wait for. `check`
-    takes nothing for granted.
+    takes nothing for granted, and when it finds one of these files stale, it forgets the last code.
     """
     names = [*(ROOT / "course_pkg" / "checks" / "data").glob(f"{assignment.name}.npz")]
     names += folder(assignment.topic).glob(f"{assignment.name}.*")
-    last = ROOT / "build" / "graders" / f"{assignment.name}.txt"
+    last = _last(assignment)
     code = graders_depend_on(assignment.topic)
     if last.exists() and last.read_text() == _state(code, names):
         return []
@@ -109,6 +109,11 @@ def _graders(assignment: Assignment) -> list[Path]:
     last.parent.mkdir(parents=True, exist_ok=True)
     last.write_text(_state(code, {*names, *written}))
     return written
+
+
+def _last(assignment: Assignment) -> Path:
+    """Where a build notes the code that it has last run mistakes for."""
+    return ROOT / "build" / "graders" / f"{assignment.name}.txt"
 
 
 def _state(code: str, paths: Iterable[Path]) -> str:
@@ -124,6 +129,8 @@ def check(assignment: Assignment, *, with_hints: bool = True) -> list[Path]:
         assignment, with_hints=with_hints
     )
     found += [path for path, content in tables.items() if not _holds(path, content)]
+    if found:
+        _last(assignment).unlink(missing_ok=True)
     nb = notebook(assignment, with_hints=with_hints)
     stored = _read(assignment.solved)
     if _why_run(stored, nb):

@@ -47,7 +47,7 @@ def graders_depend_on(topic: str) -> str:
         ROOT / "course_pkg" / "checks" / f"{topic}.py",
         own / "hidden.py",
         own / "mistakes.py",
-        ROOT / "autograder" / "mistakes.py",
+        *(ROOT / "autograder" / f"{name}.py" for name in ("hidden", "mistakes")),
         *(author / f"{name}.py" for name in ("examination", "fingerprints", "empty_solutions")),
         *(ROOT / "course_pkg" / "checking").rglob("*.py"),
     ]

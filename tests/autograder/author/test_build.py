@@ -185,6 +185,15 @@ def test_mistakes_run_again_only_when_code_has_changed(monkeypatch):
         build._graders(LSTM)
 
 
+def test_what_is_found_stale_is_built_again(monkeypatch, tmp_path):
+    last = tmp_path / "last.txt"
+    last.write_text("as it is now")
+    monkeypatch.setattr(build, "_last", lambda assignment: last)
+    monkeypatch.setattr(build, "stale", lambda assignment: [tmp_path / "02_lstm.npz"])
+    assert build.check(LSTM) == [tmp_path / "02_lstm.npz"]
+    assert not last.exists()
+
+
 @pytest.fixture
 def copies(monkeypatch, tmp_path):
     """Let the builder write copies of 02_lstm's notebooks."""
