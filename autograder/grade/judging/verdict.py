@@ -83,11 +83,13 @@ def is_students(step: Step, plan: Plan) -> bool:
 
 
 def trusted_files(assignment: Assignment) -> list[Path]:
-    """List the files of the grader that a verdict depends on."""
+    """List the files of the grader that a verdict depends on: all but what comes after it."""
     package = ROOT / "autograder"
-    folders = (package, *(package / name for name in ("grade", "handout", "remote")))
-    rooms = (package / "grade" / name for name in ("submission", "kernel", "judging", "batch"))
-    paths = [path for folder in (*folders, *rooms) for path in folder.glob("*.py")]
+    after = {package / "grade" / "late", package / "grade" / "journal"}
+    paths = [*package.glob("*.py")]
+    for name in ("grade", "handout", "remote"):
+        found = sorted((package / name).rglob("*.py"))
+        paths += [path for path in found if not after & {*path.parents}]
     own = package / "assignments" / assignment.topic
     names = ("hidden.py", f"data/{assignment.name}.npz", f"data/{assignment.name}.json")
     return paths + [own / name for name in names if (own / name).exists()]
