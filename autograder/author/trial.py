@@ -25,6 +25,7 @@ from nbformat import NotebookNode
 from autograder.assignment import ROOT, Assignment, assignments
 from autograder.author.depends import outputs_depend_on
 from autograder.author.execution import claims, execute
+from autograder.hidden import folder
 
 SEED = re.compile(r"^seed = 0\b", re.MULTILINE)
 SEEDS = range(10)
@@ -94,7 +95,7 @@ def keep(assignment: Assignment, runs: list[Run]) -> None:
 
 
 def _place(assignment: Assignment) -> Path:
-    return ROOT / "autograder" / "assignments" / assignment.topic / "data" / "trial.json"
+    return folder(assignment.topic) / "trial.json"
 
 
 def code_of(nb: NotebookNode, topic: str) -> str:
