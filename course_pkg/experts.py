@@ -63,7 +63,7 @@ def balance_by_bias(
 
     experts = the k largest of logits + bias;   weights = softmax of the *logits* of these k;
     bias_e ← bias_e - γ where more than M k / E tokens go to expert e, + γ where fewer do
-    (DeepSeek-AI 2024, §2.1.2; Wang et al. 2024, algorithm 1)
+    (DeepSeek-AI 2024, §2.1.2; Wang et al. 2024, algorithm 1; there the scores are sigmoids)
 
     An expert with exactly its share of the tokens keeps its bias.
 
