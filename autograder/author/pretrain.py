@@ -22,7 +22,14 @@ from torch import Tensor, nn
 from autograder.assignment import ROOT, CourseError
 from course_pkg.data import docstrings, text
 from course_pkg.data.small_llama import CONTEXT, FOLDER
-from course_pkg.gpt import BPETokenizer, bits_per_byte, byte_pair_merges, language_model_loss
+from course_pkg.gpt import (
+    GPT,
+    BPETokenizer,
+    bits_per_byte,
+    byte_pair_merges,
+    init_gpt_weights,
+    language_model_loss,
+)
 from course_pkg.llama import Llama
 from course_pkg.tools import train
 
@@ -37,7 +44,7 @@ class Recipe:
     """How a model is made and trained.
 
     Attributes:
-        D, H, G, L: of a `Llama`; without H and G it is an LSTM of L layers.
+        D, H, G, L: of a `Llama`; without G it is a `GPT`, without H an LSTM of L layers.
         steps: of B stretches of CONTEXT tokens each.
         lr: the highest learning rate: it rises for WARM_UP steps and falls along a cosine to a
             tenth.
@@ -55,6 +62,7 @@ class Recipe:
 RECIPES = {
     "target": Recipe(D=224, L=6, H=8, G=4),
     "draft": Recipe(D=96, L=2, H=4, G=2, steps=8_000, lr=4e-3),
+    "gpt": Recipe(D=128, L=6, H=4, steps=3_500, lr=3e-3),
     "lstm": Recipe(D=432, L=2, lr=4e-3),
     "size-1": Recipe(D=32, L=2, H=4, G=2, steps=3000, lr=4e-3),
     "size-2": Recipe(D=64, L=2, H=4, G=2, steps=3000, lr=4e-3),
@@ -134,8 +142,12 @@ def tokens(folder: Path) -> dict[str, Tensor]:
 
 def build(recipe: Recipe) -> nn.Module:
     """Make the model of a recipe, with fresh weights."""
-    if recipe.H is None or recipe.G is None:
+    if recipe.H is None:
         return Recurrent(VOCABULARY, recipe.D, recipe.L)
+    if recipe.G is None:
+        model = GPT(VOCABULARY, CONTEXT, recipe.D, recipe.H, recipe.L)
+        model.load_state_dict(init_gpt_weights(model.state_dict(), recipe.L))
+        return model
     return Llama(VOCABULARY, recipe.D, recipe.H, recipe.G, recipe.L, tied=True)
 
 
@@ -244,16 +256,17 @@ def store(name: str, model: nn.Module, losses: list[float], corpus: dict[str, Te
     }
     FOLDER.mkdir(parents=True, exist_ok=True)
     write_json(FOLDER / f"{name}.json", facts)
-    if name in ("target", "draft"):
-        (FOLDER / name).mkdir(exist_ok=True)
-        state = {key: value.half().contiguous() for key, value in published(model.cpu()).items()}
-        save_file(state, FOLDER / name / "model.safetensors", metadata={"format": "pt"})
-        write_json(FOLDER / name / "config.json", configuration(RECIPES[name], model))
+    if name in PUBLISHED:
+        place, publish, describe = PUBLISHED[name]
+        state = {key: value.half().contiguous() for key, value in publish(model.cpu()).items()}
+        (FOLDER / place).mkdir(parents=True, exist_ok=True)
+        save_file(state, FOLDER / place / "model.safetensors", metadata={"format": "pt"})
+        write_json(FOLDER / place / "config.json", describe(RECIPES[name], model))
         write_json(FOLDER / "merges.json", corpus["merges"].tolist())
     print(f"{name}: {facts['parameters']:,} parameters, {bits:.3f} bits per byte")
 
 
-def published(model: nn.Module) -> dict[str, Tensor]:
+def publish_llama(model: Llama) -> dict[str, Tensor]:
     """Name and lay out the weights of a Llama as Hugging Face does: `load_llama` reads them."""
     theirs = {"token.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
     inner = {
@@ -273,7 +286,7 @@ def published(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def configuration(recipe: Recipe, model: Llama) -> dict[str, object]:
+def describe_llama(recipe: Recipe, model: Llama) -> dict[str, object]:
     """Describe a model as transformers' LlamaConfig does."""
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -290,6 +303,52 @@ def configuration(recipe: Recipe, model: Llama) -> dict[str, object]:
         "tie_word_embeddings": True,
         "dtype": "float16",
     }
+
+
+def publish_gpt(model: GPT) -> dict[str, Tensor]:
+    """Name and lay out the weights of a GPT as Hugging Face does: `load_gpt2` reads them."""
+    theirs = {"token": "wte", "position": "wpe", "norm": "ln_f"}
+    inner = {"norm_1": "ln_1", "norm_2": "ln_2", "expand": "mlp.c_fc", "contract": "mlp.c_proj"}
+    state, ours = {}, model.state_dict()
+    for name, value in ours.items():
+        place, _, kind = name.rpartition(".")
+        if place in theirs:
+            state[f"{theirs[place]}.{kind}"] = value
+            continue
+        _, layer, place = place.split(".", 2)
+        if place in inner:
+            is_linear = place in ("expand", "contract") and kind == "weight"  # torch's are W x
+            state[f"h.{layer}.{inner[place]}.{kind}"] = value.T if is_linear else value
+    for layer in range(len(model.blocks)):
+        for letter, kind in (("W", "weight"), ("b", "bias")):
+            *qkv, last = (ours[f"blocks.{layer}.attention.{letter}_{x}"] for x in "QKVO")
+            state[f"h.{layer}.attn.c_attn.{kind}"] = torch.cat(qkv, dim=-1)
+            state[f"h.{layer}.attn.c_proj.{kind}"] = last
+    return state
+
+
+def describe_gpt(recipe: Recipe, model: GPT) -> dict[str, object]:
+    """Describe a model as transformers' GPT2Config does."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": VOCABULARY,
+        "n_positions": model.context,
+        "n_embd": recipe.D,
+        "n_head": recipe.H,
+        "n_layer": recipe.L,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": model.norm.eps,
+        "tie_word_embeddings": True,
+        "dtype": "float16",
+    }
+
+
+PUBLISHED = {  # where weights are kept, and in whose names
+    "target": ("llama/target", publish_llama, describe_llama),
+    "draft": ("llama/draft", publish_llama, describe_llama),
+    "gpt": ("gpt", publish_gpt, describe_gpt),
+}
 
 
 def write_json(path: Path, content: object) -> None:

@@ -1,7 +1,8 @@
 """Run solved notebooks at other seeds, keep what came out, and say which claims hold.
 
-What a run has found is kept beside the assignment's mistakes, in data/trial.json, with its seed,
-commit, date and processor, for as long as the code that it came from stays the same.
+What a run has found is kept in course_pkg/data/trials, with its seed, commit, date and processor,
+for as long as the code that it came from stays the same: a claim shows where a student's value
+lies among those.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from nbformat import NotebookNode
 from autograder.assignment import ROOT, Assignment, assignments
 from autograder.author.depends import outputs_depend_on
 from autograder.author.execution import claims, execute
-from autograder.hidden import folder
+from course_pkg.checking.notebook import seeds
 
 SEED = re.compile(r"^seed = 0\b", re.MULTILINE)
 SEEDS = range(10)
@@ -91,11 +92,13 @@ def keep(assignment: Assignment, runs: list[Run]) -> None:
     """Write runs down, in place of those that were kept."""
     lines = [json.dumps(asdict(run), ensure_ascii=False) for run in runs]
     text = "[\n" + ",\n".join(lines) + "\n]\n"
-    _place(assignment).write_text(text, encoding="utf-8")
+    place = _place(assignment)
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(text, encoding="utf-8")
 
 
 def _place(assignment: Assignment) -> Path:
-    return folder(assignment.topic) / "trial.json"
+    return seeds.FOLDER / f"{assignment.name}.json"
 
 
 def code_of(nb: NotebookNode, topic: str) -> str:

@@ -1,6 +1,6 @@
 """Two small Llamas that come with the course: trained on the documentation of Python's packages.
 
-How they were made, and what they can and cannot do, is told in weights/llama/README.md.
+How they were made, and what they can and cannot do, is told in weights/README.md.
 """
 
 import json
@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 CONTEXT = 256  # tokens that they were trained to read at once
-FOLDER = Path(__file__).parent / "weights" / "llama"
+FOLDER = Path(__file__).parent / "weights"
 
 
 def read(name: str) -> tuple[dict[str, Tensor], dict[str, int | bool]]:
@@ -32,8 +32,8 @@ def read(name: str) -> tuple[dict[str, Tensor], dict[str, int | bool]]:
     """
     if name not in ("target", "draft"):
         raise ValueError(f"the models are called 'target' and 'draft', got {name!r}")
-    state = load_file(FOLDER / name / "model.safetensors")
-    config = json.loads((FOLDER / name / "config.json").read_text())
+    state = load_file(FOLDER / "llama" / name / "model.safetensors")
+    config = json.loads((FOLDER / "llama" / name / "config.json").read_text())
     names = {
         "V": "vocab_size",
         "D": "hidden_size",
@@ -56,7 +56,7 @@ def facts(name: str) -> dict:
     """Tell how one of the models was trained.
 
     Args:
-        name: "target" or "draft"; or "lstm" or "size-1" to "size-5", which were trained for
+        name: "target", "draft" or "gpt"; or "lstm" or "size-1" to "size-5", which were trained for
             comparison and of which only this is kept; or "ladder", the models between GPT-2 and
             Llama of Assignment 11, of which "losses" on test text are kept, after "steps" steps,
             for each of "seeds".

@@ -87,7 +87,7 @@ def their_model() -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    folder = small_llama.FOLDER / "target"
+    folder = small_llama.FOLDER / "llama" / "target"
     model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.to(DEVICE).eval()
 

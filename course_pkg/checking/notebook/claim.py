@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_pkg.checking.notebook import prediction
+from course_pkg.checking.notebook import prediction, seeds
 from course_pkg.checking.telling.failure import numbers
 from course_pkg.checking.telling.report import WIDTH
 
@@ -64,34 +64,38 @@ def claim(
     """
     given = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     bounds: dict[str, Tensor] = {}
-    controls: dict[str, Tensor] = {}
+    controls: dict[str, dict[str, Tensor]] = {}
     for relation, bound in (("above", above), ("below", below), ("equal to", equals)):
         if bound is not None:
-            bounds[relation], named = _bound(relation, bound, given)
-            controls |= named
+            bounds[relation], controls[relation] = _bound(relation, bound, given)
     margins = {relation: _margin(relation, given, bound) for relation, bound in bounds.items()}
     if bounds:
         holds = all(_holds(relation, margin) for relation, margin in margins.items())
         place = _closest(margins)
         shown = given.flatten()[place].item()
-        limits = {relation: bound.flatten()[place].item() for relation, bound in bounds.items()}
-        names = {x.flatten()[place].item(): name for name, x in controls.items()}
-        text = _sentence(what, shown, limits, names, given.numel(), holds)
+        limits = {relation: _at(place, bound) for relation, bound in bounds.items()}
+        named = {relation: _beside(place, each) for relation, each in controls.items()}
+        text = _sentence(what, shown, limits, named, given.numel(), holds)
         text += f"; {why}" if why else ""
     else:
         holds = shown = bool(value)
+        named = {}
         text = what if holds else f"expected: {what}; this is not so"
     sides = [margin.min().item() for relation, margin in margins.items() if relation != "equal to"]
     found: dict[str, Any] = {"value": _json(shown), "margin": _json(min(sides, default=None))}
-    found |= {"beside": [*controls]} if controls else {}
+    beside = {name: _json(number) for each in named.values() for name, number in each.items()}
+    found |= {"beside": beside} if beside else {}
     found |= {"why": why} if why else {}
     _show_figures()
     cell = sys._getframe(1).f_code.co_filename  # IPython gives each cell a name of its own
     if predicted := prediction.prediction_for(cell, what):
         _show(prediction.as_text(predicted), prediction.as_html(predicted), {})
+    band = seeds.band(what) if sides else None
+    limits_shown = [] if band is None else [*limits.values(), *beside.values()]
     _publish(
         f"{'✓' if holds else '✗'} {text}",
         {"what": what, "holds": holds, **found},
+        None if band is None else seeds.strip(band, shown, limits_shown),
     )
     if not holds and "PYTEST_VERSION" in os.environ:
         raise ClaimFailed(text)
@@ -128,19 +132,30 @@ def _closest(margins: dict[str, Tensor]) -> int:
     return int(torch.stack([*margins.values()]).nan_to_num(-torch.inf).amin(dim=0).argmin())
 
 
+def _at(place: int, numbers: Tensor) -> float:
+    return numbers.flatten()[place].item()
+
+
+def _beside(place: int, controls: dict[str, Tensor]) -> dict[str, float]:
+    """The numbers of controls beside the value that is shown."""
+    return {name: _at(place, each) for name, each in controls.items()}
+
+
 def _sentence(
     what: str,
     shown: float,
     limits: dict[str, float],
-    names: dict[float, str],
+    named: dict[str, dict[str, float]],
     count: int,
     holds: bool,
 ) -> str:
-    """Give a value and its bounds, with controls' names and digits enough to tell them apart."""
+    """Give a value and its bounds, with all controls and digits enough to tell them apart."""
     each = []
     for relation, limit in limits.items():
-        name = f" ({names[limit]})" if limit in names else ""
-        each.append(f"{relation} {numbers(shown, limit)[1]}{name}")
+        controls = named[relation].items()
+        nearest_first = sorted(controls, key=lambda item: abs(item[1] - limit))
+        texts = [f"{numbers(shown, number)[1]} ({name})" for name, number in nearest_first]
+        each.append(f"{relation} {', '.join(texts) or numbers(shown, limit)[1]}")
     expected = " and ".join(each)
     came_out = numbers(next(iter(limits.values())), shown)[1]
     of = f" (the {'closest' if holds else 'worst'} of {count})" if count > 1 else ""
@@ -161,14 +176,16 @@ def _show_figures() -> None:
         pyplot.show()
 
 
-def _publish(line: str, found: dict) -> None:
-    lines = [line] if found["holds"] else [line, _HINT]
+def _publish(line: str, found: dict, among: tuple[str, str] | None) -> None:
+    """Show a claim, and below it where its value lies among those of other seeds."""
+    lines = [line, *([] if among is None else among[:1]), *([] if found["holds"] else [_HINT])]
     text = "\n".join(textwrap.fill(part, WIDTH, subsequent_indent="  ") for part in lines)
     # Nearer to the text's colour than JupyterLab's own colours, which are too pale on white.
     colour = "--jp-success-color1, green" if found["holds"] else "--jp-error-color1, red"
     mark = f"<span style='color: color-mix(in srgb, var({colour}) 75%, currentColor)'>{line[0]}"
     hint = "" if found["holds"] else f"<div>{html.escape(_HINT)}</div>"
-    page = f"<div>{mark}</span>{html.escape(line[1:])}</div>{hint}"
+    drawn = "" if among is None else among[1]
+    page = f"<div>{mark}</span>{html.escape(line[1:])}</div>{drawn}{hint}"
     _show(text, page, {"claim": found})
 
 

@@ -158,3 +158,14 @@ def test_only_the_repository_of_the_address_publishes(publish, tmp_path, reposit
     names = {"GITHUB_REPOSITORY": repository, "GITHUB_OUTPUT": str(output)}
     subprocess.run(["bash", "-e", "-c", steps[-1]["run"]], cwd=tmp_path, env=names, check=True)
     assert output.read_text() == said
+
+
+def test_a_wheel_holds_the_weights_of_its_notebook_and_facts_of_all(tmp_path):
+    here = {"08_gpt": {"gpt"}, "10_kv_cache": {"gpt"}, "11_llama": {"gpt", "llama"}}
+    for name, models in here.items():
+        package = tmp_path / name
+        shutil.copytree(ROOT / "course_pkg", package, ignore=shutil.ignore_patterns("*.npz"))
+        wheel.drop_later(Assignment(name), package)
+        weights = package / "data" / "weights"
+        assert {path.name for path in weights.iterdir() if path.is_dir()} == models
+        assert (weights / "target.json").exists() and (weights / "merges.json").exists()

@@ -31,7 +31,7 @@ def model(name) -> Llama:
 
 def test_transformers_reads_the_same_model(name, model):
     theirs = transformers.LlamaForCausalLM.from_pretrained(
-        small_llama.FOLDER / name, dtype=torch.float32
+        small_llama.FOLDER / "llama" / name, dtype=torch.float32
     )
     tokens = torch.randint(0, 2048, (2, 37), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():  # transformers computes the angles of rotations in float32
@@ -65,9 +65,9 @@ def test_the_card_says_what_was_measured(name):
     assert len(known["losses"]) * known["every"] == recipe.steps
 
 
-def test_both_take_less_than_ten_megabytes():
+def test_all_take_less_than_twelve_megabytes():
     files = [path for path in small_llama.FOLDER.rglob("*") if path.is_file()]
-    assert 5e6 < sum(path.stat().st_size for path in files) < 10e6
+    assert 5e6 < sum(path.stat().st_size for path in files) < 12e6
 
 
 def test_another_name_is_refused():

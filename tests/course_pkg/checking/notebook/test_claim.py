@@ -33,12 +33,12 @@ claim("seed", seed, below=2)
         (
             95,
             {"above": {"copied": 3, "word by word": 71.4}},
-            "✓ BLEU: 95, above 71.4 (word by word)",
+            "✓ BLEU: 95, above 71.4 (word by word), 3 (copied)",
         ),
         (
             [1, 5],
             {"above": {"a": [0, 1], "b": 0.5}, "below": 9, "why": "9 is published"},
-            "✓ BLEU: 1, above 0.5 (b) and below 9 (the closest of 2); 9 is published",
+            "✓ BLEU: 1, above 0.5 (b), 0 (a) and below 9 (the closest of 2); 9 is published",
         ),
         (True, {}, "✓ BLEU"),
         (torch.tensor(True), {}, "✓ BLEU"),
@@ -58,7 +58,7 @@ def test_what_holds_is_said_in_one_line(value, bounds, text, capsys):
         (float("nan"), {"above": 1}, "✗ BLEU: expected above 1, came out nan"),
         ([3, -1, 2], {"above": 0}, "✗ BLEU: expected above 0, came out -1 (the worst of 3)"),
         ([1, 2], {"equals": [1, 3]}, "✗ BLEU: expected equal to 3, came out 2 (the worst of 2)"),
-        (2, {"below": {"a": 1, "b": 3}}, "✗ BLEU: expected below 1 (a), came out 2"),
+        (2, {"below": {"a": 1, "b": 3}}, "✗ BLEU: expected below 1 (a), 3 (b), came out 2"),
         (False, {}, "✗ expected: BLEU; this is not so"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_control_is_kept_as_one_and_a_reason_as_a_reason():
     nb = new_notebook(cells=[new_code_cell(cell) for cell in cells])
     execute(nb)
     found = [(each.get("beside"), each.get("why")) for each in claims(nb)]
-    assert found == [(["word by word"], None), (None, "closed form"), (["a"], "published")]
+    assert found == [({"word by word": 71.4}, None), (None, "closed form"), ({"a": 1}, "published")]
 
 
 def test_controls_without_a_name_are_refused():
