@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from autograder.assignment import ROOT, CourseError
+from autograder.author.trial import provenance
 from course_pkg.data import docstrings, text
 from course_pkg.data.small_llama import CONTEXT, FOLDER
 from course_pkg.gpt import (
@@ -37,6 +38,7 @@ BUILD = ROOT / "build" / "pretrain"
 VOCABULARY = 2048
 WARM_UP = 200
 CHECKPOINT = 100  # steps between two of them
+SEED = 0  # of the weights
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def run(
     Raises:
         CourseError: the checkpoint is of another recipe.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     model, losses = build(recipe).to(device), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.95))
     if path.exists():
@@ -253,6 +255,8 @@ def store(name: str, model: nn.Module, losses: list[float], corpus: dict[str, Te
         "every": every,
         "losses": [round(value, 4) for value in averaged(losses, every)],
         "torch": torch.__version__,
+        "seed": SEED,
+        **provenance(),
     }
     FOLDER.mkdir(parents=True, exist_ok=True)
     write_json(FOLDER / f"{name}.json", facts)

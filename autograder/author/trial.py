@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -107,11 +107,12 @@ def code_of(nb: NotebookNode, topic: str) -> str:
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
-def _commit() -> str:
+def provenance() -> dict[str, str]:
+    """Say where and when numbers are made: "commit", "date" and "processor"."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    date = datetime.now(UTC).date().isoformat()
+    return {"commit": told.stdout.strip(), "date": date, "processor": _processor()}
 
 
 def _processor() -> str:
@@ -127,9 +128,7 @@ def run_with(assignment: Assignment, seed: int) -> Run:
     nb = nbformat.read(assignment.solved, as_version=4)
     code = code_of(nb, assignment.topic)
     run = run_notebook(nb, assignment.name, seed)
-    run.code, run.commit, run.processor = code, _commit(), _processor()
-    run.date = datetime.now(UTC).date().isoformat()
-    return run
+    return replace(run, code=code, **provenance())
 
 
 def run_notebook(nb: NotebookNode, name: str, seed: int) -> Run:

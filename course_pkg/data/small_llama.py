@@ -22,8 +22,8 @@ def read(name: str) -> tuple[dict[str, Tensor], dict[str, int | bool]]:
         >>> model.load_state_dict(load_llama(state))
 
     Args:
-        name: "target", of 3.8 million parameters, or "draft", of 0.4 million. Both read the same
-            tokens.
+        name: "target", of 3.8 million parameters, or "draft", of 0.4 million. Both have the same
+            vocabulary.
     Returns:
         The state dict in float32, under Hugging Face's names, and V, D, H, G, L, F and tied of
         `Llama`.
@@ -63,5 +63,7 @@ def facts(name: str) -> dict:
     Returns:
         "parameters", how many; "tokens", how many were read, with repetitions; "bits_per_byte" on
         modules that were held out; "losses", in nats for each token, averaged over "every" steps.
+        And where the numbers are from: "seed" or "seeds"; "processor"; "torch", its version; and
+        "commit", which brought them into the course, with its "date".
     """
     return json.loads((FOLDER / f"{name}.json").read_text())

@@ -63,8 +63,11 @@ def test_a_model_is_stored_with_what_is_to_be_told_of_it(tmp_path, monkeypatch):
     assert corpus["bytes"] == 8 * 90
     monkeypatch.setattr(pretrain, "CONTEXT", 16)
     model, losses = run(recipe, corpus["train"], tmp_path / "draft.pt")
+    origin = {"commit": "1234567", "date": "2026-11-28", "processor": "one"}
+    monkeypatch.setattr(pretrain, "provenance", lambda: origin)
     pretrain.store("draft", model, losses, corpus)
     facts = json.loads((tmp_path / "weights" / "draft.json").read_text())
+    assert origin.items() <= facts.items() and facts["seed"] == 0
     assert facts["tokens"] == 3 * 16 and len(facts["losses"]) == 3
     assert facts["parameters"] == sum(p.numel() for p in model.parameters())
     assert 0 < facts["bits_per_byte"] < 20

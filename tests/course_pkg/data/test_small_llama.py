@@ -65,6 +65,15 @@ def test_the_card_says_what_was_measured(name):
     assert len(known["losses"]) * known["every"] == recipe.steps
 
 
+@pytest.mark.parametrize("name", [*sorted(pretrain.RECIPES), "ladder"])
+def test_stored_numbers_say_where_they_are_from(name):
+    facts = small_llama.facts(name)
+    assert "seed" in facts or len(facts["seeds"]) >= 3
+    assert re.fullmatch("[0-9a-f]{7,}(-dirty)?", facts["commit"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", facts["date"])
+    assert facts["processor"] and facts["torch"]
+
+
 def test_all_take_less_than_twelve_megabytes():
     files = [path for path in small_llama.FOLDER.rglob("*") if path.is_file()]
     assert 5e6 < sum(path.stat().st_size for path in files) < 12e6
