@@ -10,9 +10,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from autograder.assignment import Assignment, CourseError, assignments
+from autograder.author import facts
 from autograder.author.notebook import pictures
 from autograder.classroom.reports.formulas import mathml
-from autograder.classroom.site import command, facts, pages
+from autograder.classroom.site import command, pages
 from autograder.classroom.site.extension import readable
 from autograder.classroom.site.graph import arrows, drawing
 from autograder.handout.exercise import exercises
