@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from autograder.assignment import ROOT, assignments
-from autograder.author import build, front, welcome
+from autograder.author import build, facts, front, welcome
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -40,3 +40,17 @@ def test_the_welcome_leads_to_every_assignment_and_nowhere_else():
     for target in targets:
         assert (ROOT / "notebooks" / target).exists(), target
     assert {f"{each.name}/{each.name}.ipynb" for each in assignments()} <= {*targets}
+
+
+def test_the_syllabus_has_every_assignment_with_its_hours_and_sections_that_exist():
+    text = (ROOT / "docs" / "syllabus.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d\d) [^|]*\| ([^|]*) \|[^|]*\| ([^|]*) \|$", text, re.MULTILINE)
+    members = [each for part in facts.parts() for each in part.members]
+    assert [number for number, _, _ in rows] == [each.assignment.name[:2] for each in members]
+    for each, (_, hours, left_out) in zip(members, rows, strict=True):
+        assert hours == "{} to {}".format(*each.hours), each.assignment.name
+        master = each.assignment.master.read_text(encoding="utf-8")
+        for heading in re.findall(r"\*([^*]+)\*", left_out):
+            assert re.search(rf"^#+ {re.escape(heading)}$", master, re.MULTILINE), heading
+    for way in facts.ways():
+        assert "{} to {}".format(*way.hours) in text, way.title
