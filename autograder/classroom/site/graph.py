@@ -21,7 +21,7 @@ def drawing(parts: list[Part]) -> str:
         for each in part.members:
             y += _LINE
             places[each.assignment.topic] = y - 5
-            lines = textwrap.wrap(each.title.partition(":")[0], _LETTERS)
+            lines = textwrap.wrap(each.title.partition(":")[0], _LETTERS, break_on_hyphens=False)
             found.append(_title(each, lines, y))
             y += _SECOND * (len(lines) - 1)
     members = [each for part in parts for each in part.members]
