@@ -725,7 +725,8 @@ changed(
     (
         "log_p, best = (log_p[:, None] + step_log_p).flatten().topk(width)",
         "total = log_p[:, None] + step_log_p\n"
-        "        best = (total / (length + ~ended)[:, None] ** alpha).flatten().topk(width).indices\n"
+        "        score = total / (length + ~ended)[:, None] ** alpha\n"
+        "        best = score.flatten().topk(width).indices\n"
         "        log_p = total.flatten()[best]",
     ),
 )
