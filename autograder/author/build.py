@@ -59,9 +59,27 @@ def main(arguments: argparse.Namespace) -> int:
             for path in build(assignment, execute=arguments.execute, with_hints=hints):
                 print(f"wrote {path.relative_to(ROOT)}")
         print(f"{assignment.name}: {time.perf_counter() - start:.1f} s")
+    if not arguments.assignments:
+        made = _of_the_course()
+        if arguments.check:
+            old = [path for path, content in made.items() if not _holds(path, content)]
+            found += [
+                f"{path.relative_to(ROOT)} is stale: run `python -m autograder build`"
+                for path in old
+            ]
+        else:
+            for path in _write(made):
+                print(f"wrote {path.relative_to(ROOT)}")
     for line in found:
         print(line, file=sys.stderr)
     return 1 if found else 0
+
+
+def _of_the_course() -> dict[Path, bytes]:
+    """What belongs to no assignment: the pictures of README, and the notebook that welcomes."""
+    from autograder.author import front, welcome  # they import what most builds do not need
+
+    return front.pictures() | welcome.files()
 
 
 def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = True) -> list[Path]:

@@ -24,6 +24,7 @@ from course_pkg.checking.registry import CHECKS
 
 _TOPIC = re.compile(r"\[\[([a-z][a-z_0-9]*)\]\]")
 _BY_HAND = re.compile(r"\bAssignments?\s+\d\d?\b|\b\d\d_[a-z]\w*|(?<=\s)\(\d\d\)")
+_MARKER = re.compile(r"^# NBVAL_CHECK_OUTPUT\n", re.MULTILINE)
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^):/]+)\)")
 
 
@@ -57,7 +58,9 @@ def notebook(assignment: Assignment, *, with_hints: bool = True) -> NotebookNode
 
 def _installing(assignment: Assignment) -> NotebookNode:
     text = start.installing(assignment)
-    return new_code_cell(text, metadata=_nbgrader(start.INSTALL, locked=True))
+    # Folded: a student at home never needs it.
+    folded = {"jupyter": {"source_hidden": True}}
+    return new_code_cell(text, metadata=_nbgrader(start.INSTALL, locked=True) | folded)
 
 
 def pictures(assignment: Assignment) -> list[Path]:
@@ -212,7 +215,7 @@ def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Itera
             yield new_markdown_cell(collapsible.with_folded_warnings(text))
         case Code():
             name = "cell-" + hashlib.sha256(part.source.encode()).hexdigest()[:8]
-            yield new_code_cell(part.source, metadata=_nbgrader(name, locked=True))
+            yield _code(part.source, _nbgrader(name, locked=True))
         case ExerciseFence():
             points = int(part.points) if part.points.is_integer() else part.points
             if table := calls.needed(assignment.topic, part.name):
@@ -243,6 +246,13 @@ def _cells(assignment: Assignment, part: Part, sources: dict[str, str]) -> Itera
                 "A good answer is described by the rubric above.",
                 metadata=_nbgrader(part.name, points=part.points, solution=True),
             )
+
+
+def _code(source: str, metadata: dict) -> NotebookNode:
+    """A cell; what tells nbval that its output must not change is a tag there, not a comment."""
+    alone, found = _MARKER.subn("", source)
+    tags = {"tags": ["nbval-check-output"]} if found else {}
+    return new_code_cell(alone, metadata=metadata | tags)
 
 
 def _nbgrader(

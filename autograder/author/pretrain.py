@@ -246,7 +246,8 @@ def store(name: str, model: nn.Module, losses: list[float], corpus: dict[str, Te
     model = model.eval()
     loss = test_loss(model, corpus["test"])
     bits = bits_per_byte(loss, len(corpus["test"]), int(corpus["bytes"]))
-    every = max(len(losses) // 200, 1)
+    shares = range(max(len(losses) // 200, 1), len(losses) + 1)
+    every = next(count for count in shares if len(losses) % count == 0)
     facts = {
         "recipe": asdict(RECIPES[name]),
         "parameters": sum(p.numel() for p in model.parameters()),

@@ -1,8 +1,8 @@
 """Run solved notebooks at other seeds, keep what came out, and say which claims hold.
 
-What a run has found is kept in course_pkg/data/trials, with its seed, commit, date and processor,
-for as long as the code that it came from stays the same: a claim shows where a student's value
-lies among those.
+What a run has found is kept in course_pkg/checks/data/trials, with its seed, commit, date and
+processor, for as long as the code that it came from stays the same: a claim shows where a
+student's value lies among those.
 """
 
 import argparse

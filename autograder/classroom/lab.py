@@ -2,12 +2,14 @@
 
 import json
 import os
+import platform
 import socket
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+FIRST_PAGE = Path("notebooks") / "welcome.ipynb"
 DEMO_STUDENTS = {
     "ada": ("Ada", "Lovelace"),
     "alan": ("Alan", "Turing"),
@@ -51,6 +53,7 @@ def serve(root: Path, port: int, browser: bool) -> None:
     """Prepare the course in root, then become JupyterLab's process."""
     check_port(port)
     prepare(root)
+    welcome(root)
     print(f"Starting JupyterLab on port {port}. Stop it with Ctrl-C.", flush=True)
     os.chdir(root)
     command = server_command(root, port, browser)
@@ -111,6 +114,28 @@ def prepare(root: Path) -> None:
                 gradebook.add_student(student, first_name=first, last_name=last)
 
 
+def welcome(root: Path) -> None:
+    """Put the page that JupyterLab opens into notebooks/, unless it is there.
+
+    It names this Python as its kernel will do: then it is not unsaved as soon as it is open.
+    """
+    source, page = Path(__file__).with_name("welcome.ipynb"), root / FIRST_PAGE
+    if page.exists() and page.stat().st_mtime >= source.stat().st_mtime:
+        return
+    nb = json.loads(source.read_text(encoding="utf-8"))
+    nb["metadata"]["kernelspec"]["display_name"] = "Python 3 (ipykernel)"
+    nb["metadata"]["language_info"] = {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+        "version": platform.python_version(),
+    }
+    page.write_text(json.dumps(nb, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
 def built_assignments(root: Path) -> list[str]:
     """Return the names of the folders of notebooks/ that hold the notebook of their name."""
     found = sorted(
@@ -140,7 +165,7 @@ def server_command(root: Path, port: int, browser: bool) -> list[str]:
         f"--ServerApp.root_dir={root}",
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
-        "--LabApp.default_url=/lab/tree/notebooks",
+        f"--LabApp.default_url=/lab/tree/{FIRST_PAGE}",
         "--log-level=WARN",
     ]
     if not browser:
@@ -159,9 +184,18 @@ def server_environment(root: Path) -> dict[str, str]:
     jupyter = root / "autograder" / "course" / "jupyter"
     page_config = jupyter / "config" / "labconfig" / "page_config.json"
     page_config.parent.mkdir(parents=True, exist_ok=True)
-    # No question about news at the first start, and no look-up of newer versions.
-    disabled = {"@jupyterlab/apputils-extension:announcements": True}
-    page_config.write_text(json.dumps({"disabledExtensions": disabled}))
+    # No question about news at the first start, and no look-up of newer versions. Assignments are
+    # made by `make build`, and students need not see how nbgrader marks cells.
+    disabled = (
+        "@jupyterlab/apputils-extension:announcements",
+        "@jupyter/nbgrader:create-assignment",
+    )
+    page_config.write_text(json.dumps({"disabledExtensions": dict.fromkeys(disabled, True)}))
+    # The guides are for reading; "Open With" has the editor.
+    viewers = {"defaultViewers": {"markdown": "Markdown Preview"}}
+    page_config.with_name("default_setting_overrides.json").write_text(
+        json.dumps({"@jupyterlab/docmanager-extension:plugin": viewers})
+    )
     return {
         **os.environ,
         "JUPYTER_CONFIG_PATH": str(root),

@@ -8,6 +8,7 @@ from string import Template
 
 from autograder.assignment import Assignment, CourseError, assignments, course_folder
 from autograder.author.build import check, is_stale
+from autograder.grade.late.policy import Policy, read
 from autograder.handout.wheel import wheel
 
 BUNDLES = Path("autograder") / "course" / "bundles"
@@ -39,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
     if (stale := check(assignment)) and check(assignment, with_hints=False):
         raise CourseError(is_stale(stale[0], assignment))
     folder = course / BUNDLES / assignment.name
-    bundle(assignment, folder)
+    bundle(assignment, folder, due=when_due(assignment.name, read(course)))
     for path in sorted(folder.iterdir()):
         print(path.relative_to(course))
     publish(assignment, course, arguments.force)
@@ -47,14 +48,37 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def bundle(assignment: Assignment, folder: Path) -> None:
-    """Fill a folder with the notebook, the wheel, an environment and a page on how to use them."""
+def bundle(assignment: Assignment, folder: Path, *, due: str = "") -> None:
+    """Fill a folder with the notebook, the wheel, an environment and a page on how to use them.
+
+    Args:
+        assignment: whose.
+        folder: it is replaced.
+        due: what the page says of due dates.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(assignment.student.parent, folder, ignore=shutil.ignore_patterns(".*"))
-    names = {"name": assignment.name, "wheel": wheel(assignment, folder).name}
+    names = {"name": assignment.name, "wheel": wheel(assignment, folder).name, "due": due}
     how_to = Path(__file__).with_name("how_to.md").read_text(encoding="utf-8")
     for file, text in (("environment.yml", _ENVIRONMENT), ("HOW_TO.md", how_to)):
         (folder / file).write_text(Template(text).substitute(names), encoding="utf-8")
+
+
+def when_due(name: str, policy: Policy | None) -> str:
+    """Say when an assignment is due and what being late costs; nothing if it has no due date."""
+    if policy is None or name not in policy.due:
+        return ""
+    text = f"It is due on {policy.due[name]:%d %B %Y at %H:%M (%Z)}."
+    if policy.grace:
+        text += f" What comes up to {policy.grace.total_seconds() / 60:g} minutes later is in time."
+    if policy.per_day:
+        text += (
+            f" Each day that begins after that costs {float(100 * policy.per_day):g}% of the points"
+        )
+        text += f" earned, up to {float(100 * policy.at_most):g}% of them."
+    if policy.slip_days:
+        text += f" Over all assignments you have {policy.slip_days} late days that cost nothing."
+    return text + " If you were given an extension, your own date counts."
 
 
 def look(assignment: Assignment, course: Path, force: bool) -> None:

@@ -1,5 +1,7 @@
 """How Sphinx makes the site; `make site` writes the pages and calls it."""
 
+from pathlib import Path
+
 from autograder.handout.start import repository
 
 project = html_title = "Sequence models, built by hand"
@@ -39,6 +41,9 @@ napoleon_use_rtype = False
 html_theme = "sphinx_book_theme"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
+html_favicon = "_static/favicon.svg"
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_use_index = html_domain_indices = False
 templates_path = ["_templates"]
@@ -50,10 +55,10 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "max_navbar_depth": 1,
     "show_toc_level": 2,
-    "home_page_in_toc": True,
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 if public := repository():
     address = f"https://github.com/{public}"
+    html_baseurl = "https://{}.github.io/{}/".format(*public.split("/"))
     html_theme_options |= {"repository_url": address, "use_repository_button": True}

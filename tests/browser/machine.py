@@ -116,7 +116,10 @@ class Machine:
         subprocess.run([*install, "--target", str(site), str(made)], check=True)
         shutil.copytree(ROOT / ".venv" / "etc", place / "etc")
         (place / "share").symlink_to(_PACKAGES / "share")
-        shutil.copy(ROOT / "autograder/classroom/deploy/nbgrader_config.py", place / "etc/jupyter")
+        deploy = ROOT / "autograder" / "classroom" / "deploy"
+        shutil.copy(deploy / "nbgrader_config.py", place / "etc" / "jupyter")
+        (place / "etc" / "jupyter" / "labconfig").mkdir(exist_ok=True)
+        shutil.copy(deploy / "page_config.json", place / "etc" / "jupyter" / "labconfig")
         program = place / "bin" / "jupyterhub-singleuser"
         program.write_text(
             f"#!/opt/{COURSE}/bin/python\nfrom jupyterhub.singleuser import main\nmain()\n"

@@ -12,18 +12,20 @@ from pathlib import Path
 import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from autograder.assignment import ROOT, CourseError, assignments
+from autograder.assignment import ROOT, Assignment, CourseError, assignments
+from autograder.author import front
 from autograder.author.execution import claims
+from autograder.author.facts import Part, parts, ways
 from autograder.author.notebook import pictures
 from autograder.author.trial import kept
 from autograder.classroom.site import pages
-from autograder.classroom.site.facts import Part, parts
 from autograder.classroom.site.graph import drawing
 from autograder.handout.exercise import exercises
-from autograder.handout.start import repository
+from autograder.handout.start import links, repository
 
 PAGES = ROOT / "docs" / "site"
 SCOREBOARD = ROOT / "scoreboard.json"
+EXTRA = ".extra"  # what pages of raw HTML show, which Sphinx does not see
 # Shown beside docs/: what the guides link to.
 BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE")
 BESIDE += ("LICENSE-texts", "tests/benchmarks/attention.md", "tests/benchmarks/attention_h200.md")
@@ -53,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     write_sources(sources)
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
     command += ["--conf-dir", str(PAGES), "--doctree-dir", str(sources / ".doctrees")]
-    command += [str(sources), str(target)]
+    command += ["--define", f"html_extra_path={sources / EXTRA}", str(sources), str(target)]
     status = subprocess.call(command, cwd=ROOT)
     if status == 0:
         print(f"The site is {target / 'index.html'}")
@@ -86,12 +88,13 @@ def write_sources(folder: Path) -> None:
     for name in BESIDE:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
+    shutil.copytree(ROOT / "docs" / "pictures", folder / EXTRA / "docs" / "pictures")
     found = parts()
     for name in ("assignments", "figures", "api"):
         (folder / name).mkdir()
     for assignment in assignments():
         nbformat.write(
-            pages.page(assignment, _links(assignment.student)),
+            pages.page(assignment, _links(assignment)),
             folder / "assignments" / f"{assignment.name}.ipynb",
         )
         for picture in pictures(assignment):
@@ -101,11 +104,14 @@ def write_sources(folder: Path) -> None:
     _write_scoreboard(folder)
 
 
-def _links(notebook: Path) -> str:
-    """A line that leads to a notebook in the repository; what opens it elsewhere is in itself."""
+def _links(assignment: Assignment) -> str:
+    """Buttons that open a student's notebook elsewhere, where the course is published."""
     if (public := repository()) is None:
         return ""
-    return f"[This notebook](https://github.com/{public}/blob/main/{notebook.relative_to(ROOT)})"
+    place = f"main/{assignment.student.relative_to(ROOT)}"
+    download = f"[Download](https://raw.githubusercontent.com/{public}/{place})"
+    source = f"[On GitHub](https://github.com/{public}/blob/{place})"
+    return f":::{{container}} start\n{links(assignment)} · {download} · {source}\n:::"
 
 
 def _write_front(folder: Path, found: list[Part]) -> None:
@@ -117,7 +123,7 @@ def _write_front(folder: Path, found: list[Part]) -> None:
         (folder / "figures" / f"part_{number}.png").write_bytes(base64.b64decode(picture))
         alts.append(alt)
 
-    def links(topics: tuple[str, ...]) -> str:
+    def linked(topics: tuple[str, ...]) -> str:
         names = [by_topic[topic].assignment.name for topic in topics]
         return ", ".join(
             f"[{name[:2]} · {by_topic[topic].title}](assignments/{name}.ipynb)"
@@ -131,8 +137,11 @@ def _write_front(folder: Path, found: list[Part]) -> None:
         exercises=sum(len(exercises(each.assignment.reference)) for each in members),
         fewest=sum(each.hours[0] for each in members),
         most=sum(each.hours[1] for each in members),
+        public=repository(),
+        check=front.said(front.named_mistake()),
+        blocks=front.BLOCKS,
     )
-    _write(folder / "map.md", parts=found, svg=drawing(found), links=links)
+    _write(folder / "map.md", parts=found, svg=drawing(found), links=linked, ways=ways())
 
 
 def _write_scoreboard(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import html
 import re
+import textwrap
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -27,6 +28,7 @@ def setup(app: Sphinx) -> dict:
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-process-docstring", _process, priority=400)  # before napoleon
     app.connect("html-page-context", _mend)
+    app.connect("html-page-context", _describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -55,6 +57,21 @@ def _mend(app, page, template, context: dict, doctree) -> None:
     body = context.get("body", "")
     body = body.replace(' aria-label="Toggle hidden content"', "")
     context["body"] = _PARAMETERS.sub(_as_lines, body)
+
+
+def _describe(app, page, template, context: dict, doctree: nodes.document | None) -> None:
+    """Say what a page is about, to search engines and to what shows links to it."""
+    first = next(doctree.findall(nodes.paragraph), None) if doctree is not None else None
+    words = textwrap.shorten(first.astext(), 200, placeholder=" …") if first else app.config.project
+    title = re.sub(r"<[^>]*>", "", context.get("title") or app.config.project)
+    tags = {"og:title": html.unescape(title), "og:description": words, "og:type": "website"}
+    tags["og:site_name"] = app.config.project
+    if app.config.html_baseurl:
+        tags["og:url"] = f"{app.config.html_baseurl}{page}.html"
+        tags["og:image"] = f"{app.config.html_baseurl}_images/part_2.png"
+    lines = [f'<meta name="description" content="{html.escape(words)}"/>']
+    lines += [f'<meta property="{k}" content="{html.escape(v)}"/>' for k, v in tags.items()]
+    context["metatags"] = "\n".join([context.get("metatags", ""), *lines, ""])
 
 
 def _as_lines(match: re.Match) -> str:

@@ -10,7 +10,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from autograder.assignment import Assignment, CourseError, assignments
-from autograder.handout.start import INSTALL
+from autograder.handout import start
 
 LONGEST = 8  # lines of code that are shown unfolded, except in exercises
 _MENTION = re.compile(r"\bAssignment (\d\d)\b(?![^\[\]]*\]\()")
@@ -36,14 +36,14 @@ def page(assignment: Assignment, links: str = "") -> NotebookNode:
         if cell.cell_type == "markdown":
             if not kind.get("solution"):  # where students answer
                 cells.append(new_markdown_cell(_text(assignment, cell.source)))
-        elif kind.get("grade_id") == INSTALL:
+        elif kind.get("grade_id") == start.INSTALL:
             continue
         elif kind.get("solution") or kind.get("grade"):
             cells.append(new_code_cell(cell.source))
         else:
             cells += _with_outputs(cell.source, outputs.get(cell.id, []))
-    if links:
-        heading, _, rest = cells[0].source.partition("\n")
+    if links:  # in place of those that the notebook has itself
+        heading, _, rest = cells[0].source.replace(start.links(assignment), "").partition("\n")
         cells[0].source = f"{heading}\n\n{links}\n{rest}"
     for number, cell in enumerate(cells):
         cell.id = f"cell-{number}"

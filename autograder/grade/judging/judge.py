@@ -71,7 +71,7 @@ class Bounds:
     all_own: float = 10.0
     call: float = SECONDS
     checks: float = 60.0
-    carried: float = 30.0
+    carried: float = 60.0
     submission: float = 300.0
     restarts: int = 3
 

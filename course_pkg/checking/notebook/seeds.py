@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_pkg import data
+from course_pkg import checks
 
-FOLDER = Path(data.__path__[0]) / "trials"
+FOLDER = Path(checks.__path__[0]) / "data" / "trials"
 WIDTH, HEIGHT, EDGE = 240, 16, 8  # of the strip, in pixels
 
 

@@ -127,8 +127,8 @@ class Report:
         if others := failed[1:]:
             names = ", ".join(html.escape(outcome.check.name) for outcome in others)
             rest = "".join(self._item(outcome, explained) for outcome in others)
-            more = f"{len(others)} more of its checks {'fails' if len(others) == 1 else 'fail'}"
-            items.append(f"<details><summary>{more}: {names}</summary>{rest}</details>")
+            more = "One more check fails" if len(others) == 1 else f"{len(others)} more checks fail"
+            items.append(f"<details><summary>{more}: {names}.</summary>{rest}</details>")
         notes = [self._begin] if failed and self.broken_parts else []
         items += [f"<div>{html.escape(note)}</div>" for note in [*notes, *self._notes]]
         return f"<div><code>{html.escape(self.exercise.name)}</code></div>{''.join(items)}"
@@ -140,14 +140,13 @@ class Report:
         name, title = html.escape(outcome.check.name), html.escape(outcome.check.title)
         head = f"<div>{mark} <b>{name}</b> {title}</div>"
         lines = [
-            _wrap(line, indent=0)
+            _linked(line, outcome.check.see)
             for line in _lines(outcome, set() if explained is None else explained)
         ]
         if not lines:
             return head
-        return (
-            f"{head}<pre style='margin: 0 0 0.3em 1.5em'>{html.escape(chr(10).join(lines))}</pre>"
-        )
+        style = "margin: 0 0 0.3em 1.5em; white-space: pre-wrap"
+        return f"{head}<pre style='{style}'>{chr(10).join(lines)}</pre>"
 
     def __repr__(self) -> str:
         return self.text
@@ -163,6 +162,20 @@ def coloured(mark: str) -> str:
     return f"<span style='{style}'>{mark}</span>"
 
 
+def _linked(line: str, heading: str | None) -> str:
+    """Write a line of a message as HTML; the heading that it refers to is a link in JupyterLab."""
+    if heading is None or line != _see(heading):
+        return html.escape(line)
+    place = html.escape(heading.replace(" ", "-"))
+    return html.escape(line).replace(
+        html.escape(heading), f"<a href='#{place}'>{html.escape(heading)}</a>"
+    )
+
+
+def _see(heading: str) -> str:
+    return f'See "{heading}" above.'
+
+
 def _lines(outcome: Outcome, explained: set[str]) -> list[str]:
     """The message of a failed check; a cause and a heading are given once in a report."""
     if outcome.failure is None:
@@ -173,7 +186,7 @@ def _lines(outcome: Outcome, explained: set[str]) -> list[str]:
         lines.append(f"Your output equals what you get when {outcome.cause}.")
     if outcome.check.see and outcome.check.see not in explained:
         explained.add(outcome.check.see)
-        lines.append(f'See "{outcome.check.see}" above.')
+        lines.append(_see(outcome.check.see))
     return lines
 
 

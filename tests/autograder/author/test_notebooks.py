@@ -72,3 +72,13 @@ def test_stored_outputs_are_fit_to_publish(assignment):
             assert not ABSOLUTE.search(text), cell.source
     assert pictures >= 2
     assert build.bounds_of_nothing(nb) == []
+
+
+@pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
+def test_what_nbval_compares_is_a_tag_of_the_cell(assignment):
+    marked = assignment.master.read_text(encoding="utf-8").count("# NBVAL_CHECK_OUTPUT")
+    for path in (assignment.solved, assignment.student):
+        cells = nbformat.read(path, as_version=4).cells
+        assert not any("NBVAL" in cell.source for cell in cells)
+        tagged = [c for c in cells if "nbval-check-output" in c.metadata.get("tags", [])]
+        assert len(tagged) == marked

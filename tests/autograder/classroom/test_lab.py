@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import socket
 import time
@@ -171,3 +172,17 @@ def snapshot(course):
     """Return when each file under autograder/course was last changed."""
     folder = course / "autograder" / "course"
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_page_that_opens_first_is_put_beside_the_notebooks_and_kept_as_it_is(course):
+    lab.welcome(course)
+    page = course / lab.FIRST_PAGE
+    nb = nbformat.read(page, as_version=4)
+    assert nb.metadata.language_info.version == platform.python_version()
+    page.write_text(page.read_text() + "\n")  # as JupyterLab saves it, with outputs
+    before = page.read_bytes()
+    lab.welcome(course)
+    assert page.read_bytes() == before
+    assert f"--LabApp.default_url=/lab/tree/{lab.FIRST_PAGE}" in lab.server_command(
+        course, 8888, browser=False
+    )

@@ -4,6 +4,7 @@ import ast
 import shutil
 import subprocess
 import sys
+import tomllib
 from argparse import Namespace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.classroom import release
 from autograder.classroom.gradebook import opened
+from autograder.grade.late.policy import parse
 from tests import course as toolbox
 
 ATTENTION = Assignment("05_attention")
@@ -69,6 +71,18 @@ def test_the_exchange_holds_the_whole_bundle(course, bundle):
     assert wheel in ATTENTION.student.read_text()  # its first cell installs that
     made = course / release.BUNDLES / ATTENTION.name
     assert {path.name for path in made.iterdir()} == {*names, wheel}
+
+
+def test_the_page_says_when_the_assignment_is_due_and_what_being_late_costs():
+    table = tomllib.loads((ROOT / "docs" / "policy.toml").read_text(encoding="utf-8"))
+    policy = parse(table, [each.name for each in assignments()])
+    assert release.when_due("02_lstm", policy) == (
+        "It is due on 02 November 2026 at 23:59 (CET). What comes up to 15 minutes later is in "
+        "time. Each day that begins after that costs 10% of the points earned, up to 50% of them. "
+        "Over all assignments you have 3 late days that cost nothing. If you were given an "
+        "extension, your own date counts."
+    )
+    assert release.when_due(ATTENTION.name, policy) == release.when_due("02_lstm", None) == ""
 
 
 def test_the_environment_and_the_page_name_what_is_there(bundle):

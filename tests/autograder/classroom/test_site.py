@@ -10,11 +10,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from autograder.assignment import Assignment, CourseError, assignments
+from autograder.author import facts
 from autograder.author.notebook import pictures
 from autograder.classroom.reports.formulas import mathml
-from autograder.classroom.site import command, facts, pages
+from autograder.classroom.site import command, pages
 from autograder.classroom.site.extension import readable
 from autograder.classroom.site.graph import arrows, drawing
+from autograder.handout import start
 from autograder.handout.exercise import exercises
 
 LSTM = Assignment("02_lstm")
@@ -245,8 +247,25 @@ def test_a_site_removes_neither_the_course_nor_the_current_folder(make, tmp_path
     assert within.exists()
 
 
-def test_links_to_the_repository_appear_once_it_has_an_address(monkeypatch):
-    assert command._links(LSTM.student) == ""
-    monkeypatch.setattr(command, "repository", lambda: "ada/course")
-    address = "https://github.com/ada/course/blob/main/notebooks/02_lstm/02_lstm.ipynb"
-    assert command._links(LSTM.student) == f"[This notebook]({address})"
+def test_buttons_open_a_notebook_elsewhere_once_the_course_has_an_address(monkeypatch):
+    assert command._links(LSTM) == ""
+    for module in (command, start):
+        monkeypatch.setattr(module, "repository", lambda: "ada/course")
+    found = command._links(LSTM)
+    for place in (
+        "https://colab.research.google.com/github/ada/course/blob/main/",
+        "https://raw.githubusercontent.com/ada/course/main/",
+        "https://github.com/ada/course/blob/main/",
+    ):
+        assert f"({place}notebooks/02_lstm/02_lstm.ipynb)" in found
+    source = pages.page(LSTM, found).cells[0].source
+    assert source.startswith(f"# 02 · LSTM and GRU\n\n{found}")
+
+
+def test_ways_through_the_course_leave_out_nothing_that_one_builds_on(monkeypatch, tmp_path):
+    assert [len(way.members) for way in facts.ways()] == [6, 10, 14]
+    text = facts.PARTS.read_text(encoding="utf-8").replace('"rnn", "lstm", ', '"rnn", ')
+    monkeypatch.setattr(facts, "PARTS", tmp_path / "parts.toml")
+    facts.PARTS.write_text(text, encoding="utf-8")
+    with pytest.raises(CourseError, match="needs 'lstm'"):
+        facts.ways()

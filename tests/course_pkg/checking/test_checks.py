@@ -507,7 +507,8 @@ def test_a_notebook_shows_the_first_failure_and_folds_the_others(monkeypatch):
     folded = page.details.extract()
     assert "✗ values" in page.text and "should be" in page.pre.text
     names = [check.name for check in CHECKS[LSTM_STEP].values() if not check.hidden]
-    assert folded.summary.text == f"4 more of its checks fail: {', '.join(names[1:])}"
+    assert folded.summary.text == f"4 more checks fail: {', '.join(names[1:])}."
+    assert page.pre.a is None or page.pre.a["href"] == "#" + page.pre.a.text.replace(" ", "-")
     assert f"✗ {names[1]}" in folded.text and "should be" in folded.pre.text
 
 

@@ -49,6 +49,18 @@ class Part:
     members: tuple[Facts, ...]
 
 
+@dataclass(frozen=True)
+class Way:
+    """A way through the course: an assignment a week."""
+
+    title: str
+    members: tuple[Facts, ...]
+
+    @property
+    def hours(self) -> tuple[int, int]:
+        return sum(each.hours[0] for each in self.members), sum(e.hours[1] for e in self.members)
+
+
 def facts(assignment: Assignment) -> Facts:
     """Read what the master of an assignment says about it.
 
@@ -98,3 +110,20 @@ def parts() -> list[Part]:
         Part(**part, members=tuple(found[start:end]))
         for part, start, end in zip(written, starts, [*starts[1:], None], strict=True)
     ]
+
+
+def ways() -> list[Way]:
+    """List the ways through the course.
+
+    Raises:
+        CourseError: parts.toml names a topic that does not exist, or leaves out what one builds on.
+    """
+    known = {each.assignment.topic: each for part in parts() for each in part.members}
+    found = []
+    for way in tomllib.loads(PARTS.read_text(encoding="utf-8"))["path"]:
+        for topic in way["topics"]:
+            needed = (topic, *(known[topic].needs if topic in known else ()))
+            if missing := [t for t in needed if t not in known or t not in way["topics"]]:
+                raise CourseError(f"{PARTS}: the path {way['title']!r} needs {missing[0]!r}")
+        found.append(Way(way["title"], tuple(known[topic] for topic in way["topics"])))
+    return found
