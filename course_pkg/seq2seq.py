@@ -312,16 +312,12 @@ def beam_search(
     max_length: int,
     alpha: float = 1.0,
 ) -> list[tuple[list[int], float]]:
-    """Translate one sentence, keeping `width` beginnings at every step: greedy's, and the best.
+    """Translate one sentence, keeping the `width` most probable beginnings at every step.
 
-    A hypothesis y_1 … y_T is judged by log p(y_1 … y_T | source) / T^α. With α = 0 that is its
-    probability, and short ones win; with α = 1 it is the mean over its words (Sutskever et al.
-    2014, §3.2, for the search; Wu et al. 2016, §7, for the power).
-
-    At every step the candidates are the hypotheses that have ended, as they are, and every
-    continuation of the others by one word. One place is reserved for what greedy decoding writes,
-    so that the search never ends below it; the best of the other candidates fill the rest. (The
-    reserved place is an addition of this course: the papers keep the best `width` candidates.)
+    The candidates of a step are the hypotheses that have ended, as they are, and every continuation
+    of the others by one word. The most probable are kept (Sutskever et al. 2014, §3.2). In the end
+    a hypothesis y_1 … y_T is judged by log p(y_1 … y_T | source) / T^α: with α = 0 that is its
+    probability, and short ones win; with α = 1 it is the mean over its words (Wu et al. 2016, §7).
 
     Args:
         decoder: has `start` and `step`.
@@ -344,15 +340,11 @@ def beam_search(
         step_log_p = torch.log_softmax(logits, dim=1)  # (width, V)
         step_log_p[ended] = -math.inf
         step_log_p[ended, PAD] = 0.0  # what has ended goes on in one way, at no cost
-        length = length + ~ended
-        total = log_p[:, None] + step_log_p
-        score = total / length[:, None] ** alpha
-        score[0, score[0].argmax()] = math.inf  # row 0 is the greedy one, and it stays
-        best = score.flatten().topk(width).indices
+        log_p, best = (log_p[:, None] + step_log_p).flatten().topk(width)
         rows, y = best // logits.shape[1], best % logits.shape[1]
         words = torch.cat([words[rows], y[:, None]], dim=1)
-        log_p, length, s = total.flatten()[best], length[rows], s[rows]
-        ended = ended[rows] | (y == EOS)
+        length = (length + ~ended)[rows]
+        s, ended = s[rows], ended[rows] | (y == EOS)
     return [
         (words[k, 1 : 1 + int(length[k])].tolist(), log_p[k].item())
         for k in (log_p / length**alpha).argsort(descending=True).tolist()

@@ -1510,98 +1510,73 @@ def told_states(engine, sequences: list[int]) -> list[str]:
     return [*found, told(queues(engine.scheduler))]
 
 
-def beams_by_hand(rows: list, width: int, alpha: float) -> list[tuple[int, int, float]]:
-    """Choose as `choose_beams` does, from (log p, length, log p of the next, ended), by sorting."""
+def beams_by_hand(rows: list, width: int) -> list[tuple[int, int, float]]:
+    """Choose as `choose_beams` does, from (log p, log p of the next, ended), by sorting."""
     candidates = []
-    for place, (log_p, length, following, ended) in enumerate(rows):
+    for place, (log_p, following, ended) in enumerate(rows):
         for token, more in enumerate([0.0] if ended else following):
-            total, T = log_p + more, length + (not ended)
-            candidates.append((total / T**alpha, place, -1 if ended else token, total))
-    greedy = max(each for each in candidates if each[1] == 0)
-    rest = sorted((each for each in candidates if each != greedy), reverse=True)
-    return [each[1:] for each in [greedy, *rest][:width] if each[3] > -math.inf]
+            candidates.append((log_p + more, place, -1 if ended else token))
+    best = sorted(candidates, reverse=True)[:width]
+    return [(place, token, total) for total, place, token in best if total > -math.inf]
 
 
 def beam_rows(case: Case, R: int, V: int, ended: list[bool]) -> tuple[list, tuple]:
     """Draw beams, as rows for `beams_by_hand` and as arguments for `choose_beams`."""
     log_p, following = -3 * case.rand(R), torch.log_softmax(2 * case.randn(R, V), dim=1)
-    lengths = torch.where(torch.tensor(ended), case.integers(1, 4, R), case.integers(4, 6, R))
-    rows = list(zip(log_p.tolist(), lengths.tolist(), following.tolist(), ended, strict=True))
-    return rows, (log_p, lengths, following, torch.tensor(ended))
+    return rows_of(log_p, following, ended), (log_p, following, torch.tensor(ended))
 
 
-def compare_choice(case: Case, choose, rows: list, inputs: tuple, width: int, alpha: float) -> None:
-    """Compare the beams that are chosen: the greedy one first, the others in any order."""
-    chosen = choose(*inputs, width, alpha)
+def rows_of(log_p: Tensor, following: Tensor, ended: list[bool]) -> list:
+    """Arrange beams for `beams_by_hand`."""
+    return list(zip(log_p.tolist(), following.tolist(), ended, strict=True))
+
+
+def compare_choice(case: Case, choose, rows: list, inputs: tuple, width: int) -> None:
+    """Compare the beams that are chosen: the most probable first."""
+    chosen = choose(*inputs, width)
     if not isinstance(chosen, (list, tuple)) or any(len(each) != 3 for each in chosen):
         raise Failure(f"should return a list of (beam, token, log p), yours is {chosen!r:.60}.")
     given = [(number(row, "beam"), number(token, "token"), float(p)) for row, token, p in chosen]
     found, wanted = (
-        torch.tensor(each[:1] + sorted(each[1:]), dtype=torch.float64)
-        for each in (given, beams_by_hand(rows, width, alpha))
+        torch.tensor(each, dtype=torch.float64) for each in (given, beams_by_hand(rows, width))
     )
-    case.equal(found, wanted, "(beam, token, log p): the first one, then the others, sorted")
+    case.equal(found, wanted, "(beam, token, log p), the most probable first,")
 
 
 @check(choose_beams, weight=2, see="Which beams go on")
 def chooses(choose, case):
-    """keeps the best continuations of all beams together"""
-    for alpha in (0.0, 1.0, 3.0):
-        compare_choice(case, choose, *beam_rows(case, 4, 7, [False] * 4), 6, alpha)
-    log_p, lengths = -torch.tensor([3.0, 1.9, 7.1]).double(), torch.tensor([3, 1, 5])
-    following = -0.1 - 9 * (torch.arange(4) > 0) - 0.1 * case.rand(3, 4)
-    rows = list(zip(log_p.tolist(), lengths.tolist(), following.tolist(), [False] * 3, strict=True))
-    compare_choice(case, choose, rows, (log_p, lengths, following, lengths < 0), 2, 1.0)
+    """keeps the most probable continuations of all beams together"""
+    for width in (6, 4, 1):
+        compare_choice(case, choose, *beam_rows(case, 4, 7, [False] * 4), width)
 
 
 @check(choose_beams, weight=2, see="Which beams go on")
 def keeps_ended(choose, case):
     """lets a beam that has ended compete as it is"""
-    rows, (_, _, *rest) = beam_rows(case, 4, 5, [True] * 4)
-    log_p, lengths = [-9.0, -1.0, -2.2, -3.9], [3, 1, 2, 4]  # a token more would help the shortest
-    rows = [(*each, *row[2:]) for *each, row in zip(log_p, lengths, rows, strict=True)]
-    inputs = torch.tensor(log_p).double(), torch.tensor(lengths), *rest
-    compare_choice(case, choose, rows, inputs, 2, 1.0)
     ended = [False, True, True, False, True, False]
-    for alpha in (0.0, 0.7, 1.0):
-        compare_choice(case, choose, *beam_rows(case, 6, 5, ended), 7, alpha)
+    for width in (7, 5, 3):
+        compare_choice(case, choose, *beam_rows(case, 6, 5, ended), width)
 
 
 @check(choose_beams, see="Which beams go on")
-def new_length(choose, case):
-    """judges a continuation by its length with the new token"""
-    better = -0.2 - 0.1 * case.rand(4)
-    following = torch.stack([better - 0.1, better, better]) - 9 * (torch.arange(4) > 0)
-    inputs = -torch.tensor([2.0, 1.0, 1.1]).double(), torch.tensor([2, 2, 2])
-    ended = torch.tensor([False, True, False])
-    for alpha in (0.8, 1.0):  # log p is better for what has ended, and its share of a token worse
-        parts = inputs[0].tolist(), [2, 2, 2], following.tolist(), ended.tolist()
-        rows = list(zip(*parts, strict=True))
-        compare_choice(case, choose, rows, (*inputs, following, ended), 2, alpha)
-    first = torch.zeros(1).double(), torch.tensor([0]), following[:1], ended[:1]
-    compare_choice(case, choose, [(0.0, 0, following[0].tolist(), False)], first, 3, 1.0)
-
-
-@check(choose_beams, see="Which beams go on")
-def greedys_place(choose, case):
-    """keeps a place for what greedy decoding writes, however improbable it is"""
-    rows, inputs = beam_rows(case, 3, 5, [False] * 3)
-    inputs[0][0] -= 30
-    rows[0] = (inputs[0][0].item(), *rows[0][1:])
-    compare_choice(case, choose, rows, inputs, 3, 1.0)
+def drops_ended(choose, case):
+    """drops a beam that has ended where others are ahead of it"""
+    log_p = torch.tensor([-0.1, -4.0, -0.2]).double()
+    following, ended = torch.log_softmax(case.randn(3, 4), dim=1), [False, True, False]
+    inputs = log_p, following, torch.tensor(ended)
+    compare_choice(case, choose, rows_of(log_p, following, ended), inputs, 3)
 
 
 @check(choose_beams, see="Which beams go on")
 def few_candidates(choose, case):
     """gives fewer beams when there are fewer candidates, and leaves out the impossible"""
-    rows, inputs = beam_rows(case, 1, 6, [False])
-    inputs[2][0, [1, 4]] = -math.inf
-    rows[0] = (*rows[0][:2], inputs[2][0].tolist(), False)
-    compare_choice(case, choose, rows, inputs, 9, 1.0)
-    compare_choice(case, choose, *beam_rows(case, 2, 3, [True, False]), 9, 0.5)
+    _, inputs = beam_rows(case, 1, 6, [False])
+    inputs[1][0, [1, 4]] = -math.inf
+    compare_choice(case, choose, rows_of(*inputs[:2], [False]), inputs, 9)
+    compare_choice(case, choose, *beam_rows(case, 2, 3, [True, False]), 9)
     rows, inputs = beam_rows(case, 3, 4, [False, True, False])
-    inputs[2][1] = math.nan  # it does not count
-    compare_choice(case, choose, rows, inputs, 4, 1.0)
+    inputs[1][1] = math.nan  # it does not count
+    compare_choice(case, choose, rows, inputs, 4)
 
 
 @once
@@ -1617,8 +1592,8 @@ def search_by_hand(
         rows = []
         for (tokens, log_p), has_ended in zip(beams, ended, strict=True):
             following = torch.log_softmax(plain_logits(model, prompt + tokens), dim=0).tolist()
-            rows.append((log_p, len(tokens), following, has_ended))
-        chosen = beams_by_hand(rows, sampling.beams, sampling.alpha)
+            rows.append((log_p, following, has_ended))
+        chosen = beams_by_hand(rows, sampling.beams)
         beams = [
             (beams[row][0] + ([] if token < 0 else [token]), total) for row, token, total in chosen
         ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from course_pkg.engine.requests import Sampling
@@ -18,42 +18,35 @@ from course_pkg.serving.engine import Engine
 
 def choose_beams(
     log_p: Float[Tensor, "R"],
-    lengths: Int[Tensor, "R"],
     next_log_p: Float[Tensor, "R V"],
     ended: Bool[Tensor, "R"],
     width: int,
-    alpha: float = 1.0,
 ) -> list[tuple[int, int, float]]:
     """Choose which beams a search keeps, and the token with which each of them goes on.
 
     The candidates are the beams that have ended, as they are, and every continuation of the others
-    by one token. One of T tokens is judged by log p / T^α. One place is reserved for what greedy
-    decoding writes: the best candidate of beam 0. The best of the others fill the rest, as in
-    `beam_search` of seq2seq. (Sutskever et al. 2014, §3.2; Wu et al. 2016, §7)
+    by one token. The most probable are kept, as in `beam_search` of seq2seq. (Sutskever et al.
+    2014, §3.2)
 
     Args:
-        log_p: the log-probability of each beam; beam 0 is the greedy one.
-        lengths: how many tokens each has added so far.
+        log_p: the log-probability of each beam.
         next_log_p: the log-probability of each token after each beam; what stands there for a beam
             that has ended does not count.
         ended: which beams have ended.
         width: how many to keep; there may be fewer candidates whose probability is not 0.
-        alpha: the power of the length.
     Returns:
-        (beam it comes from, token, log-probability) for each beam kept, the greedy one first; the
-        token is -1 for one that had ended.
+        (beam it comes from, token, log-probability) for each beam kept, the most probable first;
+        the token is -1 for one that had ended.
     """
     total = log_p[:, None] + next_log_p  # (R, V)
     total[ended] = -math.inf
     total[ended, 0] = log_p[ended]  # what has ended goes on in one way, at no cost
-    score = total / (lengths + ~ended)[:, None] ** alpha
-    score[0, score[0].argmax()] = math.inf
     count = min(width, int((total > -math.inf).sum()))
-    best = score.flatten().topk(count).indices.tolist()
+    values, best = total.flatten().topk(count)
     V = next_log_p.shape[1]
     return [
-        (place // V, -1 if ended[place // V] else place % V, total.flatten()[place].item())
-        for place in best
+        (place // V, -1 if ended[place // V] else place % V, value)
+        for place, value in zip(best.tolist(), values.tolist(), strict=True)
     ]
 
 
@@ -117,18 +110,17 @@ class BeamEngine(Engine):
         beams that have ended have nothing there.
 
         Args:
-            beams: the numbers of its beams, the greedy one first, and also those that have ended;
-                changed, in place, to the numbers of the new ones. `split` appends to it meanwhile.
+            beams: the numbers of its beams, also of those that have ended; changed, in place, to
+                the numbers of the new ones. `split` appends to it meanwhile.
         """
         ### BEGIN SOLUTION
         old = [self.sequences[seq_id] for seq_id in beams]
         ended = torch.tensor([each.reason is not None for each in old])
-        lengths = torch.tensor([len(each.output) for each in old])
         rows = [self.next_log_p.pop(seq_id, None) for seq_id in beams]
         unused = torch.zeros_like(next(row for row in rows if row is not None))
         rows = torch.stack([unused if row is None else row for row in rows])
         log_p, sampling = rows.new_tensor([each.log_p for each in old]), old[0].sampling
-        chosen = choose_beams(log_p, lengths, rows, ended, sampling.beams, sampling.alpha)
+        chosen = choose_beams(log_p, rows, ended, sampling.beams)
         for row in set(range(len(old))) - {row for row, _, _ in chosen}:
             self.drop(beams[row])
         new: list[int] = []

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from sacrebleu import corpus_bleu
 from torch import nn
 from torch.nn import functional
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from autograder.assignments.seq2seq import mistakes as _registers_bugs  # noqa: F401
 from autograder.assignments.seq2seq.hidden import bleu_by_hand
-from autograder.mistakes import BUGS
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallDecoder
-from course_pkg.checking.registry import Exercise
-from course_pkg.checks.seq2seq import garden_path, greedy_by_hand, greedy_case, small_decoder
+from course_pkg.checks.seq2seq import greedy_by_hand, greedy_case, small_decoder
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.remote.messages import Decoder as WireDecoder
 from course_pkg.remote.messages import Encoder as WireEncoder
@@ -262,31 +260,44 @@ def test_a_wider_beam_finds_what_greedy_search_misses():
     assert better > 5
 
 
-@pytest.mark.parametrize("width", [2, 3, 5])
-def test_beam_search_never_ends_below_greedy(width):
-    case = Case("reserved place")
-    for _ in range(40):
-        decoder = small_decoder(case, 9, 3, 4)
-        h, mask = case.randn(1, 2, 3), torch.ones(1, 2, dtype=torch.bool)
-        words = greedy_by_hand(decoder, h[0], mask[0], 6)
-        found = [one for one, _ in beam_search(decoder, h, mask, width, 6, alpha=0.0)]
-        assert words in found
-        best = max(log_p_of(decoder, h, mask, one) for one in found)
-        assert log_p_of(decoder, h, mask, found[0]) == best
-        assert best >= log_p_of(decoder, h, mask, words)
+def test_beam_search_is_that_of_transformers():
+    torch.manual_seed(3)
+    V, width, longest = 7, 4, 5
+    config = GPT2Config(
+        vocab_size=V, n_positions=8, n_embd=12, n_layer=1, n_head=2, initializer_range=1.0
+    )
+    model = GPT2LMHeadModel(config).double().eval()
 
+    class Reader:
+        """A language model as a decoder: its state is the text so far, the first token too."""
 
-def test_a_plain_beam_ends_below_greedy_on_the_garden_path():
-    case = Case("garden path")
-    decoder = garden_path(case)
-    h, mask = case.randn(1, 2, 9), torch.ones(1, 2, dtype=torch.bool)
-    greedy = log_p_of(decoder, h, mask, greedy_by_hand(decoder, h[0], mask[0], 6))
-    assert math.exp(greedy) == pytest.approx(0.4 * 0.4)
-    bugs = {bug.name: bug.solution for bug in BUGS[Exercise.of(beam_search)]}
-    plain = bugs["not_reserved"](decoder, h, mask, 2, 6, alpha=0.0)[0][1]
-    assert math.exp(plain) == pytest.approx(0.36 * 0.49 * 0.35)
-    reserved = beam_search(decoder, h, mask, 2, 6, alpha=0.0)
-    assert reserved[0][1] == pytest.approx(greedy)
+        def start(self, h, mask):
+            return torch.zeros(len(h), 0, dtype=torch.long), None
+
+        def step(self, y, texts, memory):
+            texts = torch.cat([texts, y[:, None]], dim=1)
+            return model(texts).logits[:, -1].index_fill(1, unending, -math.inf), texts, None
+
+    unending = torch.tensor([EOS, PAD])  # all hypotheses get the same length: neither ends early
+    h, mask = torch.zeros(1, 1, 1).double(), torch.ones(1, 1, dtype=torch.bool)
+    with torch.no_grad():
+        found = beam_search(Reader(), h, mask, width, longest)
+    theirs = model.generate(
+        torch.tensor([[BOS]]),
+        num_beams=width,
+        num_return_sequences=width,
+        max_new_tokens=longest,
+        do_sample=False,
+        suppress_tokens=unending.tolist(),
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+        renormalize_logits=True,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    assert theirs.sequences[:, 1:].tolist() == [words for words, _ in found]
+    means = [log_p / longest for _, log_p in found]
+    assert theirs.sequences_scores.tolist() == pytest.approx(means)
 
 
 def test_greedy_stops_where_the_check_needs_it():

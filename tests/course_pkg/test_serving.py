@@ -527,15 +527,13 @@ def test_only_its_search_forks_a_beam(few_words):
     assert len(engine.unfinished([number])) == 2
 
 
-def test_one_place_is_greedys():
-    log_p, lengths = torch.tensor([-3.0, -1.0, -0.5]).double(), torch.tensor([2, 2, 1])
+def test_the_most_probable_beams_are_chosen():
+    log_p = torch.tensor([-3.0, -1.0, -0.5]).double()
     rows = torch.tensor([[-9.0, -8.0], [-1.0, -1.5], [0.0, 0.0]]).double()
-    ended = torch.tensor([False, False, True])
-    chosen = choose_beams(log_p, lengths, rows, ended, 3, alpha=0.0)
-    assert chosen == [(0, 1, -11.0), (2, -1, -0.5), (1, 0, -2.0)]
+    chosen = choose_beams(log_p, rows, torch.tensor([False, False, True]), 3)
+    assert chosen == [(2, -1, -0.5), (1, 0, -2.0), (1, 1, -2.5)]
     first = torch.tensor([[-1.0, -math.inf, -2.0]])
-    none = torch.zeros(1)
-    chosen = choose_beams(none, none.long(), first, none.bool(), 5)
+    chosen = choose_beams(torch.zeros(1), first, torch.zeros(1).bool(), 5)
     assert chosen == [(0, 0, -1.0), (0, 2, -2.0)]
 
 

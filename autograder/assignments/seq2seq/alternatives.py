@@ -282,58 +282,47 @@ class OfItsOwn(AttentionDecoder):
 
 @alternative(beam_search)
 def with_lists(decoder, h, mask, width, max_length, alpha=1.0):
-    """Keeps every hypothesis with a state of its own; the first of the list is the greedy one."""
-
-    def judge(one):
-        return one[1] / len(one[0]) ** alpha
-
+    """Keeps every hypothesis with a state of its own."""
     s, memory = decoder.start(h, mask)
     kept = [([], 0.0, s)]
     for _ in range(max_length):
-        greedy, others = None, []
+        candidates = []
         for words, total, state in kept:
             if words and words[-1] == EOS:
-                more = [(words, total, state)]
-            else:
-                last = torch.tensor([words[-1] if words else BOS])
-                logits, new, _ = decoder.step(last, state, memory)
-                log_p = logits[0].log_softmax(0).tolist()
-                allowed = [word for word in range(len(log_p)) if word not in (PAD, BOS)]
-                more = [([*words, word], total + log_p[word], new) for word in allowed]
-            if greedy is None:
-                greedy = max(more, key=judge)
-                more.remove(greedy)
-            others += more
-        kept = [greedy, *heapq.nlargest(width - 1, others, key=judge)]
+                candidates.append((words, total, state))
+                continue
+            last = torch.tensor([words[-1] if words else BOS])
+            logits, new, _ = decoder.step(last, state, memory)
+            log_p = logits[0].log_softmax(0).tolist()
+            allowed = [word for word in range(len(log_p)) if word not in (PAD, BOS)]
+            candidates += [([*words, word], total + log_p[word], new) for word in allowed]
+        kept = heapq.nlargest(width, candidates, key=lambda one: one[1])
         if all(words[-1] == EOS for words, _, _ in kept):
             break
-    return [(words, total) for words, total, _ in sorted(kept, key=judge, reverse=True)]
+    found = [(words, total) for words, total, _ in kept]
+    return sorted(found, key=lambda one: one[1] / len(one[0]) ** alpha, reverse=True)
 
 
 @alternative(beam_search)
 @torch.no_grad()
 def growing_rows(decoder, h, mask, width, max_length, alpha=1.0):
-    """Has as many rows as there are hypotheses that go on, and asks greedy_decode what to keep."""
-    greedy = greedy_decode(decoder, h, mask, max_length)[0].tolist()
-    s, memory = decoder.start(h, mask)
-    words, total, done = torch.full((1, 1), BOS), torch.zeros(1).double(), []
-    for t in range(1, max_length + 1):
+    """Collects what has ended, and has as many rows as there are hypotheses that go on."""
+    s, _ = decoder.start(h, mask)
+    words, total, done, going = torch.full((1, 1), BOS), torch.zeros(1).double(), [], [None]
+    while going and words.shape[1] <= max_length:
         rows = len(words)
         _, memory = decoder.start(h.repeat(rows, 1, 1), mask.repeat(rows, 1))
         logits, s, _ = decoder.step(words[:, -1], s, memory)
-        pool = [(line, log_p, None) for line, log_p in done]
+        pool = [(log_p, line, None) for log_p, line in done]
         for row, line in enumerate((total[:, None] + logits.log_softmax(1)).tolist()):
             before = words[row, 1:].tolist()
-            pool += [([*before, word], log_p, row) for word, log_p in enumerate(line)]
-        pool.sort(key=lambda one: (one[0] != greedy[:t], -one[1] / len(one[0]) ** alpha))
-        pool = pool[:width]
-        done = [(line, log_p) for line, log_p, _ in pool if line[-1] == EOS]
-        going = [one for one in pool if one[0][-1] != EOS]
-        if not going:
-            break
-        words = torch.tensor([[BOS, *line] for line, _, _ in going])
-        total = torch.tensor([log_p for _, log_p, _ in going]).double()
-        s = s[[row for _, _, row in going]]
-    else:
-        done += [(line, log_p) for line, log_p, _ in going]
-    return sorted(done, key=lambda one: -one[1] / len(one[0]) ** alpha)
+            pool += [(log_p, [*before, word], row) for word, log_p in enumerate(line)]
+        pool = sorted(pool, key=lambda one: one[0], reverse=True)[:width]
+        done = [(log_p, line) for log_p, line, _ in pool if line[-1] == EOS]
+        going = [one for one in pool if one[1][-1] != EOS]
+        if going:
+            words = torch.tensor([[BOS, *line] for _, line, _ in going])
+            total = torch.tensor([log_p for log_p, _, _ in going]).double()
+            s = s[[row for _, _, row in going]]
+    found = [(line, log_p) for log_p, line in done] + [(line, log_p) for log_p, line, _ in going]
+    return sorted(found, key=lambda one: -one[1] / len(one[0]) ** alpha)

@@ -692,29 +692,17 @@ mistakes(
     beam_search,
     """
 * not_reordered: the states s are not put into the order of the kept hypotheses
-    length[rows], s[rows] → length[rows], s
+    s, ended = s[rows], → ended =
 * copies: all rows count in the first step, so that the beam is filled with copies
     log_p[0] = → log_p[:] =
-""",
-)
-
-changed(
-    beam_search,
-    "not_reserved",
-    "no place is reserved for what greedy decoding writes",
-    (
-        "        score[0, score[0].argmax()] = math.inf  # row 0 is the greedy one, and it stays\n",
-        "",
-    ),
-)
-
-mistakes(
-    beam_search,
-    """
 logits_added: logits are added up as if they were log-probabilities
     torch.log_softmax(logits, dim=1) → logits.clone()
 probabilities: probabilities are added up instead of their logarithms
     torch.log_softmax → torch.softmax
+ended_lost: hypotheses that have ended leave the beam, and are lost
+    step_log_p[ended, PAD] = 0.0 → pass
+ended_pays: what has ended pays for PAD as for a word
+    step_log_p[ended, PAD] = 0.0 → step_log_p[ended, PAD] = torch.log_softmax(logits, 1)[ended, PAD]
 """,
 )
 
@@ -724,56 +712,40 @@ changed(
     "hypotheses go on after their EOS",
     (
         "        step_log_p[ended] = -math.inf\n"
-        "        step_log_p[ended, PAD] = 0.0  # what has ended goes on in one way, at no "
-        "cost\n"
-        "        length = length + ~ended",
-        "        length = length + 1",
+        "        step_log_p[ended, PAD] = 0.0  # what has ended goes on in one way, at no cost\n",
+        "",
     ),
+    ("length + ~ended", "length + 1"),
 )
 
 changed(
     beam_search,
-    "not_normalised",
-    "scores are not divided by the length, whatever α is",
-    (" / length[:, None] ** alpha", ".clone()"),
-    ("(log_p / length**alpha)", "log_p"),
-)
-
-changed(
-    beam_search,
-    "divided_at_the_end",
-    "only what is returned is sorted by log p / T^α: the search goes by log p, or the like",
-    (" / length[:, None] ** alpha", ".clone()"),
+    "divided_in_the_search",
+    "every step compares log p / T^α: the length counts not only in the end",
+    (
+        "log_p, best = (log_p[:, None] + step_log_p).flatten().topk(width)",
+        "total = log_p[:, None] + step_log_p\n"
+        "        score = total / (length + ~ended)[:, None] ** alpha\n"
+        "        best = score.flatten().topk(width).indices\n"
+        "        log_p = total.flatten()[best]",
+    ),
 )
 
 mistakes(
     beam_search,
     """
+* not_normalised: hypotheses are returned by their log p, whatever α is
+    (log_p / length**alpha) → log_p
 eos_not_counted: EOS is left out of the length T
     / length**alpha → / (length - ended.to(length)).clamp(1) ** alpha
 log_of_softmax_searched: the logarithm is taken of a softmax, which may be 0
     torch.log_softmax(logits, dim=1) → torch.softmax(logits, dim=1).log()
     says: hypotheses should number at least
-sorted_by_log_p: the search divides by the length, but what it returns is sorted by log p
-    (log_p / length**alpha) → log_p
-""",
-)
-
-changed(
-    beam_search,
-    "always_the_mean",
-    "α is taken to be 1, whatever it is",
-    ("    s, memory =", "    alpha = 1.0\n    s, memory ="),
-)
-
-mistakes(
-    beam_search,
-    """
+always_the_mean: α is taken to be 1, whatever it is
+    length**alpha → length
 multiplied: the length multiplies the score instead of dividing it
-    total / length → total * length
     log_p / length → log_p * length
 times_alpha: scores are divided by α times the length, not by its power
-    length[:, None] ** alpha → (1 + alpha * (length[:, None] - 1))
     length**alpha → (1 + alpha * (length - 1))
 normalised_returned: the score divided by the length is returned as the log-probability
     log_p[k].item() → (log_p[k] / length[k] ** max(alpha, 0.5)).item()
@@ -802,12 +774,3 @@ def one_word_each(decoder, h, mask, width, max_length, alpha=1.0):
             total += float(value)
         found.append((words, total))
     return sorted(found, key=lambda one: -one[1] / len(one[0]) ** alpha)
-
-
-mistakes(
-    beam_search,
-    """
-* not_sorted: the hypotheses are not sorted at the end: the greedy one comes first
-    (log_p / length**alpha).argsort(descending=True).tolist() → range(width)
-""",
-)

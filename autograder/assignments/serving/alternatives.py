@@ -277,31 +277,26 @@ class StepByStep(EngineCore):
 
 
 @alternative(choose_beams)
-def by_sorting(log_p, lengths, next_log_p, ended, width, alpha=1.0):
+def by_sorting(log_p, next_log_p, ended, width):
     candidates = []
-    for row, (so_far, length) in enumerate(zip(log_p.tolist(), lengths.tolist(), strict=True)):
+    for row, so_far in enumerate(log_p.tolist()):
         if ended[row]:
-            candidates.append((so_far / length**alpha, row, -1, so_far))
+            candidates.append((so_far, row, -1))
             continue
         for token, more in enumerate(next_log_p[row].tolist()):
-            total = so_far + more
-            if total > -math.inf:
-                candidates.append((total / (length + 1) ** alpha, row, token, total))
-    greedy = max(one for one in candidates if one[1] == 0)
-    rest = sorted((one for one in candidates if one is not greedy), reverse=True)
-    return [one[1:] for one in [greedy, *rest[: width - 1]]]
+            if more > -math.inf:
+                candidates.append((so_far + more, row, token))
+    return [(row, token, total) for total, row, token in sorted(candidates, reverse=True)[:width]]
 
 
 @alternative(choose_beams)
-def in_one_line(log_p, lengths, next_log_p, ended, width, alpha=1.0):
-    """Appends a column for beams that have ended, and sorts all scores."""
+def in_one_line(log_p, next_log_p, ended, width):
+    """Appends a column for beams that have ended, and sorts all."""
     V = next_log_p.shape[1]
     nothing = torch.tensor(-math.inf)
     going = torch.where(ended[:, None], nothing, next_log_p) + log_p[:, None]
     total = torch.cat([going, torch.where(ended, log_p, nothing)[:, None]], dim=1)  # (R, V+1)
-    score = total / torch.where(ended, lengths, lengths + 1)[:, None] ** alpha
-    greedy = int(score[0].argmax())
-    order = [greedy] + [n for n in score.flatten().argsort(descending=True).tolist() if n != greedy]
+    order = total.flatten().argsort(descending=True).tolist()
     chosen = [(n // (V + 1), n % (V + 1)) for n in order if total.flatten()[n] > -math.inf]
     return [(r, -1 if v == V else v, float(total[r, v])) for r, v in chosen[:width]]
 
@@ -325,11 +320,9 @@ class InGroups(BeamEngine):
         rows = [self.next_log_p.pop(n, torch.zeros(V).double()).double() for n in beams]
         chosen = choose_beams(
             torch.tensor([each.log_p for each in old]).double(),
-            torch.tensor([len(each.output) for each in old]),
             torch.stack(rows),
             torch.tensor([each.reason is not None for each in old]),
             old[0].sampling.beams,
-            old[0].sampling.alpha,
         )
         new, goes_on = [None] * len(chosen), {}
         for row, seq_id in enumerate(beams):

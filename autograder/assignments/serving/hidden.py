@@ -326,7 +326,7 @@ def cached_prompts(engines, case):
 @check(choose_beams, see="Which beams go on")
 def all_ended(choose, case):
     """keeps beams as they are when all have ended"""
-    visible.compare_choice(case, choose, *visible.beam_rows(case, 3, 4, [True] * 3), 3, 1.0)
+    visible.compare_choice(case, choose, *visible.beam_rows(case, 3, 4, [True] * 3), 3)
 
 
 @check(BeamEngine, weight=2, see="Branches share blocks")

@@ -851,20 +851,18 @@ mistakes(
     """
 goes_on: a beam that has ended goes on
     total = log_p[:, None] → ended = torch.zeros_like(ended); total = log_p[:, None]
-whatever_length: beams are judged by log p, whatever their length
-    ** alpha → ** 0
-* length_before: a continuation is judged by the length before it
-    (lengths + ~ended)[:, None] → lengths[:, None]
-ended_one_longer: a beam that has ended is judged by a length that is one too large
-    lengths + ~ended → lengths + 1
-* nothing_reserved: no place is reserved for what greedy decoding writes
-    score[0, score[0].argmax()] = math.inf → pass
-gives_scores: what is returned is the score, divided by the length, not log p
-    score[0, score[0].argmax()] = → total = score.clone(); score[0, score[0].argmax()] =
+ended_costs: a beam that has ended pays for one more token
+    total[ended, 0] = log_p[ended] → total[ended, 0] = (log_p[:, None] + next_log_p)[ended, 0]
 only_the_next: the beams so far do not count: only the next token does
     total = log_p[:, None] → log_p = torch.zeros_like(log_p); total = log_p[:, None]
-without_ended: beams that have ended are left out
+* without_ended: beams that have ended are left out
     total[ended, 0] = log_p[ended] → pass
+multiplied: log-probabilities are multiplied, as if they were probabilities
+    log_p[:, None] + next_log_p → log_p[:, None] * next_log_p
+the_token_only: the log-probability that is returned is that of the token, not of the beam
+    place % V, value) → place % V, next_log_p.flatten()[place].item())
+tokens_only: a beam that has ended gets a token, and not -1
+    -1 if ended[place // V] else place % V → place % V
 """,
 )
 
@@ -873,9 +871,10 @@ changed(
     "each_its_best",
     "every beam keeps its own best continuation: they do not compete",
     (
-        "best = score.flatten().topk(count).indices.tolist()",
-        "V = next_log_p.shape[1]\n"
-        "    best = [n * V + int(row.argmax()) for n, row in enumerate(score)][:width]",
+        "values, best = total.flatten().topk(count)",
+        "best = torch.arange(len(total)) * total.shape[1] + total.argmax(1)\n"
+        "    best = best[:width]\n"
+        "    values = total.flatten()[best]",
     ),
 )
 
@@ -888,7 +887,7 @@ KeepsNumbers: beams that are not chosen stay among the sequences
     del self.sequences[seq_id] → pass
     says: beams left in the engine
 OnlyGreedy: the search is greedy: only the first beam branches
-    ended, sampling.beams, sampling.alpha) → ended, 1, sampling.alpha)
+    ended, sampling.beams) → ended, 1)
     self.sequences[going[0]].sampling.beams - len(going) → 0
 LastOnly: the log-probability of a beam is that of its last token
     return torch.log_softmax( → self.sequences[seq_id].log_p = 0.0; return torch.log_softmax(
@@ -923,8 +922,6 @@ mistakes(
     """
 KeepsLogP: a fork has the log-probability of its parent
     self.sequences[seq_id].log_p = → if seq_id in beams[: len(old)]: self.sequences[seq_id].log_p =
-OtherOrder: the beams change their order: the first is no longer the greedy one
-    self.expect(beams) → self.expect(beams); beams.reverse()
 """,
 )
 
