@@ -91,11 +91,11 @@ def claim(
     if predicted := prediction.prediction_for(cell, what):
         _show(prediction.as_text(predicted), prediction.as_html(predicted), {})
     band = seeds.band(what) if sides else None
-    limits_shown = [] if band is None else [*limits.values(), *beside.values()]
+    ticks = [number for each in named.values() for number in each.values()]
     _publish(
         f"{'✓' if holds else '✗'} {text}",
         {"what": what, "holds": holds, **found},
-        None if band is None else seeds.strip(band, shown, limits_shown),
+        None if band is None else seeds.strip(band, shown, [*limits.values(), *ticks]),
     )
     if not holds and "PYTEST_VERSION" in os.environ:
         raise ClaimFailed(text)
