@@ -42,11 +42,11 @@ def choose_beams(
     total[ended] = -math.inf
     total[ended, 0] = log_p[ended]  # what has ended goes on in one way, at no cost
     count = min(width, int((total > -math.inf).sum()))
-    values, best = total.flatten().topk(count)
+    best = total.flatten().topk(count).indices.tolist()
     V = next_log_p.shape[1]
     return [
-        (place // V, -1 if ended[place // V] else place % V, value)
-        for place, value in zip(best.tolist(), values.tolist(), strict=True)
+        (place // V, -1 if ended[place // V] else place % V, total.flatten()[place].item())
+        for place in best
     ]
 
 

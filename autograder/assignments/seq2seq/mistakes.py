@@ -701,8 +701,6 @@ probabilities: probabilities are added up instead of their logarithms
     torch.log_softmax → torch.softmax
 ended_lost: hypotheses that have ended leave the beam, and are lost
     step_log_p[ended, PAD] = 0.0 → pass
-ended_pays: what has ended pays for PAD as for a word
-    step_log_p[ended, PAD] = 0.0 → step_log_p[ended, PAD] = torch.log_softmax(logits, 1)[ended, PAD]
 """,
 )
 

@@ -860,7 +860,7 @@ only_the_next: the beams so far do not count: only the next token does
 multiplied: log-probabilities are multiplied, as if they were probabilities
     log_p[:, None] + next_log_p → log_p[:, None] * next_log_p
 the_token_only: the log-probability that is returned is that of the token, not of the beam
-    place % V, value) → place % V, next_log_p.flatten()[place].item())
+    total.flatten()[place] → next_log_p.flatten()[place]
 tokens_only: a beam that has ended gets a token, and not -1
     -1 if ended[place // V] else place % V → place % V
 """,
@@ -871,10 +871,9 @@ changed(
     "each_its_best",
     "every beam keeps its own best continuation: they do not compete",
     (
-        "values, best = total.flatten().topk(count)",
-        "best = torch.arange(len(total)) * total.shape[1] + total.argmax(1)\n"
-        "    best = best[:width]\n"
-        "    values = total.flatten()[best]",
+        "best = total.flatten().topk(count).indices.tolist()\n    V = next_log_p.shape[1]",
+        "V = next_log_p.shape[1]\n"
+        "    best = [n * V + int(row.argmax()) for n, row in enumerate(total)][:width]",
     ),
 )
 
