@@ -145,6 +145,7 @@ def test_the_wheel_holds_no_part_of_the_graders(assignment, artefacts):
     assert {path.parts[0] for path in names} == {"course_pkg"}
     later = [other for other in assignments() if other.name > assignment.name]
     topics = {other.topic for other in later}
+    names = [path for path in names if path.parent.name != "weights"]  # facts of models: lstm, gpt
     assert not [path for path in names if path.stem.lstrip("0123456789_") in topics]
     assert Path("course_pkg/checks/data", f"{assignment.name}.json") in names
     assert not [name for name in artefacts if topics & set(Path(name).parts)]  # weights
