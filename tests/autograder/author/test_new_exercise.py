@@ -69,14 +69,14 @@ def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_an_exercise_from_its_stubs_to_its_score(checkout):
-    made = run(checkout, "new-assignment", "22_tiny", "double_it")
+    made = run(checkout, "new-assignment", "99_tiny", "double_it")
     assert made.returncode == 0, made.stderr
-    assert run(checkout, "new-exercise", "22_tiny", "halve_it").returncode == 0
-    assert "solutions/22_tiny.md" in made.stdout
+    assert run(checkout, "new-exercise", "99_tiny", "halve_it").returncode == 0
+    assert "solutions/99_tiny.md" in made.stdout
     style = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=checkout)
     assert style.returncode == 0
 
-    scored = run(checkout, "score", "22_tiny")
+    scored = run(checkout, "score", "99_tiny")
     assert scored.returncode == 1
     for missing in (
         "double_it: the reference fails",
@@ -108,14 +108,14 @@ def test_an_exercise_from_its_stubs_to_its_score(checkout):
         for file, more in (("mistakes.py", table), ("alternatives.py", alternatives)):
             path = own / file
             path.write_text(path.read_text("utf-8") + "\n" + "".join(more), encoding="utf-8")
-    unnamed = run(checkout, "score", "22_tiny")
+    unnamed = run(checkout, "score", "99_tiny")
     assert "is not named" in unnamed.stdout and "build its assignment first" in unnamed.stdout
 
-    built = run(checkout, "build", "22_tiny")
+    built = run(checkout, "build", "99_tiny")
     assert built.returncode == 0, built.stderr
-    scored = run(checkout, "score", "22_tiny", "--fresh")
+    scored = run(checkout, "score", "99_tiny", "--fresh")
     assert scored.returncode == 0, scored.stdout + scored.stderr
-    student = (checkout / "notebooks" / "22_tiny" / "22_tiny.ipynb").read_text(encoding="utf-8")
+    student = (checkout / "notebooks" / "99_tiny" / "99_tiny.ipynb").read_text(encoding="utf-8")
     assert "def halve_it" in student and "x / 2\\n" not in student
 
 

@@ -151,7 +151,7 @@ def test_what_is_released_is_replaced_only_by_force(course, bundle, monkeypatch)
     with pytest.raises(CourseError, match="05_attention is already released: --force replaces it"):
         release.main(arguments(course))
     monkeypatch.setattr(release, "check", lambda assignment: [])
-    monkeypatch.setattr(release, "bundle", lambda assignment, folder: None)
+    monkeypatch.setattr(release, "bundle", lambda assignment, folder, due: None)
     (bundle / "HOW_TO.md").unlink()
     assert release.main(arguments(course, force=True)) == 0
     assert (bundle / "HOW_TO.md").exists()
@@ -171,7 +171,7 @@ def test_what_the_gradebook_does_not_know_is_said_first(tmp_path, monkeypatch, c
     said = []
     monkeypatch.setattr(release, "check", lambda assignment: said.append(capsys.readouterr().err))
     monkeypatch.setattr(release, "publish", lambda assignment, course, force: None)
-    monkeypatch.setattr(release, "bundle", lambda a, folder: folder.mkdir(parents=True))
+    monkeypatch.setattr(release, "bundle", lambda a, folder, due: folder.mkdir(parents=True))
     assert release.main(arguments(tmp_path)) == 0
     with opened(tmp_path) as gradebook:
         gradebook.add_assignment(ATTENTION.name)
@@ -189,7 +189,7 @@ def test_what_was_built_without_hints_is_released(tmp_path, monkeypatch):
     (tmp_path / release.BUNDLES / ATTENTION.name).mkdir(parents=True)
     stale = [ATTENTION.student]
     monkeypatch.setattr(release, "check", lambda a, with_hints=True: stale if with_hints else [])
-    monkeypatch.setattr(release, "bundle", lambda assignment, folder: None)
+    monkeypatch.setattr(release, "bundle", lambda assignment, folder, due: None)
     monkeypatch.setattr(release, "publish", lambda assignment, course, force: None)
     assert release.main(arguments(tmp_path)) == 0
 
