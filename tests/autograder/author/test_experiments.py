@@ -81,8 +81,8 @@ def waited_for(tree: ast.Module, lists: dict[str, set[str]]) -> ast.If | None:
 
 def spelled(items: list[ast.expr], lists: dict[str, set[str]]) -> set[str]:
     found = {item.id for item in items if isinstance(item, ast.Name)}
-    stars = [item.value.id for item in items if isinstance(item, ast.Starred)]
-    return found.union(*(lists[name] for name in stars))
+    stars = [item.value for item in items if isinstance(item, ast.Starred)]
+    return found.union(*(lists[star.id] for star in stars if isinstance(star, ast.Name)))
 
 
 @pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
