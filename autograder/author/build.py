@@ -26,6 +26,7 @@ from autograder.author.execution import claims, execute
 from autograder.author.figures import with_small_figures
 from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
+from autograder.author.trial import forget_other_code
 from autograder.grade.judging.points import earned, told
 from autograder.handout import start
 from autograder.hidden import folder
@@ -103,6 +104,7 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
     else:
         _keep_outputs(assignment, stored, nb)
     written += _write(_solved(assignment, nb))
+    forget_other_code(assignment)
     return written + _write(_released(assignment))
 
 

@@ -97,6 +97,17 @@ def keep(assignment: Assignment, runs: list[Run]) -> None:
     place.write_text(text, encoding="utf-8")
 
 
+def forget_other_code(assignment: Assignment) -> None:
+    """Drop runs whose code is no longer that of the notebook: no claim may show their values."""
+    place = _place(assignment)
+    if place.exists():
+        runs = kept(assignment)
+        if not runs:
+            place.unlink()
+        elif len(runs) < len(json.loads(place.read_text(encoding="utf-8"))):
+            keep(assignment, runs)
+
+
 def _place(assignment: Assignment) -> Path:
     return seeds.FOLDER / f"{assignment.name}.json"
 

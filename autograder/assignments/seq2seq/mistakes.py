@@ -753,6 +753,8 @@ first_end: the search stops when the first hypothesis has ended
     ended.all() → ended.any()
 worst_first: the hypotheses are returned worst first
     descending=True → descending=False
+without_eos: the words are returned without their EOS
+    1 : 1 + int(length[k]) → 1 : 1 + int(length[k] - ended[k].to(length))
 """,
 )
 

@@ -63,6 +63,23 @@ def test_what_is_kept_says_where_it_is_from_and_held(assignment):
         assert [claim["what"] for claim in run.claims] == made
 
 
+@pytest.mark.parametrize("assignment", assignments(), ids=lambda assignment: assignment.name)
+def test_no_run_of_other_code_is_kept(assignment):
+    place = trial._place(assignment)
+    stored = json.loads(place.read_text(encoding="utf-8")) if place.exists() else []
+    assert len(stored) == len(trial.kept(assignment)), f"build {assignment.name}"
+
+
+def test_runs_of_other_code_are_forgotten(place):
+    code = trial.code_of(nbformat.read(LSTM.solved, as_version=4), LSTM.topic)
+    trial.keep(LSTM, [*runs(LSTM.name, (0,), code), *runs(LSTM.name, (1,), "of before")])
+    trial.forget_other_code(LSTM)
+    assert [run["seed"] for run in json.loads(place.read_text())] == [0]
+    trial.keep(LSTM, runs(LSTM.name, (1,), "of before"))
+    trial.forget_other_code(LSTM)
+    assert not place.exists()
+
+
 def test_a_file_is_written_a_run_in_a_line(place):
     trial.keep(LSTM, runs(LSTM.name, (0, 1, 2), "x"))
     assert len(place.read_text().splitlines()) == 5 and len(json.loads(place.read_text())) == 3
