@@ -91,14 +91,14 @@ def one_shift(locate, case):
 
 @check(location_addressing, see="Against the blur")
 def moves_on(locate, case):
-    """goes round the circle once in N steps, sharp again after each"""
+    """goes round the circle and one row on in N + 1 steps, sharp again after each"""
     B, N = case.sizes(2, low=4)
-    w = start = visible.on_one_row(case.integers(0, N, B), N)
+    start = w = visible.on_one_row(case.integers(0, N, B), N)
     s = torch.tensor([[0.05, 0.15, 0.8]], dtype=torch.float64).expand(B, 3)
-    for _ in range(N):
+    for _ in range(N + 1):
         w = locate(start, w, 0 * visible.one(B), s, 60 * visible.one(B))
         case.shape(w, (B, N), "w")
-    case.equal(w, start, f"w after {N} moves")
+    case.equal(w, start[:, [N - 1, *range(N - 1)]], f"w after {N + 1} moves")
 
 
 @check(dnc_usage, see="What is in use")
