@@ -5,7 +5,7 @@ MultiHeadAttention, which uses masked_softmax, is right with a right one, and ge
 
 # What the right solution says, and what this one says instead.
 CHANGES = {
-    "scaled_dot_attention": ("e = X @ q / math.sqrt(len(q))", "e = X @ q"),
+    "scaled_dot_attention": ("Q @ K.mT / math.sqrt(Q.shape[-1])", "Q @ K.mT"),
     "causal_mask": (".tril(past)", ".tril(past - 1)"),
     "masked_softmax": (
         "torch.softmax(E, dim=-1).masked_fill(~mask, 0)",
