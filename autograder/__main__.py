@@ -29,6 +29,8 @@ COMMANDS = {
     ),
     "gradescope": ("classroom.gradescope", "make the archive with which Gradescope grades"),
     "report": ("classroom.reports.report", "show how a class did in an assignment"),
+    "transcript": ("classroom.transcript", "sign a page of what a student has earned"),
+    "verify": ("classroom.verify", "check a signed transcript, without the gradebook"),
     "policy": ("classroom.policy", "show who is late, what it costs and why"),
     "site": ("classroom.site.command", "make the course's site from docs and notebooks"),
     "lab": ("classroom.lab", "open JupyterLab on the course, as a student or as a TA"),
