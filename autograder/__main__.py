@@ -23,6 +23,7 @@ COMMANDS = {
     "regrade": ("classroom.regrade", "list regrade requests, or grade again and show the change"),
     "journal": ("classroom.journal", "show every change of a score: who, when, from, to, why"),
     "similar": ("classroom.similar", "list submissions that look alike"),
+    "viva": ("classroom.viva", "ask five questions about a student's own code, with answers"),
     "challenge": (
         "classroom.challenge",
         "measure what was submitted for an open task, and rank it",
