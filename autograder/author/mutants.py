@@ -156,8 +156,8 @@ def changes(source: str, lines: set[int]) -> Iterator[Change]:
         statement, edit = found
         line, before = statement.lineno, ast.unparse(statement).splitlines()[0]
         edit()
-        text = ast.unparse(tree)
-        if text == unparsed or "lambda same" in text:
+        text = ast.unparse(_Plain().visit(tree))
+        if text == unparsed:
             continue
         if statement in ast.walk(tree):
             after = ast.unparse(statement).splitlines()[0]
@@ -325,6 +325,14 @@ def _edits_of(node: ast.AST) -> Iterator[Edit]:
 
 
 _SAME = ast.parse("lambda same: same", mode="eval").body
+
+
+class _Plain(ast.NodeTransformer):
+    """Write x where a change has put the call that returns x."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        return node.args[0] if node.func is _SAME else node
 
 
 def _leave_out(call: ast.Call) -> None:

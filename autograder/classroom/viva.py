@@ -127,9 +127,9 @@ def sheet(task: Task) -> Sheet:
     """
     failed = run(task).failed
     solved = {
-        step.name: step
+        name: step
         for step in task.steps
-        if (exercise := _exercise(task, step)) and not failed.get(exercise)
+        if (name := _exercise(task, step)) and not failed.get(name)
     }
     chance = random.Random(f"{task.assignment} {task.student}")
     rounds: dict[str, list[Change]] = {}
