@@ -400,20 +400,20 @@ def gptq(
 ) -> tuple[Int[Tensor, "D_in D_out"], Float[Tensor, "1 D_out"]]:
     """Round a matrix row by row, and let the rows that are left make up for each error.
 
-    H = Xᵀ X + λ I,   λ = damping · mean of the diagonal of Xᵀ X;   Uᵀ U = H⁻¹, U upper triangular
+    P = Xᵀ X + λ I,   λ = damping · mean of the diagonal of Xᵀ X;   Uᵀ U = P⁻¹, U upper triangular
 
     For i = 0, 1, …:   q_io = round(W_io / s_o),   e_o = (W_io - q_io s_o) / U_ii,
     and for every j > i   W_jo ← W_jo - U_ij e_o
 
     After each step, the rows from i + 1 on are those with which ‖X Ŵ - X W‖² + λ ‖Ŵ - W‖² is
-    least, given the rows up to i. (Frantar et al. 2022, Algorithm 1, with blocks of one; there the
-    matrix is transposed)
+    least, given the rows up to i. (Frantar et al. 2022, Algorithm 1, with blocks of one; there
+    the matrix is transposed, and 2 Xᵀ X is H)
 
     Args:
         W: the matrix, for x W; it is not changed.
         X: inputs of the layer, one in each row, not all 0.
         bits: of an integer, 2 to 8.
-        damping: how large λ is; above 0 wherever H would have no inverse without it.
+        damping: how large λ is; above 0 wherever P would have no inverse without it.
     Returns:
         The integers, int8, kept within their range, and the scales, one for each column, in W's
         dtype: those of `quantise`, symmetric. All else is computed in float64.
@@ -425,9 +425,9 @@ def gptq(
     scale = quantise(W.detach(), bits, 0, symmetric=True)[1]
     s, top = scale[0].double(), 2 ** (bits - 1) - 1
     rows, X = W.detach().to(torch.float64, copy=True), X.detach().double()
-    H = X.T @ X
-    H.diagonal().add_(damping * H.diagonal().mean())
-    U = torch.linalg.cholesky(torch.linalg.inv(H), upper=True)
+    P = X.T @ X
+    P.diagonal().add_(damping * P.diagonal().mean())
+    U = torch.linalg.cholesky(torch.linalg.inv(P), upper=True)
     Q = torch.zeros_like(rows)
     for i in range(len(W)):
         Q[i] = torch.round(rows[i] / s).clamp(-top, top)

@@ -1198,10 +1198,10 @@ mistakes(
     """
 nearest: no row makes up for the error of another, and all are rounded to the nearest
     rows[i + 1 :] -= torch.outer(U[i, i + 1 :], error) → pass
-* whole_inverse: every step uses H⁻¹ of all rows, also of those that are rounded already
-    torch.linalg.cholesky(torch.linalg.inv(H), upper=True) → torch.linalg.inv(H)
-* factor_of_h: the factor is that of H, not that of H⁻¹
-    torch.linalg.cholesky(torch.linalg.inv(H), upper=True) → torch.linalg.cholesky(H, upper=True)
+* whole_inverse: every step uses P⁻¹ of all rows, also of those that are rounded already
+    torch.linalg.cholesky(torch.linalg.inv(P), upper=True) → torch.linalg.inv(P)
+* factor_of_p: the factor is that of P, not that of P⁻¹
+    torch.linalg.cholesky(torch.linalg.inv(P), upper=True) → torch.linalg.cholesky(P, upper=True)
 adds: the error is added to the rows that are left, which doubles it
     rows[i + 1 :] -= → rows[i + 1 :] +=
 undivided: the error is not divided by the diagonal of U
@@ -1209,9 +1209,9 @@ undivided: the error is not divided by the diagonal of U
 divided_twice: the error is divided by the square of the diagonal of U
     / U[i, i] → / U[i, i] ** 2
 absolute: damping itself is added to the diagonal, whatever the size of the inputs
-    damping * H.diagonal().mean() → damping
+    damping * P.diagonal().mean() → damping
 sum: damping is multiplied by the sum of the diagonal, not by its mean
-    H.diagonal().mean() → H.diagonal().sum()
+    P.diagonal().mean() → P.diagonal().sum()
 centred: the means of the features are subtracted from the inputs
     X.detach().double() → (X - X.mean(dim=0)).detach().double()
 in_steps: the error is measured in steps, not in the units of the weights
@@ -1256,7 +1256,7 @@ changed(
 )
 
 
-@bug(gptq, "nothing is added to the diagonal of H")
+@bug(gptq, "nothing is added to the diagonal of P")
 def no_damping(W, X, bits=4, damping=0.01):
     return gptq(W, X, bits, 1e-12)
 
