@@ -420,15 +420,16 @@ def gptq(
     Raises:
         ValueError: the vectors of X have not D_in features, or bits is not in 2 … 8.
     """
-    if X.shape[-1] != len(W):
-        raise ValueError(f"inputs have {X.shape[-1]} features, the matrix {len(W)} rows")
-    scale = quantise(W.detach(), bits, 0, symmetric=True)[1]
+    if X.shape[1] != len(W):
+        raise ValueError(f"inputs have {X.shape[1]} features, the matrix {len(W)} rows")
+    W, X = W.detach(), X.double()
+    scale = quantise(W, bits, 0, symmetric=True)[1]
     s, top = scale[0].double(), 2 ** (bits - 1) - 1
-    rows, X = W.detach().to(torch.float64, copy=True), X.detach().double()
     P = X.T @ X
     P.diagonal().add_(damping * P.diagonal().mean())
     U = torch.linalg.cholesky(torch.linalg.inv(P), upper=True)
-    Q = torch.zeros_like(rows)
+    rows = W.to(torch.float64, copy=True)
+    Q = torch.empty_like(rows)
     for i in range(len(W)):
         Q[i] = torch.round(rows[i] / s).clamp(-top, top)
         error = (rows[i] - Q[i] * s) / U[i, i]

@@ -1213,7 +1213,7 @@ absolute: damping itself is added to the diagonal, whatever the size of the inpu
 sum: damping is multiplied by the sum of the diagonal, not by its mean
     P.diagonal().mean() → P.diagonal().sum()
 centred: the means of the features are subtracted from the inputs
-    X.detach().double() → (X - X.mean(dim=0)).detach().double()
+    X.double() → (X - X.mean(dim=0)).double()
 in_steps: the error is measured in steps, not in the units of the weights
     (rows[i] - Q[i] * s) / → (rows[i] / s - Q[i]) /
 one_more: the largest integer is 2^(bits-1)
@@ -1223,11 +1223,11 @@ downwards: numbers are rounded down, not to the nearest integer
 clamped_later: the error is that of rounding alone, without what the integers' limits cut off
     error = (rows[i] - Q[i] * s) → error = (rows[i] - torch.round(rows[i] / s) * s)
 of_the_original: the error is measured from the original row, not from the row that was moved
-    error = (rows[i] - Q[i] * s) → error = (W[i].detach() - Q[i] * s)
-rounds_the_original: the original rows are rounded, not those that were moved
-    Q[i] = torch.round(rows[i] / s) → Q[i] = torch.round(W[i].detach() / s)
+    error = (rows[i] - Q[i] * s) → error = (W[i] - Q[i] * s)
+rounds_the_original: no row makes up for the error of another, and all are rounded to the nearest
+    Q[i] = torch.round(rows[i] / s) → Q[i] = torch.round(W[i] / s)
 in_place: W is changed in place
-    W.detach().to(torch.float64, copy=True) → W.detach().double()
+    W.to(torch.float64, copy=True) → W.double()
     says: changes its input W in place
 """,
 )
@@ -1254,6 +1254,9 @@ changed(
     (".clamp(-top, top)", ""),
     classic=True,
 )
+
+
+equivalent(gptq, "X.shape[1] → X.shape[-1]", "X has two axes")
 
 
 @bug(gptq, "nothing is added to the diagonal of P")

@@ -957,7 +957,7 @@ def next_number(parents, tokens, best):
     return walked(right)(parents, tokens, best)
 
 
-@bug(accept_path, "nodes below one that was rejected are accepted")
+@bug(accept_path, "nodes below one that was rejected are accepted", classic=True)
 def revived(parents, tokens, best):
     right = accept_path(parents, tokens, best)
     return right[:1] + [n for n in range(1, len(parents)) if tokens[n] == best[parents[n]]]
