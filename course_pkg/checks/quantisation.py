@@ -1132,7 +1132,7 @@ def damped(gptq, case):
     """adds a share of the mean square of the features, also where some are 0 or the same"""
     W, X = matrix(case, 8, 4), correlated(case, 14, 8)
     X[:, 3], X[:, 6] = 0, X[:, 1]
-    for size in (1, 1e-3, 1e3):
+    for size in (1e-3, 1, 1e3):
         settings = [(W, size * X, 4, damping) for damping in (0.01, 0.1, 1)]
         for setting, given in zip(settings, of_each(gptq, settings), strict=True):
             what = f"with damping {setting[3]} and inputs of size {size:g}"

@@ -897,9 +897,6 @@ def any_parent(parents, past=0):
 mistakes(
     accept_path,
     """
-* any_node: a node counts if it holds the best token, whatever its parent is
-    (parents[i], tokens[i]): i → tokens[i]: i
-    best_child := (path[-1], best[path[-1]]) → best_child := best[path[-1]]
 no_root: the root is left out of the path
     return path → return path[1:]
 * new_tokens: the new tokens are returned, not the nodes
@@ -910,6 +907,19 @@ one_level: the path ends after one draft
     while (best_child := (path[-1], best[path[-1]])) in children: → if (best_child := (path[-1], best[path[-1]])) in children:
 """,  # noqa: E501
 )
+
+
+@bug(
+    accept_path,
+    "a node counts if it holds the best token, whatever its parent is",
+    classic=True,
+)
+def any_node(parents, tokens, best):
+    path = accept_path(parents, tokens, best)[:1]
+    for node in range(1, len(parents)):
+        if tokens[node] == best[path[-1]]:
+            path.append(node)
+    return path
 
 
 def walked(choose):
