@@ -1256,9 +1256,6 @@ changed(
 )
 
 
-equivalent(gptq, "X.shape[1] → X.shape[-1]", "X has two axes")
-
-
 @bug(gptq, "nothing is added to the diagonal of P")
 def no_damping(W, X, bits=4, damping=0.01):
     return gptq(W, X, bits, 1e-12)
