@@ -392,6 +392,51 @@ class QuantisedLinear(nn.Module):
         ### END SOLUTION
 
 
+def gptq(
+    W: Float[Tensor, "D_in D_out"],
+    X: Float[Tensor, "N D_in"],
+    bits: int = 4,
+    damping: float = 0.01,
+) -> tuple[Int[Tensor, "D_in D_out"], Float[Tensor, "1 D_out"]]:
+    """Round a matrix row by row, and let the rows that are left make up for each error.
+
+    P = Xᵀ X + λ I,   λ = damping · mean of the diagonal of Xᵀ X;   Uᵀ U = P⁻¹, U upper triangular
+
+    For i = 0, 1, …:   q_io = round(W_io / s_o),   e_o = (W_io - q_io s_o) / U_ii,
+    and for every j > i   W_jo ← W_jo - U_ij e_o
+
+    After each step, the rows from i + 1 on are those with which ‖X Ŵ - X W‖² + λ ‖Ŵ - W‖² is
+    least, given the rows up to i. (Frantar et al. 2022, Algorithm 1, with blocks of one; there
+    the matrix is transposed, and 2 Xᵀ X is H)
+
+    Args:
+        W: the matrix, for x W; it is not changed.
+        X: inputs of the layer, one in each row, not all 0.
+        bits: of an integer, 2 to 8.
+        damping: how large λ is; above 0 wherever P would have no inverse without it.
+    Returns:
+        The integers, int8, kept within their range, and the scales, one for each column, in W's
+        dtype: those of `quantise`, symmetric. All else is computed in float64.
+    Raises:
+        ValueError: the vectors of X have not D_in features, or bits is not in 2 … 8.
+    """
+    if X.shape[1] != len(W):
+        raise ValueError(f"inputs have {X.shape[1]} features, the matrix {len(W)} rows")
+    W, X = W.detach(), X.double()
+    scale = quantise(W, bits, 0, symmetric=True)[1]
+    s, top = scale[0].double(), 2 ** (bits - 1) - 1
+    P = X.T @ X
+    P.diagonal().add_(damping * P.diagonal().mean())
+    U = torch.linalg.cholesky(torch.linalg.inv(P), upper=True)
+    rows = W.to(torch.float64, copy=True)
+    Q = torch.empty_like(rows)
+    for i in range(len(W)):
+        Q[i] = torch.round(rows[i] / s).clamp(-top, top)
+        error = (rows[i] - Q[i] * s) / U[i, i]
+        rows[i + 1 :] -= torch.outer(U[i, i + 1 :], error)
+    return Q.to(torch.int8), scale
+
+
 def rotate(
     X: Float[Tensor, "... D"], start: Float[Tensor, "r r"] | None = None
 ) -> Float[Tensor, "... D"]:

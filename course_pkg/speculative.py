@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -285,6 +285,60 @@ def best_draft_length(alpha: float, cost: float, most: int = 32) -> int:
     if cost < 0:
         raise ValueError(f"cost must not be negative, got {cost}")
     return max(range(most + 1), key=lambda k: expected_tokens(alpha, k) / (k * cost + 1))
+
+
+def tree_mask(parents: list[int], past: int = 0) -> Bool[Tensor, "M past+M"]:
+    """Let each node of a tree of drafts see what stands before the tree, its ancestors and itself.
+
+    mask[i, s] = s < past, or node s - past is i, its parent, the parent of that, …
+
+    So a node sees what it would see if its path were the whole text, and a row has past + 1 + depth
+    places that are True. (Miao et al. 2024; Cai et al. 2024)
+
+    Args:
+        parents: of each node the number of its parent, which is smaller than its own. Node 0 is
+            the root, the last token of the text, and has -1.
+        past: how many tokens of the text stand before node 0.
+    Returns:
+        The mask, boolean, True = may attend.
+    Raises:
+        ValueError: parents[0] is not -1, or the parent of another node is not one before it.
+    """
+    mask = torch.zeros(len(parents), past + len(parents), dtype=torch.bool)
+    mask[:, :past] = True
+    for node, parent in enumerate(parents):
+        if not (0 <= parent < node if node else parent == -1):
+            raise ValueError(f"the parent of node {node} cannot be {parent}")
+        if node:
+            mask[node] = mask[parent]
+        mask[node, past + node] = True
+    return mask
+
+
+def accept_path(parents: list[int], tokens: list[int], best: list[int]) -> list[int]:
+    """Follow the target's best tokens through a tree of drafts, as far as the tree has them.
+
+    The path begins at node 0. From node i it goes on to the child of i that holds best[i], and it
+    ends where no child does. So the new tokens of the text are `best` at the nodes of the path: the
+    drafts that are accepted, and one that the target adds itself. (Miao et al. 2024, with the best
+    token in the place of one that is drawn)
+
+    Args:
+        parents: as in `tree_mask`.
+        tokens: the token of each node; no two children of a node hold the same.
+        best: the target's best token after each node.
+    Returns:
+        The nodes of the path, node 0 first.
+    Raises:
+        ValueError: the three lists have not the same length.
+    """
+    if not len(parents) == len(tokens) == len(best):
+        raise ValueError(f"{len(parents)} nodes have {len(tokens)} tokens, {len(best)} best ones")
+    children = {(parents[i], tokens[i]): i for i in range(1, len(parents))}
+    path = [0]
+    while (best_child := (path[-1], best[path[-1]])) in children:
+        path.append(children[best_child])
+    return path
 
 
 class SpeculativeCore(EngineCore):

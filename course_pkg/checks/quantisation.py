@@ -18,6 +18,7 @@ from course_pkg.quantisation import (
     QuantisedLinear,
     QuantisedPagedCache,
     dequantise,
+    gptq,
     pack_int4,
     quantise,
     rotate,
@@ -1060,6 +1061,119 @@ def precision(linear, case):
         what, near = f"Y of {dtype}", 1e-4 if dtype == torch.float32 else 0.02
         case.equal(Y, X.detach() @ rounded + b, what, rtol=near, atol=10 * near)
         case.that(Y.dtype == dtype, f"Y should be {dtype} as X is, yours is {Y.dtype}.")
+
+
+# Weights in four bits
+
+
+def correlated(case: Case, N: int, D_in: int) -> Tensor:
+    """Draw inputs whose features go together, and are not 0 on average."""
+    causes = case.randn(N, (D_in + 1) // 2) + 1 / 2
+    return causes @ case.randn(causes.shape[1], D_in) + case.randn(N, D_in) / 3
+
+
+@once
+def by_least_squares(W: Tensor, X: Tensor, bits: int, damping: float) -> tuple[Tensor, Tensor]:
+    """Round row by row; after each, find the best rows that are left by least squares.
+
+    ‖X E‖² + λ ‖E‖² is ‖A E‖², with √λ times the unit matrix below X.
+    """
+    scale = by_slices(W, bits, (0,), symmetric=True)[1]
+    s, top = scale[0].double(), 2 ** (bits - 1) - 1
+    X, rest = X.double(), W.double()
+    size = math.sqrt(damping * X.square().sum(dim=0).mean().item())
+    A = torch.cat([X, size * torch.eye(len(W), dtype=torch.float64)])
+    goal, Q = A @ rest, []
+    for i in range(len(W)):
+        Q.append(torch.round(rest[0] / s).clamp(-top, top))
+        goal = goal - A[:, i : i + 1] * (Q[i] * s)
+        if i + 1 < len(W):
+            rest = torch.linalg.lstsq(A[:, i + 1 :], goal).solution
+    return torch.stack(Q).to(torch.int8), scale
+
+
+def demand_rounded(case: Case, given: object, expected: tuple[Tensor, Tensor], what: str) -> None:
+    """Demand integers of one byte, and their scales."""
+    Q, scale = case.unpack(given, "Q", "scale")
+    case.equal(scale, expected[1], f"scale {what}")
+    case.equal(Q, expected[0], f"Q {what}")
+    case.that(Q.dtype == torch.int8, f"Q should be int8, yours is {Q.dtype}.")
+
+
+@check(gptq, weight=4, see="Weights in four bits", single={"N": 0, "D_in": 1, "D_out": 2})
+def values(gptq, case):
+    """lets the rows that are left be, after each rounding, those of least squares"""
+    N, D_in, D_out = case.sizes(3, low=5)
+    W, X = matrix(case, D_in, D_out), correlated(case, N, D_in)
+    demand_rounded(case, gptq(W, X), by_least_squares(W, X, 4, 0.01), "in 4 bits")
+
+
+@check(gptq, see="Weights in four bits")
+def uncorrelated(gptq, case):
+    """rounds to the nearest where no two features of the inputs go together"""
+    W = matrix(case, 6, 5)
+    X = torch.linalg.qr(case.randn(11, 6)).Q * (1 + torch.arange(6))
+    Q, scale, _ = by_slices(W, 4, (0,), symmetric=True)
+    demand_rounded(case, gptq(W, X), (Q, scale), "where Xᵀ X is diagonal")
+
+
+@check(gptq, weight=2, see="Weights in four bits")
+def other_bits(gptq, case):
+    """has as many integers as so many bits have, however far a row was moved"""
+    W = matrix(case, 9, 4)
+    X = correlated(case, 14, 9) / 2 ** torch.arange(9)  # small features make up for large ones
+    settings = [(W, X, bits, 1e-4) for bits in (2, 3, 4, 8)]
+    for setting, given in zip(settings, of_each(gptq, settings), strict=True):
+        demand_rounded(case, given, by_least_squares(*setting), f"in {setting[2]} bits")
+
+
+@check(gptq, weight=2, see="Weights in four bits")
+def damped(gptq, case):
+    """adds a share of the mean square of the features, also where some are 0 or the same"""
+    W, X = matrix(case, 8, 4), correlated(case, 14, 8)
+    X[:, 3], X[:, 6] = 0, X[:, 1]
+    for size in (1e-3, 1, 1e3):
+        settings = [(W, size * X, 4, damping) for damping in (0.01, 0.1, 1)]
+        for setting, given in zip(settings, of_each(gptq, settings), strict=True):
+            what = f"with damping {setting[3]} and inputs of size {size:g}"
+            demand_rounded(case, given, by_least_squares(*setting), what)
+
+
+@check(gptq, see="Weights in four bits")
+def outputs(gptq, case):
+    """changes the outputs of the layer less than rounding to the nearest does"""
+    W = case.randn(24, 5)
+    X = case.randn(60, 4) @ case.randn(4, 24) + case.randn(60, 24) / 10
+    Q, scale = case.unpack(gptq(W, X), "Q", "scale")
+    case.shape(Q, (24, 5), "Q")
+    case.shape(scale, (1, 5), "scale")
+    nearest, steps, _ = by_slices(W, 4, (0,), symmetric=True)
+    lost, control = (
+        (X @ (q.double() * s.double() - W)).norm().item() for q, s in ((Q, scale), (nearest, steps))
+    )
+    text = f"‖X Ŵ - X W‖ should be less than the {control:.3g} of rounding to the nearest"
+    case.that(lost < control, f"{text}, yours is {lost:.3g}.", observed=Q)
+
+
+@check(gptq, see="Weights in four bits")
+def single_precision(gptq, case):
+    """gives scales in W's dtype, and no gradient"""
+    W, X = matrix(case, 5, 4).float(), correlated(case, 12, 5).float()
+    expected = by_least_squares(W, X, 4, 0.01)
+    Q, scale = case.unpack(gptq(W.clone().requires_grad_(), X), "Q", "scale")
+    demand_rounded(case, (Q, scale), expected, "of a matrix in float32")
+    case.that(scale.dtype == torch.float32, f"The scale should be float32, is {scale.dtype}.")
+    case.that(not scale.requires_grad, "The scale should need no gradient, yours does.")
+
+
+@check(gptq, see="Weights in four bits")
+def refuses(gptq, case):
+    """raises ValueError for inputs of another size, and for bits outside 2 to 8"""
+    W, X = case.randn(6, 4), case.randn(9, 5)
+    case.raises(ValueError, lambda: gptq(W, X), "X has 5 features and W 6 rows")
+    X = case.randn(9, 6)
+    for bits in (1, 9):
+        case.raises(ValueError, lambda bits=bits: gptq(W, X, bits), f"bits is {bits}")
 
 
 # Rotate

@@ -28,15 +28,19 @@ from course_pkg.checks.serving import (
 )
 from course_pkg.engine.requests import NeverFits, Sampling
 from course_pkg.gpt import token_probabilities
+from course_pkg.inference.trees import read_tree
+from course_pkg.llama import Llama
 from course_pkg.speculative import (
     SpeculativeCore,
     SpeculativeWriter,
     Speculator,
     accept_or_resample,
+    accept_path,
     best_draft_length,
     draw_token,
     expected_tokens,
     prompt_lookup,
+    tree_mask,
 )
 
 Law = dict[tuple[int, ...], Tensor]  # the probabilities after each text
@@ -1119,6 +1123,191 @@ def refuses(choose, case):
         case.raises(
             ValueError, lambda a=alpha, c=cost: choose(a, c), f"alpha is {alpha}, cost {cost}"
         )
+
+
+def path_to(parents: list[int], node: int) -> list[int]:
+    """Walk from a node up to the root; return the nodes from the root on."""
+    path = []
+    while node >= 0:
+        path.insert(0, node)
+        node = parents[node]
+    return path
+
+
+def drawn_parents(case: Case, M: int) -> list[int]:
+    """Draw a tree of M nodes."""
+    return [-1, *(int(case.integers(0, node, 1)) for node in range(1, M))]
+
+
+def mask_by_walking(parents: list[int], past: int) -> Tensor:
+    """Set place by place what each node sees."""
+    seen = [
+        [s < past or s - past in path_to(parents, i) for s in range(past + len(parents))]
+        for i in range(len(parents))
+    ]
+    return torch.tensor(seen)
+
+
+def compare_masks(case: Case, masks, trees: list[tuple[list[int], int]], what: str) -> None:
+    """Compare the masks of several trees."""
+    for (parents, past), found in zip(trees, of_each(masks, trees), strict=True):
+        case.equal(found, mask_by_walking(parents, past), f"the mask of {what} {parents}, {past}")
+
+
+@check(tree_mask, weight=3, see="A tree of drafts")
+def ancestors(masks, case):
+    """lets each node see its ancestors, itself, what is before the tree, and nothing else"""
+    trees = [(drawn_parents(case, M), past) for M, past in ((7, 2), (9, 4), (12, 3))]
+    compare_masks(case, masks, trees, "parents, past =")
+
+
+@check(tree_mask, see="A tree of drafts")
+def chains(masks, case):
+    """is the causal mask for a chain, and hides siblings from each other"""
+    M = case.sizes(1, low=4)[0]
+    trees = [([*range(-1, M - 1)], 0), ([*range(-1, M - 1)], 3), ([-1, *[0] * M], 2), ([-1], 4)]
+    compare_masks(case, masks, trees, "parents, past =")
+
+
+def small_llama(case: Case, V: int) -> Llama:
+    """Draw a small model that is sure of what it says."""
+    model = Llama(V, D=12, H=3, G=1, L=2, F=10).double()
+    for weight in model.parameters():
+        weight.data = case.randn(*weight.shape) / weight.shape[0] ** 0.5
+    model.token.weight.data *= 3
+    model.W_head.data *= 4
+    return model
+
+
+@check(tree_mask, weight=2, see="A tree of drafts")
+def as_if_alone(masks, case):
+    """gives a Llama, in one pass, the logits that it gives after each path alone"""
+    model, past = small_llama(case, 7), 5
+    parents = drawn_parents(case, 8)
+    before, tokens = case.integers(0, 7, past), case.integers(0, 7, 8)
+    mask = masks(parents, past)
+    case.shape(mask, (8, 8 + past), "the mask")
+    case.that(mask.dtype == torch.bool, f"The mask should be boolean, yours is {mask.dtype}.")
+    paths = [torch.cat([before, tokens[path_to(parents, node)]]) for node in range(8)]
+    with torch.no_grad():
+        alone = torch.stack([model(path[None])[0, -1] for path in paths])
+    case.equal(read_tree(model, before, tokens, mask), alone, "logits after each node")
+
+
+@check(tree_mask, see="A tree of drafts")
+def refuses(masks, case):
+    """raises ValueError for a root with a parent, and for a parent that is not before its child"""
+    for parents in ([0, 0], [-2, 0], [-1, 1], [-1, -1], [-1, 0, 3, 1], [-1, 0, -2]):
+        case.raises(ValueError, lambda parents=parents: masks(parents), f"parents is {parents}")
+
+
+def drawn_tree(case: Case, M: int, V: int = 4) -> tuple[list[int], list[int], list[int]]:
+    """Draw parents, tokens that differ among siblings, and best tokens that often are a child's."""
+    parents, tokens = [-1], [int(case.integers(0, V, 1))]
+    while len(parents) < M:
+        parent, token = int(case.integers(0, len(parents), 1)), int(case.integers(0, V, 1))
+        if (parent, token) not in list(zip(parents, tokens, strict=True))[1:]:
+            parents.append(parent)
+            tokens.append(token)
+    best = case.integers(0, V, M).tolist()
+    for node in range(M):
+        children = [child for child in range(1, M) if parents[child] == node]
+        if children and float(case.rand(1)) < 0.8:
+            best[node] = tokens[children[int(case.integers(0, len(children), 1))]]
+    return parents, tokens, best
+
+
+def longest_path(parents: list[int], tokens: list[int], best: list[int]) -> list[int]:
+    """Try the paths to all nodes: the longest on which each token is the best after its parent."""
+    paths = [path_to(parents, node) for node in range(len(parents))]
+    right = [
+        path for path in paths if all(tokens[b] == best[a] for a, b in itertools.pairwise(path))
+    ]
+    return max(right, key=len)
+
+
+def compare_paths(case: Case, accept, trees: list[tuple], what: str) -> None:
+    """Compare the paths that are accepted in several trees."""
+    rows = [numbers(found, "the path") for found in of_each(accept, trees)]
+    scenes = [f"Parents {parents}, tokens {t}, best {b}" for parents, t, b in trees]
+    tell_rows(scenes, rows, [longest_path(*tree) for tree in trees], what)
+
+
+@check(accept_path, weight=3, see="Which path is accepted")
+def follows(accept, case):
+    """gives the nodes of the longest path that the target would have written"""
+    trees = [drawn_tree(case, M) for M in (4, 6, 8, 8, 10, 10, 12, 12)]
+    compare_paths(case, accept, trees, "paths of eight trees")
+
+
+@check(accept_path, see="Which path is accepted")
+def any_child(accept, case):
+    """finds a child that is not the first, and one whose number is not the next"""
+    a, b, c, d = torch.randperm(9, generator=case.generator)[:4].tolist()
+    trees = [
+        ([-1, 0, 0, 0], [d, a, b, c], [c, a, a, d]),
+        ([-1, 0, 0, 2, 1, 2, 5], [d, a, b, a, b, c, d], [b, b, c, a, a, d, a]),
+        ([-1, 0, 1, 0, 3], [a, a, a, b, a], [b, a, a, a, c]),
+    ]
+    compare_paths(case, accept, trees, "paths that leave the first child")
+
+
+@check(accept_path, see="Which path is accepted")
+def ends(accept, case):
+    """is the root alone where no child is right, and goes to the last node where all are"""
+    a, b, c = torch.randperm(9, generator=case.generator)[:3].tolist()
+    trees = [
+        ([-1], [a], [a]),
+        ([-1, 0, 0], [a, a, b], [c, a, b]),
+        ([-1, 0, 1, 2], [a, b, c, a], [b, c, a, b]),
+        ([-1, 0, 1, 2], [a, b, c, a], [c, c, a, b]),  # what comes after a wrong one counts no more
+        ([-1, 0, 0, 1, 2], [c, a, b, c, c], [b, c, a, a, a]),
+    ]
+    compare_paths(case, accept, trees, "paths that end at the root, halfway and at a leaf")
+
+
+@check(accept_path, weight=2, see="Which path is accepted")
+def plain_generation(accept, case):
+    """adds the tokens that the model writes alone, whatever the tree is"""
+    V, past = 3, 4
+    model, scenes, rows, expected, trees = small_llama(case, V), [], [], [], []
+    for M in (6, 9, 12):
+        parents, tokens, _ = drawn_tree(case, M, V)
+        before = case.integers(0, V, past)
+        mask = mask_by_walking(parents, past)
+        best = read_tree(model, before, torch.tensor(tokens), mask).argmax(dim=1).tolist()
+        trees.append((parents, tokens, best))
+        text = torch.cat([before, torch.tensor(tokens[:1])])
+        with torch.no_grad():
+            for _ in range(M):
+                text = torch.cat([text, model(text[None])[0, -1].argmax()[None]])
+        expected.append(text[past + 1 :].tolist())
+        scenes.append(f"Parents {parents}, tokens {tokens}, best {best}: new tokens")
+    for found, (_, _, best) in zip(of_each(accept, trees), trees, strict=True):
+        path = numbers(found, "the path")
+        wrong = [node for node in path if not 0 <= node < len(best)]
+        if wrong or not path:
+            raise Failure(f"A path of nodes 0 … {len(best) - 1} should come, yours is {path}.")
+        rows.append([best[node] for node in path])
+    plain = [right[: len(row)] for right, row in zip(expected, rows, strict=True)]
+    tell_rows(scenes, rows, plain, "new tokens of three trees")
+    for (parents, tokens, best), row in zip(trees, rows, strict=True):
+        count = len(longest_path(parents, tokens, best))
+        text = f"Parents {parents}, tokens {tokens}, best {best}: {count} new tokens should come"
+        case.that(len(row) == count, f"{text}, yours are {len(row)}.")
+
+
+@check(accept_path, see="Which path is accepted")
+def refuses(accept, case):
+    """raises ValueError for lists of different lengths"""
+    parents, tokens, best = drawn_tree(case, 5)
+    for wrong in (
+        (parents, tokens[:4], best),
+        (parents, tokens, best[:4]),
+        (parents[:4], tokens, best),
+    ):
+        sizes = " ".join(str(len(each)) for each in wrong)
+        case.raises(ValueError, lambda wrong=wrong: accept(*wrong), f"the lengths are {sizes}")
 
 
 def partly(text: list[int], right: list[int], every: int, V: int = 29) -> list[int]:

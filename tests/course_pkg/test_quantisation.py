@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from course_pkg.quantisation import (
     QuantisedLinear,
     QuantisedPagedCache,
     dequantise,
+    gptq,
     pack_int4,
     quantise,
     rotate,
@@ -318,6 +320,53 @@ def test_a_quantised_matrix_is_within_half_a_step(group):
     again.load_state_dict(ours.state_dict())
     assert all(map(torch.equal, again.buffers(), ours.buffers()))
     close(again(X), given)
+
+
+def related(N, D_in):
+    """Draw inputs whose features go together."""
+    return drawn(N, 3) @ drawn(3, D_in) + drawn(N, D_in) / 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 9), st.integers(1, 5), st.integers(1, 20), st.integers(2, 8), st.integers(0, 9)
+)
+def test_rows_that_are_left_are_those_of_least_squares(D_in, D_out, N, bits, seed):
+    torch.manual_seed(seed)
+    W, X = drawn(D_in, D_out), related(N, D_in)
+    before = W.clone()
+    Q, scale = gptq(W, X, bits, 0.1)
+    assert torch.equal(W, before) and Q.dtype == torch.int8
+    assert torch.equal(scale, quantise(W, bits, 0, symmetric=True)[1])
+    s, top = scale[0].numpy(), 2 ** (bits - 1) - 1
+    root = math.sqrt(0.1 * X.square().sum(0).mean())
+    A = np.vstack([X.numpy(), root * np.eye(D_in)])
+    goal, rest = A @ W.numpy(), W.numpy()
+    for i in range(D_in):
+        assert (np.clip(np.rint(rest[0] / s), -top, top) == Q[i].numpy()).all()
+        goal = goal - np.outer(A[:, i], Q[i].numpy() * s)
+        rest = np.linalg.lstsq(A[:, i + 1 :], goal, rcond=None)[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_integers_are_the_best_of_all_and_outputs_change_less(seed):
+    torch.manual_seed(seed)
+    W, X = drawn(2, 6), related(30, 2)
+    Q, scale = gptq(W, X, 3, 0.0)
+    first = quantise(W, 3, 0, symmetric=True)[0][0]
+    assert torch.equal(Q[0], first)  # brute force: of all that go with it, the second is the best
+    tried = torch.stack([torch.stack([first, torch.full_like(first, q)]) for q in range(-3, 4)])
+    losses = (X @ (tried * scale - W)).square().sum(1)
+    assert torch.equal(losses.argmin(0) - 3, Q[1].long())
+    W, X = drawn(40, 6), related(90, 40)
+    lost = [
+        (X @ (q * s - W)).norm() for q, s in (gptq(W, X), quantise(W, 4, 0, symmetric=True)[:2])
+    ]
+    assert lost[0] < 0.8 * lost[1]
+    X = torch.linalg.qr(drawn(50, 40)).Q
+    assert torch.equal(gptq(W, X)[0], quantise(W, 4, 0, symmetric=True)[0])
+    with pytest.raises(ValueError, match="features"):
+        gptq(W, X[:, :-1])
 
 
 # Rotations

@@ -6,6 +6,7 @@ import math
 import random
 from fractions import Fraction
 
+import networkx
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from course_pkg.checking.models import SmallDraft
 from course_pkg.engine.requests import Sampling
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.models import ServedLlama, generate_uncached
+from course_pkg.inference.trees import read_tree
 from course_pkg.llama import Llama, load_llama
 from course_pkg.serving import BeamEngine, Engine
 from course_pkg.speculative import (
@@ -25,10 +27,12 @@ from course_pkg.speculative import (
     SpeculativeWriter,
     Speculator,
     accept_or_resample,
+    accept_path,
     best_draft_length,
     draw_token,
     expected_tokens,
     prompt_lookup,
+    tree_mask,
 )
 
 
@@ -440,3 +444,54 @@ def test_an_error_leaves_no_trace(model):
         engine.step()
     expected = [generate_uncached(model, p, 30) for p in ([1, 1, 1, 1], [2, 2, 2])]
     assert [engine.sequences[n].output for n in numbers] == expected
+
+
+def drawn_tree(rng: random.Random, M: int, V: int) -> tuple[list[int], list[int]]:
+    """Draw the parents and tokens of a tree in which siblings hold different tokens."""
+    parents, tokens = [-1], [rng.randrange(V)]
+    while len(parents) < M:
+        node = rng.randrange(len(parents)), rng.randrange(V)
+        if node not in list(zip(parents, tokens, strict=True)):
+            parents.append(node[0])
+            tokens.append(node[1])
+    return parents, tokens
+
+
+@pytest.mark.parametrize("past", [0, 1, 5])
+def test_nodes_see_their_ancestors_and_one_pass_is_as_good_as_a_pass_for_each_path(rng, past):
+    model = llama(V=7)
+    parents, tokens = drawn_tree(rng, 12, 7)
+    before, mask = torch.randint(0, 7, (past,)), tree_mask(parents, past)
+    graph = networkx.DiGraph([(p, n) for n, p in enumerate(parents) if n])
+    logits = read_tree(model, before, torch.tensor(tokens), mask)
+    for node in range(12):
+        path = sorted({node, *networkx.ancestors(graph, node)})
+        seen = torch.zeros(past + 12, dtype=torch.bool)
+        seen[[*range(past), *(past + n for n in path)]] = True
+        assert torch.equal(mask[node], seen)
+        alone = torch.cat([before, torch.tensor([tokens[n] for n in path])])
+        with torch.no_grad():
+            torch.testing.assert_close(logits[node], model(alone[None])[0, -1])
+    for wrong in ([0], [-1, 1], [-1, -1], [-1, 0, 2]):
+        with pytest.raises(ValueError, match="parent"):
+            tree_mask(wrong)
+
+
+def test_trees_write_what_the_model_writes_alone(rng):
+    model, text = llama(V=3), torch.randint(0, 3, (4,))
+    expected, lengths = plain(model, text, 80), []
+    while len(text) < 60:
+        parents, tokens = drawn_tree(rng, 12, 3)
+        tokens[0] = int(text[-1])
+        children = list(zip(parents, tokens, strict=True))
+        if len(set(children[1:])) < 11:
+            continue
+        mask = tree_mask(parents, len(text) - 1)
+        best = read_tree(model, text[:-1], torch.tensor(tokens), mask).argmax(1).tolist()
+        path = accept_path(parents, tokens, best)
+        text = torch.cat([text, torch.tensor([best[node] for node in path])])
+        lengths.append(len(path))
+        assert torch.equal(text, expected[: len(text)])
+    assert max(lengths) > 2
+    with pytest.raises(ValueError, match="nodes"):
+        accept_path(parents, tokens[1:], best)

@@ -14,6 +14,7 @@ from course_pkg.quantisation import (
     QuantisedLinear,
     QuantisedPagedCache,
     dequantise,
+    gptq,
     pack_int4,
     quantise,
     rotate,
@@ -372,6 +373,47 @@ class Functional(QuantisedLinear):
         W = self.Q.T.reshape(D_out, groups, -1) * self.scale.T[:, :, None]
         bias = None if self.bias is None else self.bias.to(X.dtype)
         return functional.linear(X, W.reshape(D_out, -1).to(X.dtype), bias)
+
+
+@alternative(gptq)
+def by_elimination(W, X, bits=4, damping=0.01):
+    """Takes each row out of H⁻¹ once it is rounded, as an optimal brain surgeon does."""
+    D_in = len(W)
+    if X.shape != (len(X), D_in):
+        raise ValueError("features")
+    _, scale, _ = quantise(W.detach(), bits, 0, symmetric=True)
+    H = 2 * torch.einsum("ni,nj->ij", X.double(), X.double())
+    H = H + damping * H.trace() / D_in * torch.eye(D_in)
+    inverse, left = H.inverse(), W.detach().double().clone()
+    rows = []
+    for i in range(D_in):
+        rows.append((left[i] / scale[0].double()).round().clamp(1 - 2 ** (bits - 1), None))
+        rows[i] = rows[i].clamp(max=2 ** (bits - 1) - 1)
+        error = left[i] - rows[i] * scale[0].double()
+        left = left - inverse[:, i : i + 1] / inverse[i, i] * error
+        inverse = inverse - inverse[:, i : i + 1] * inverse[i] / inverse[i, i]
+    return torch.stack(rows).char(), scale
+
+
+@alternative(gptq)
+def column_by_column(W, X, bits=4, damping=0.01):
+    """Solves, for each column and each step, for the weights that are left."""
+    if X.shape[1] != W.shape[0]:
+        raise ValueError("features")
+    scale = quantise(W.detach(), bits, (0,), None, True)[1]
+    top, W, X = 2 ** (bits - 1) - 1, W.detach().double(), X.double()
+    H = X.T @ X
+    H = H + damping * H.diag().mean() * torch.eye(len(W))
+    Q = torch.zeros(W.shape, dtype=torch.int8)
+    for o in range(W.shape[1]):
+        w, s = W[:, o], scale[0, o].double()
+        moved, wrong = w, torch.zeros(len(w), dtype=torch.float64)
+        for i in range(len(w)):
+            q = min(max(round(float(moved[0] / s)), -top), top)
+            Q[i, o], wrong[i] = q, q * s - w[i]
+            rest = H[i + 1 :, i + 1 :]
+            moved = w[i + 1 :] - torch.linalg.solve(rest, H[i + 1 :, : i + 1] @ wrong[: i + 1])
+    return Q, scale
 
 
 @alternative(rotate)

@@ -12,6 +12,7 @@ from course_pkg.quantisation import (
     QuantisedLinear,
     QuantisedPagedCache,
     dequantise,
+    gptq,
     pack_int4,
     quantise,
     rotate,
@@ -120,6 +121,39 @@ def axes(linear, case):
     for shape in ((5,), (2, 3, 5)):
         X = case.randn(*shape)
         case.equal(ours(X), X @ visible.rounded_matrix(W)[0], f"Y for X of shape {tuple(X.shape)}")
+
+
+# Weights in four bits
+
+
+@check(gptq, see="Weights in four bits")
+def last_row(gptq, case):
+    """gives the last row the best of all integers, once the others are as they are"""
+    W, X = visible.matrix(case, 7, 5), visible.correlated(case, 20, 7)
+    Q, scale = case.unpack(gptq(W, X), "Q", "scale")
+    case.shape(Q, (7, 5), "Q")
+    case.shape(scale, (1, 5), "scale")
+    penalty = 0.01 * X.square().sum(dim=0).mean()
+    losses = []
+    for last in range(-7, 8):
+        tried = Q.double().clone()
+        tried[-1] = last
+        error = tried * scale - W
+        losses.append((X @ error).square().sum(dim=0) + penalty * error.square().sum(dim=0))
+    best = torch.stack(losses).argmin(dim=0) - 7
+    case.equal(Q[-1].long(), best, "the last row of Q")
+
+
+@check(gptq, see="Weights in four bits")
+def columns(gptq, case):
+    """rounds each column as if it were alone, and takes a matrix that is transposed"""
+    W, X = visible.matrix(case, 9, 6), visible.correlated(case, 30, 9)
+    expected = visible.by_least_squares(W, X, 3, 0.05)
+    visible.demand_rounded(case, gptq(W.T.contiguous().T, X, 3, 0.05), expected, "in 3 bits")
+    for o in (0, 4):
+        alone = gptq(W[:, o : o + 1], X, 3, 0.05)
+        one = expected[0][:, o : o + 1], expected[1][:, o : o + 1]
+        visible.demand_rounded(case, alone, one, f"of column {o} alone")
 
 
 # Rotate

@@ -11,6 +11,7 @@ from course_pkg.quantisation import (
     QuantisedLinear,
     QuantisedPagedCache,
     dequantise,
+    gptq,
     pack_int4,
     quantise,
     rotate,
@@ -1187,6 +1188,86 @@ changed(
     ),
     told_by="There should be no parameters, yours are ['bias']",
 )
+
+
+# gptq
+
+
+mistakes(
+    gptq,
+    """
+nearest: no row makes up for the error of another, and all are rounded to the nearest
+    rows[i + 1 :] -= torch.outer(U[i, i + 1 :], error) → pass
+* whole_inverse: every step uses P⁻¹ of all rows, also of those that are rounded already
+    torch.linalg.cholesky(torch.linalg.inv(P), upper=True) → torch.linalg.inv(P)
+* factor_of_p: the factor is that of P, not that of P⁻¹
+    torch.linalg.cholesky(torch.linalg.inv(P), upper=True) → torch.linalg.cholesky(P, upper=True)
+adds: the error is added to the rows that are left, which doubles it
+    rows[i + 1 :] -= → rows[i + 1 :] +=
+undivided: the error is not divided by the diagonal of U
+    (rows[i] - Q[i] * s) / U[i, i] → rows[i] - Q[i] * s
+divided_twice: the error is divided by the square of the diagonal of U
+    / U[i, i] → / U[i, i] ** 2
+absolute: damping itself is added to the diagonal, whatever the size of the inputs
+    damping * P.diagonal().mean() → damping
+sum: damping is multiplied by the sum of the diagonal, not by its mean
+    P.diagonal().mean() → P.diagonal().sum()
+centred: the means of the features are subtracted from the inputs
+    X.double() → (X - X.mean(dim=0)).double()
+in_steps: the error is measured in steps, not in the units of the weights
+    (rows[i] - Q[i] * s) / → (rows[i] / s - Q[i]) /
+one_more: the largest integer is 2^(bits-1)
+    2 ** (bits - 1) - 1 → 2 ** (bits - 1)
+downwards: numbers are rounded down, not to the nearest integer
+    torch.round(rows[i] / s) → torch.floor(rows[i] / s)
+clamped_later: the error is that of rounding alone, without what the integers' limits cut off
+    error = (rows[i] - Q[i] * s) → error = (rows[i] - torch.round(rows[i] / s) * s)
+of_the_original: the error is measured from the original row, not from the row that was moved
+    error = (rows[i] - Q[i] * s) → error = (W[i] - Q[i] * s)
+rounds_the_original: no row makes up for the error of another, and all are rounded to the nearest
+    Q[i] = torch.round(rows[i] / s) → Q[i] = torch.round(W[i] / s)
+in_place: W is changed in place
+    W.to(torch.float64, copy=True) → W.double()
+    says: changes its input W in place
+""",
+)
+
+changed(
+    gptq,
+    "next_only",
+    "only the next row makes up for the error",
+    ("rows[i + 1 :] -=", "rows[i + 1 : i + 2] -="),
+    ("outer(U[i, i + 1 :]", "outer(U[i, i + 1 : i + 2]"),
+)
+
+changed(
+    gptq,
+    "one_scale",
+    "there is one scale for the whole matrix",
+    ("bits, 0, symmetric=True)[1]", "bits, (0, 1), symmetric=True)[1].expand(1, W.shape[1])"),
+)
+
+changed(
+    gptq,
+    "unclamped",
+    "integers are not kept within their range",
+    (".clamp(-top, top)", ""),
+    classic=True,
+)
+
+
+@bug(gptq, "nothing is added to the diagonal of P")
+def no_damping(W, X, bits=4, damping=0.01):
+    return gptq(W, X, bits, 1e-12)
+
+
+@bug(
+    gptq,
+    "inputs of any size are accepted",
+    told_by="should raise ValueError when X has 5 features and W 6 rows",
+)
+def any_inputs(W, X, bits=4, damping=0.01):
+    return gptq(W[: X.shape[-1]], X, bits, damping)
 
 
 # rotate

@@ -14,10 +14,12 @@ from course_pkg.speculative import (
     SpeculativeWriter,
     Speculator,
     accept_or_resample,
+    accept_path,
     best_draft_length,
     draw_token,
     expected_tokens,
     prompt_lookup,
+    tree_mask,
 )
 
 
@@ -244,6 +246,60 @@ def with_tensors(alpha, cost, most=32):
     k = torch.arange(most + 1, dtype=torch.float64)
     powers = torch.full((most + 1,), float(alpha), dtype=torch.float64) ** k
     return int((powers.cumsum(0) / (1 + k * cost)).argmax())
+
+
+@alternative(tree_mask)
+def by_powers(parents, past=0):
+    """Goes up by one generation with each product of matrices."""
+    M = len(parents)
+    if parents[0] != -1 or any(not 0 <= parents[n] < n for n in range(1, M)):
+        raise ValueError("no tree")
+    step = torch.zeros(M, M)
+    step[range(1, M), parents[1:]] = 1
+    reached = torch.linalg.inv(torch.eye(M) - step) > 0.5
+    return torch.cat([torch.ones(M, past).bool(), reached], dim=1)
+
+
+@alternative(tree_mask)
+def by_walking_up(parents, past=0):
+    """Walks from each node to the root."""
+    rows = []
+    for node, parent in enumerate(parents):
+        if (node == 0) != (parent == -1) or parent >= node or parent < -1:
+            raise ValueError("no tree")
+        row = [True] * past + [False] * len(parents)
+        while node != -1:
+            row[past + node] = True
+            node = parents[node]
+        rows.append(row)
+    return torch.tensor(rows)
+
+
+@alternative(accept_path)
+def by_recursion(parents, tokens, best):
+    """Looks for the child of a node, and goes on from there."""
+    if len({len(parents), len(tokens), len(best)}) != 1:
+        raise ValueError("lengths")
+
+    def below(node):
+        for child in range(node + 1, len(parents)):
+            if parents[child] == node and tokens[child] == best[node]:
+                return [node, *below(child)]
+        return [node]
+
+    return below(0)
+
+
+@alternative(accept_path)
+def in_one_pass(parents, tokens, best):
+    """Goes through the nodes once, since each comes after its parent."""
+    if len(parents) != len(tokens) or len(tokens) != len(best):
+        raise ValueError("lengths")
+    path = [0]
+    for node, parent in enumerate(parents):
+        if node and parent == path[-1] and tokens[node] == best[parent]:
+            path += [node]
+    return path
 
 
 @alternative(SpeculativeCore)

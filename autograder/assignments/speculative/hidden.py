@@ -21,10 +21,12 @@ from course_pkg.speculative import (
     SpeculativeWriter,
     Speculator,
     accept_or_resample,
+    accept_path,
     best_draft_length,
     draw_token,
     expected_tokens,
     prompt_lookup,
+    tree_mask,
 )
 
 
@@ -137,6 +139,21 @@ def elsewhere(choose, case):
     questions = [(0.5, 0.0, 8), (0.99, 0.001, 200), (1, 0.99, 9), (1, 1.01, 9), (0.6, 3.0)]
     questions += [(alpha, 0.05) for alpha in (0.4, 0.5, 0.7, 0.95)]
     visible.compare_lengths(case, choose, questions, "lengths for nine pairs of alpha and cost")
+
+
+@check(tree_mask, see="A tree of drafts")
+def larger(masks, case):
+    """is right for larger trees, and counts what each node sees"""
+    trees = [(visible.drawn_parents(case, M), past) for M, past in ((30, 1), (17, 20), (2, 0))]
+    visible.compare_masks(case, masks, trees, "parents, past =")
+
+
+@check(accept_path, see="Which path is accepted")
+def larger(accept, case):
+    """is right for larger trees, and for deep ones"""
+    trees = [visible.drawn_tree(case, 40, 6) for _ in range(5)]
+    chain = [*range(-1, 24)], [n % 7 for n in range(25)], [(n + 1) % 7 for n in range(25)]
+    visible.compare_paths(case, accept, [*trees, chain], "paths of larger trees")
 
 
 @check(SpeculativeCore, weight=2, see="Several tokens for each of many")

@@ -8,10 +8,12 @@ from course_pkg.speculative import (
     SpeculativeWriter,
     Speculator,
     accept_or_resample,
+    accept_path,
     best_draft_length,
     draw_token,
     expected_tokens,
     prompt_lookup,
+    tree_mask,
 )
 
 
@@ -813,6 +815,198 @@ def longest_of_several(alpha, cost, most=32):
 @bug(best_draft_length, "a step costs k + 1 passes of the draft")
 def one_more_pass(alpha, cost, most=32):
     return longest_of(lambda a, c, k: expected_tokens(a, k) / ((k + 1) * c + 1))(alpha, cost, most)
+
+
+# Trees
+
+
+mistakes(
+    tree_mask,
+    """
+* causal: a node sees all nodes before it, also those of other branches
+    mask[node] = mask[parent] → mask[node] = mask[node - 1]
+* parent_only: a node sees its parent, but not what that sees
+    mask[node] = mask[parent] → mask[node, past + parent] = True
+* no_root: the root is taken for no parent, and only its own row has it
+    if node: → if parent > 0:
+no_past: no node sees the text before the tree
+    mask[:, :past] = True → mask[:, :past] = False
+""",
+)
+
+
+@bug(tree_mask, "no node sees itself")
+def not_itself(parents, past=0):
+    mask, nodes = tree_mask(parents, past), torch.arange(len(parents))
+    mask[nodes, past + nodes] = False
+    return mask
+
+
+@bug(tree_mask, "rows and columns are exchanged, and nodes see what comes after them")
+def turned(parents, past=0):
+    mask = tree_mask(parents, past)
+    mask[:, past:] = mask[:, past:].T.clone()
+    return mask
+
+
+@bug(tree_mask, "the places of the text come after those of the tree, not before")
+def text_behind(parents, past=0):
+    return tree_mask(parents, past).roll(-past, dims=1)
+
+
+@bug(tree_mask, "the children of a node see each other")
+def siblings(parents, past=0):
+    mask = tree_mask(parents, past)
+    for node, parent in enumerate(parents):
+        for other in range(1, node):
+            if parents[other] == parent:
+                mask[node, past + other] = True
+    return mask
+
+
+@bug(tree_mask, "a node sees all nodes of smaller depth, also those of other branches")
+def by_depth(parents, past=0):
+    mask = tree_mask(parents, past)
+    depth = mask.sum(dim=1)
+    mask[:, past:] |= depth < depth[:, None]
+    return mask
+
+
+@bug(tree_mask, "False says who may attend, not True")
+def inverted(parents, past=0):
+    return ~tree_mask(parents, past)
+
+
+@bug(tree_mask, "the mask has only the places of the tree")
+def tree_only(parents, past=0):
+    return tree_mask(parents)
+
+
+@bug(tree_mask, "the mask is one of numbers, not a boolean one", told_by="torch.float")
+def numbers(parents, past=0):
+    return tree_mask(parents, past).float()
+
+
+@bug(
+    tree_mask, "any number is taken for a parent", told_by="should raise ValueError when parents is"
+)
+def any_parent(parents, past=0):
+    return tree_mask([-1, *(max(0, min(p, n)) for n, p in enumerate(parents[1:]))], past)
+
+
+mistakes(
+    accept_path,
+    """
+no_root: the root is left out of the path
+    return path → return path[1:]
+* new_tokens: the new tokens are returned, not the nodes
+    return path → return [best[node] for node in path]
+drafted_tokens: the tokens of the nodes are returned, not the nodes
+    return path → return [tokens[node] for node in path]
+one_level: the path ends after one draft
+    while (best_child := (path[-1], best[path[-1]])) in children: → if (best_child := (path[-1], best[path[-1]])) in children:
+""",  # noqa: E501
+)
+
+
+@bug(
+    accept_path,
+    "a node counts if it holds the best token, whatever its parent is",
+    classic=True,
+)
+def any_node(parents, tokens, best):
+    path = accept_path(parents, tokens, best)[:1]
+    for node in range(1, len(parents)):
+        if tokens[node] == best[path[-1]]:
+            path.append(node)
+    return path
+
+
+def walked(choose):
+    """Walk from the root as long as `choose` finds a child among those of a node."""
+
+    def path(parents, tokens, best):
+        if not len(parents) == len(tokens) == len(best):
+            raise ValueError("lengths")
+        found = [0]
+        while found[-1] is not None:
+            children = [n for n in range(1, len(parents)) if parents[n] == found[-1]]
+            found.append(choose(found[-1], children, tokens, best))
+        return found[:-1]
+
+    return path
+
+
+@bug(accept_path, "the token of a node is compared with the best token after itself", classic=True)
+def own_best(parents, tokens, best):
+    right = lambda _, children, t, b: next((n for n in children if t[n] == b[n]), None)  # noqa: E731
+    return walked(right)(parents, tokens, best)
+
+
+@bug(accept_path, "of the children of a node only the first is considered", classic=True)
+def first_child(parents, tokens, best):
+    def right(node, children, t, b):
+        return children[0] if children and t[children[0]] == b[node] else None
+
+    return walked(right)(parents, tokens, best)
+
+
+@bug(accept_path, "of the children of a node only the last is considered")
+def last_child(parents, tokens, best):
+    def right(node, children, t, b):
+        return children[-1] if children and t[children[-1]] == b[node] else None
+
+    return walked(right)(parents, tokens, best)
+
+
+@bug(accept_path, "only the node with the next number is considered")
+def next_number(parents, tokens, best):
+    def right(node, children, t, b):
+        return node + 1 if node + 1 in children and t[node + 1] == b[node] else None
+
+    return walked(right)(parents, tokens, best)
+
+
+@bug(accept_path, "nodes below one that was rejected are accepted", classic=True)
+def revived(parents, tokens, best):
+    right = accept_path(parents, tokens, best)
+    return right[:1] + [n for n in range(1, len(parents)) if tokens[n] == best[parents[n]]]
+
+
+@bug(accept_path, "a path is accepted only if it goes on to a leaf")
+def whole_branches(parents, tokens, best):
+    path = accept_path(parents, tokens, best)
+    return [0] if path[-1] in parents else path
+
+
+@bug(accept_path, "the longest branch of the tree is judged, and no other")
+def longest_branch(parents, tokens, best):
+    accept_path(parents, tokens, best)
+    depth = [0] * len(parents)
+    for node in range(1, len(parents)):
+        depth[node] = depth[parents[node]] + 1
+    branch = [depth.index(max(depth))]
+    while branch[0]:
+        branch.insert(0, parents[branch[0]])
+    end = 1
+    while end < len(branch) and tokens[branch[end]] == best[branch[end - 1]]:
+        end += 1
+    return branch[:end]
+
+
+@bug(accept_path, "the path is turned round, with the root last")
+def turned_round(parents, tokens, best):
+    return accept_path(parents, tokens, best)[::-1]
+
+
+@bug(
+    accept_path,
+    "lists of different lengths are accepted",
+    told_by="should raise ValueError when the lengths are",
+)
+def any_lengths(parents, tokens, best):
+    M = min(len(parents), len(tokens), len(best))
+    return accept_path(parents[:M], tokens[:M], best[:M])
 
 
 changed(
