@@ -35,115 +35,31 @@ def soft_lookup(
     return a @ X, a
 
 
-def dot_attention(
-    q: Float[Tensor, "D_Q"], X: Float[Tensor, "N_X D_Q"]
-) -> tuple[Float[Tensor, "D_Q"], Float[Tensor, "N_X"]]:
-    """Look a query up by dot products in place of distances.
-
-    e_i = q · X_i,   a = softmax(e),   y = Σ_i a_i X_i      (Luong et al. 2015, §3.1, "dot")
-
-    Args:
-        q: the query.
-        X: the table; each row is a key and a value at once.
-    Returns:
-        y, the weighted average of the rows, and a, its weights; a sums to one.
-    """
-    a = torch.softmax(X @ q, dim=0)  # (N_X,)
-    return a @ X, a
-
-
 def scaled_dot_attention(
-    q: Float[Tensor, "D_Q"], X: Float[Tensor, "N_X D_Q"]
-) -> tuple[Float[Tensor, "D_Q"], Float[Tensor, "N_X"]]:
-    """Look a query up by dot products whose spread does not depend on the vectors' size.
+    Q: Float[Tensor, "... N_Q D_Q"],
+    K: Float[Tensor, "... N_X D_Q"],
+    V: Float[Tensor, "... N_X D_V"],
+) -> tuple[Float[Tensor, "... N_Q D_V"], Float[Tensor, "... N_Q N_X"]]:
+    """Look many queries up at once, each on its own: compare them with keys, and blend values.
 
-    e_i = q · X_i / √D_Q,   a = softmax(e),   y = Σ_i a_i X_i      (Vaswani et al. 2017, §3.2.1)
-
-    Args:
-        q: the query.
-        X: the table; each row is a key and a value at once.
-    Returns:
-        y, the weighted average of the rows, and a, its weights; a sums to one.
-    Raises:
-        ValueError: q and X differ in D_Q.
-    """
-    if len(q) != X.shape[1]:
-        raise ValueError(f"q has {len(q)} features, the rows of X have {X.shape[1]}")
-    e = X @ q / math.sqrt(len(q))  # (N_X,)
-    a = torch.softmax(e, dim=0)
-    return a @ X, a
-
-
-def attention_matrix(
-    Q: Float[Tensor, "... N_Q D_Q"], X: Float[Tensor, "... N_X D_Q"]
-) -> tuple[Float[Tensor, "... N_Q D_Q"], Float[Tensor, "... N_Q N_X"]]:
-    """Look many queries up at once, each on its own, by two matrix products.
-
-    E = Q Xᵀ / √D_Q,   A = softmax(E) over the keys' axis,   Y = A X   (Vaswani et al. 2017, eq. 1)
+    E = Q Kᵀ / √D_Q,   A = softmax(E) over the keys' axis,   Y = A V   (Vaswani et al. 2017, eq. 1)
 
     Args:
         Q: the queries. Axes before the last two are a batch; each member has its own table.
-        X: the table; each row is a key and a value at once.
+        K: the keys, one for each row of the table.
+        V: the values, one for each key.
     Returns:
         Y, one weighted average for each query, and A, their weights; each row of A sums to one.
+    Raises:
+        ValueError: queries and keys differ in size, or there is not one value for each key.
     """
-    E = Q @ X.mT / math.sqrt(Q.shape[-1])  # (..., N_Q, N_X)
+    if Q.shape[-1] != K.shape[-1]:
+        raise ValueError(f"queries have {Q.shape[-1]} features, keys have {K.shape[-1]}")
+    if K.shape[-2] != V.shape[-2]:
+        raise ValueError(f"there are {K.shape[-2]} keys and {V.shape[-2]} values")
+    E = Q @ K.mT / math.sqrt(Q.shape[-1])  # (..., N_Q, N_X)
     A = torch.softmax(E, dim=-1)
-    return A @ X, A
-
-
-class AttentionLayer(nn.Module):
-    """Look queries up by keys, and return values: both are learned projections of one input.
-
-    Parameters: W_K (D_X, D_Q) and W_V (D_X, D_V), drawn from N(0, 1/D_X).
-
-    Args:
-        D_X: size of the vectors attended to.
-        D_Q: size of queries and keys.
-        D_V: size of values.
-    """
-
-    def __init__(self, D_X: int, D_Q: int, D_V: int):
-        super().__init__()
-        self.W_K = nn.Parameter(torch.randn(D_X, D_Q) / math.sqrt(D_X))
-        self.W_V = nn.Parameter(torch.randn(D_X, D_V) / math.sqrt(D_X))
-
-    def forward(
-        self, Q: Float[Tensor, "... N_Q D_Q"], X: Float[Tensor, "... N_X D_X"]
-    ) -> tuple[Float[Tensor, "... N_Q D_V"], Float[Tensor, "... N_Q N_X"]]:
-        """Attend from given queries to X.
-
-        K = X W_K,   V = X W_V,   A = softmax(Q Kᵀ / √D_Q),   Y = A V
-
-        Args:
-            Q: the queries.
-            X: the vectors attended to.
-        Returns:
-            Y, the outputs, and A, the weights; each row of A sums to one.
-        """
-        ### BEGIN SOLUTION
-        K = X @ self.W_K  # (..., N_X, D_Q)
-        V = X @ self.W_V  # (..., N_X, D_V)
-        E = Q @ K.mT / math.sqrt(Q.shape[-1])  # (..., N_Q, N_X)
-        A = torch.softmax(E, dim=-1)
-        return A @ V, A
-        ### END SOLUTION
-
-
-def basic_self_attention(
-    X: Float[Tensor, "... N_X D_X"],
-) -> tuple[Float[Tensor, "... N_X D_X"], Float[Tensor, "... N_X N_X"]]:
-    """Let every vector look the others up, itself included, without parameters or scale.
-
-    E = X Xᵀ,   A = softmax(E) over the last axis,   Y = A X
-
-    Args:
-        X: the vectors: queries, keys and values at once. Axes before the last two are a batch.
-    Returns:
-        Y, one output for each vector, and A, the weights; each row of A sums to one.
-    """
-    A = torch.softmax(X @ X.mT, dim=-1)  # (..., N_X, N_X)
-    return A @ X, A
+    return A @ V, A
 
 
 class SelfAttention(nn.Module):

@@ -275,46 +275,6 @@ def chunked_scan(
     return torch.cat(outputs, dim=2), S
 
 
-def rwkv_time_mixing(
-    R: Float[Tensor, "B T D"],
-    K: Float[Tensor, "B T D"],
-    V: Float[Tensor, "B T D"],
-    w: Float[Tensor, "D"],
-    u: Float[Tensor, "D"],
-    state: tuple[Float[Tensor, "B D"], Float[Tensor, "B D"]] | None = None,
-) -> tuple[Float[Tensor, "B T D"], tuple[Float[Tensor, "B D"], Float[Tensor, "B D"]]]:
-    """Average the past of each channel, weights by keys that fade: RWKV's time mixing.
-
-    y_t = σ(r_t) ⊙ (Σ_{s<t} α_ts v_s + e^{u + k_t} v_t) / (Σ_{s<t} α_ts + e^{u + k_t}),
-    α_ts = e^{k_s - (t - 1 - s) w}      (Peng et al. 2023, §3.1.2 and §3.1.3)
-
-    However large the keys are, the result is finite.
-
-    Args:
-        R: receptances, before σ.
-        K, V: keys and values.
-        w: how fast each channel forgets, positive.
-        u: what the key of the present step gets in place of a decay.
-        state: of the steps s ≤ 0, the mean of their values, weighed by α_1s, and log Σ_s α_1s;
-            not changed in place. Zeros and -∞ when None: there are no such steps.
-    Returns:
-        The outputs y_1 … y_T, and the state with which step T + 1 begins.
-    """
-    if state is None:
-        mean, log_weight = torch.zeros_like(K[:, 0]), torch.full_like(K[:, 0], -math.inf)
-    else:
-        mean, log_weight = state
-    outputs = []
-    for t in range(K.shape[1]):
-        k, v = K[:, t], V[:, t]
-        now = torch.sigmoid(u + k - log_weight)  # the share of the present step
-        outputs.append(torch.sigmoid(R[:, t]) * (mean + now * (v - mean)))
-        faded = log_weight - w
-        mean = mean + torch.sigmoid(k - faded) * (v - mean)
-        log_weight = torch.logaddexp(faded, k)
-    return torch.stack(outputs, dim=1), (mean, log_weight)
-
-
 def short_convolution(
     X: Float[Tensor, "B T D"],
     taps: Float[Tensor, "D W"],
@@ -554,3 +514,43 @@ def state_bytes(
         "state": (matrices + L * (width - 1) * 3 * D) * size,
         "cache": attention * 2 * D * T * size,
     }
+
+
+def rwkv_time_mixing(
+    R: Float[Tensor, "B T D"],
+    K: Float[Tensor, "B T D"],
+    V: Float[Tensor, "B T D"],
+    w: Float[Tensor, "D"],
+    u: Float[Tensor, "D"],
+    state: tuple[Float[Tensor, "B D"], Float[Tensor, "B D"]] | None = None,
+) -> tuple[Float[Tensor, "B T D"], tuple[Float[Tensor, "B D"], Float[Tensor, "B D"]]]:
+    """Average the past of each channel, weights by keys that fade: RWKV's time mixing.
+
+    y_t = σ(r_t) ⊙ (Σ_{s<t} α_ts v_s + e^{u + k_t} v_t) / (Σ_{s<t} α_ts + e^{u + k_t}),
+    α_ts = e^{k_s - (t - 1 - s) w}      (Peng et al. 2023, §3.1.2 and §3.1.3)
+
+    However large the keys are, the result is finite.
+
+    Args:
+        R: receptances, before σ.
+        K, V: keys and values.
+        w: how fast each channel forgets, positive.
+        u: what the key of the present step gets in place of a decay.
+        state: of the steps s ≤ 0, the mean of their values, weighed by α_1s, and log Σ_s α_1s;
+            not changed in place. Zeros and -∞ when None: there are no such steps.
+    Returns:
+        The outputs y_1 … y_T, and the state with which step T + 1 begins.
+    """
+    if state is None:
+        mean, log_weight = torch.zeros_like(K[:, 0]), torch.full_like(K[:, 0], -math.inf)
+    else:
+        mean, log_weight = state
+    outputs = []
+    for t in range(K.shape[1]):
+        k, v = K[:, t], V[:, t]
+        now = torch.sigmoid(u + k - log_weight)  # the share of the present step
+        outputs.append(torch.sigmoid(R[:, t]) * (mean + now * (v - mean)))
+        faded = log_weight - w
+        mean = mean + torch.sigmoid(k - faded) * (v - mean)
+        log_weight = torch.logaddexp(faded, k)
+    return torch.stack(outputs, dim=1), (mean, log_weight)

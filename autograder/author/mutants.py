@@ -125,6 +125,48 @@ def changed(exercise: Exercise, *numbers: int) -> Mutant | None:
     return Mutant(name, namespace[exercise.name], numbers)
 
 
+class Change(NamedTuple):
+    """One small change of some code.
+
+    Attributes:
+        line: the number of the line, from 1.
+        before, after: the statement, or its first line; after is empty where it is left out.
+        source: the changed code.
+    """
+
+    line: int
+    before: str
+    after: str
+    source: str
+
+
+def changes(source: str, lines: set[int]) -> Iterator[Change]:
+    """Make every small change of some lines that a person might have written so.
+
+    Args:
+        source: any code.
+        lines: the numbers of the lines that may change.
+    """
+    unparsed = ast.unparse(ast.parse(source))
+    code = _Reference(source, {}, unparsed, lines, set(), lines)  # nothing is kept between calls
+    for number in itertools.count():
+        tree = ast.parse(source)
+        if (found := next(itertools.islice(_edits(tree, code), number, None), None)) is None:
+            return
+        statement, edit = found
+        line, before = statement.lineno, ast.unparse(statement).splitlines()[0]
+        edit()
+        text = ast.unparse(_Plain().visit(tree))
+        if text == unparsed:
+            continue
+        if statement in ast.walk(tree):
+            after = ast.unparse(statement).splitlines()[0]
+            if after != before:  # what changed is seen
+                yield Change(line, before, after, text)
+        elif not isinstance(statement, ast.Return):
+            yield Change(line, before, "", text)
+
+
 class _Reference(NamedTuple):
     """A reference, and what all its mutants need to know of it.
 
@@ -283,6 +325,14 @@ def _edits_of(node: ast.AST) -> Iterator[Edit]:
 
 
 _SAME = ast.parse("lambda same: same", mode="eval").body
+
+
+class _Plain(ast.NodeTransformer):
+    """Write x where a change has put the call that returns x."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        return node.args[0] if node.func is _SAME else node
 
 
 def _leave_out(call: ast.Call) -> None:

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 from string import Template
 
+import nbformat
+
 from autograder.assignment import Assignment, CourseError, assignments, course_folder
 from autograder.author.build import check, is_stale
-from autograder.grade.late.policy import Policy, read
+from autograder.grade.late.policy import ASSISTANTS, Policy, read
 from autograder.handout.wheel import wheel
 
 BUNDLES = Path("autograder") / "course" / "bundles"
@@ -39,8 +41,9 @@ def main(arguments: argparse.Namespace) -> int:
     # With hints or, as an instructor may have built it, without.
     if (stale := check(assignment)) and check(assignment, with_hints=False):
         raise CourseError(is_stale(stale[0], assignment))
-    folder = course / BUNDLES / assignment.name
-    bundle(assignment, folder, due=when_due(assignment.name, read(course)))
+    folder, policy = course / BUNDLES / assignment.name, read(course)
+    due = when_due(assignment.name, policy)
+    bundle(assignment, folder, due=due, assistants=policy.assistants if policy else ASSISTANTS[0])
     for path in sorted(folder.iterdir()):
         print(path.relative_to(course))
     publish(assignment, course, arguments.force)
@@ -48,20 +51,38 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def bundle(assignment: Assignment, folder: Path, *, due: str = "") -> None:
-    """Fill a folder with the notebook, the wheel, an environment and a page on how to use them.
+def bundle(
+    assignment: Assignment, folder: Path, *, due: str = "", assistants: str = ASSISTANTS[0]
+) -> None:
+    """Fill a folder with the notebook, the wheel, an environment and pages on how to use them.
 
     Args:
         assignment: whose.
         folder: it is replaced.
         due: what the page says of due dates.
+        assistants: what the class allows them, one of ASSISTANTS; AGENTS.md tells them so.
     """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(assignment.student.parent, folder, ignore=shutil.ignore_patterns(".*"))
     names = {"name": assignment.name, "wheel": wheel(assignment, folder).name, "due": due}
     how_to = Path(__file__).with_name("how_to.md").read_text(encoding="utf-8")
-    for file, text in (("environment.yml", _ENVIRONMENT), ("HOW_TO.md", how_to)):
+    agents = Path(__file__).with_name("agents") / f"{assistants}.md"
+    texts = {
+        "environment.yml": _ENVIRONMENT,
+        "HOW_TO.md": how_to,
+        "AGENTS.md": agents.read_text(encoding="utf-8"),
+    }
+    for file, text in texts.items():
         (folder / file).write_text(Template(text).substitute(names), encoding="utf-8")
+    if assistants == "none":
+        _switch_assistants_off(folder / assignment.student.name)
+
+
+def _switch_assistants_off(notebook: Path) -> None:
+    """Have Colab hide its assistant: what its setting "Hide generative AI features" writes."""
+    nb = nbformat.read(notebook, as_version=4)
+    nb.metadata.setdefault("colab", {})["generative_ai_disabled"] = True
+    nbformat.write(nb, notebook)
 
 
 def when_due(name: str, policy: Policy | None) -> str:

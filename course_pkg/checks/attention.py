@@ -8,14 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_pkg.attention import (
-    AttentionLayer,
     MultiHeadAttention,
     SelfAttention,
     attention_cost,
-    attention_matrix,
-    basic_self_attention,
     causal_mask,
-    dot_attention,
     masked_softmax,
     merge_heads,
     padding_mask,
@@ -30,8 +26,6 @@ from course_pkg.checking.rules.rules import ATTENTION, forbid
 
 for _exercise in (
     scaled_dot_attention,
-    attention_matrix,
-    AttentionLayer,
     SelfAttention,
     MultiHeadAttention,
 ):
@@ -59,12 +53,6 @@ def torchs(Q: Tensor, K: Tensor, V: Tensor, **options) -> tuple[Tensor, Tensor]:
     one_hot = torch.eye(K.shape[-2], dtype=V.dtype).expand(*K.shape[:-2], -1, -1)
     attend = F.scaled_dot_product_attention
     return attend(Q, K, V, **options), attend(Q, K, one_hot, **options)
-
-
-def one_query(q: Tensor, X: Tensor, **options) -> tuple[Tensor, Tensor]:
-    """Let torch attend from one query."""
-    y, a = torchs(q[None, None], X[None], X[None], **options)
-    return y[0, 0], a[0, 0]
 
 
 def query_and_table(case: Case, low: int = 3) -> tuple[Tensor, Tensor, int, int]:
@@ -156,39 +144,6 @@ def far(lookup, case):
     case.equal(y, expected @ X, "y")
 
 
-@check(dot_attention, see="From distances to dot products", single={"N": 0, "D": 1})
-def weights(attend, case):
-    """gives weights that are not negative and sum to one"""
-    q, X, N, D = query_and_table(case)
-    _, a = both(case, attend(q, X), (D,), (N,))
-    sum_to_one(case, a, "a")
-
-
-@check(dot_attention, see="From distances to dot products")
-def permuted(attend, case):
-    """permutes the weights with the rows, and leaves the output as it is"""
-    rows_permuted(case, attend)
-
-
-@check(dot_attention, see="From distances to dot products")
-def equal_norms(attend, case):
-    """weighs rows of equal length as distances would"""
-    q, X, N, D = query_and_table(case)
-    X = 2 * X / X.norm(dim=1, keepdim=True)
-    _, a = both(case, attend(q, X), (D,), (N,))
-    case.equal(a, torch.softmax(-(torch.cdist(q[None], X)[0] ** 2) / 2, dim=0), "a")
-
-
-@check(dot_attention, weight=2, see="From distances to dot products")
-def values(attend, case):
-    """agrees with torch's scaled_dot_product_attention at scale 1"""
-    q, X, N, D = query_and_table(case, low=4)
-    expected_y, expected_a = one_query(q, X, scale=1.0)
-    y, a = both(case, attend(q, X), (D,), (N,))
-    case.equal(a, expected_a, "a")
-    case.equal(y, expected_y, "y")
-
-
 def back(case: Case, y: Tensor, seen: Tensor, inputs: dict[str, Tensor], expected: Tensor) -> None:
     """Go back from the student's output, and compare the gradients with those of `expected`."""
     gradients = torch.autograd.grad(expected, list(inputs.values()), seen)
@@ -198,143 +153,141 @@ def back(case: Case, y: Tensor, seen: Tensor, inputs: dict[str, Tensor], expecte
         case.gradient(tensor, gradient, name)
 
 
-@check(dot_attention, see="From distances to dot products")
-def gradients(attend, case):
-    """passes gradients to q and X as torch's scaled_dot_product_attention does"""
-    q, X, N, D = query_and_table(case)
-    inputs = {"X": X.requires_grad_(), "q": q.requires_grad_()}
-    y, _ = both(case, attend(q, X), (D,), (N,))
-    back(case, y, case.randn(D), inputs, one_query(q, X, scale=1.0)[0])
+SCALE, MANY, ROLES = "Why divide by √D_Q", "From one query to many", "From rows to keys and values"
 
 
-@check(dot_attention, see="From distances to dot products")
-def loud(attend, case):
-    """picks one row, and not NaN, when scores are in the thousands"""
-    q, X, N, D = query_and_table(case)
-    q = 1e4 * q
-    y, a = both(case, attend(q, X), (D,), (N,))
-    row = (X @ q).argmax()
-    case.equal(a, F.one_hot(row, N).double(), "a")
-    case.equal(y, X[row], "y")
+def asked(case: Case, attend, Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    """Let a student's function attend, and demand the shapes of Y and A."""
+    outputs, weights = (*Q.shape[:-1], V.shape[-1]), (*Q.shape[:-1], K.shape[-2])
+    return both(case, attend(Q, K, V), outputs, weights, "YA")
 
 
-@check(scaled_dot_attention, see="Why divide by √D_Q")
+def table(case: Case, N_Q: int, N_X: int, D_Q: int, D_V: int, *batch: int) -> tuple[Tensor, ...]:
+    """Draw queries, keys and values."""
+    return (
+        case.randn(*batch, N_Q, D_Q),
+        case.randn(*batch, N_X, D_Q),
+        case.randn(*batch, N_X, D_V),
+    )
+
+
+@check(scaled_dot_attention, see=SCALE)
 def worked_example(attend, case):
     """gives the weights (0.88, 0.12) to dot products 112 and 96 of vectors of size 64"""
-    q, X = case.randn(64), case.randn(2, 64)
-    X = X + (torch.tensor([112, 96]) - X @ q)[:, None] * q / (q @ q)
-    _, a = both(case, attend(q, X), (64,), (2,))
-    case.equal(a, torch.tensor([1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))]), "a")
+    q, K = case.randn(1, 64), case.randn(2, 64)
+    K = K + (torch.tensor([112, 96]) - K @ q[0])[:, None] * q / (q @ q.T)
+    _, A = asked(case, attend, q, K, case.randn(2, 5))
+    case.equal(A[0], torch.tensor([1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))]), "A[0]")
 
 
-@check(scaled_dot_attention, see="Why divide by √D_Q")
+@check(scaled_dot_attention, see=SCALE)
 def spread(attend, case):
     """has scores with a standard deviation near 1, whatever D_Q is"""
     for D in (16, 1024):
-        q = case.randn(D)
+        q = case.randn(1, D)
         q = q / q.square().mean().sqrt()  # as long as a query is on average
-        _, a = both(case, attend(q, case.randn(50, D)), (D,), (50,))
-        std = a.log().std().item()
-        message = f"log a should have a standard deviation near 1 at D_Q = {D}, yours has"
-        case.that(0.5 < std < 2, f"{message} {std:.3g}.", a)
+        _, A = asked(case, attend, q, case.randn(50, D), case.randn(50, 3))
+        std = A.log().std().item()
+        message = f"log A should have a standard deviation near 1 at D_Q = {D}, yours has"
+        case.that(0.5 < std < 2, f"{message} {std:.3g}.", A)
 
 
-@check(scaled_dot_attention, weight=2, see="Why divide by √D_Q", single={"N": 0, "D": 1})
-def values(attend, case):
-    """agrees with torch's scaled_dot_product_attention"""
-    q, X, N, D = query_and_table(case, low=4)
-    expected_y, expected_a = one_query(q, X)
-    y, a = both(case, attend(q, X), (D,), (N,))
-    case.equal(a, expected_a, "a")
-    case.equal(y, expected_y, "y")
-
-
-@check(scaled_dot_attention, see="Why divide by √D_Q")
-def refuses(attend, case):
-    """raises ValueError when q and X differ in D_Q"""
-    q, X, _, D = query_and_table(case)
-    long = case.randn(D + 1)
-    case.raises(ValueError, lambda: attend(long, X), f"q has {D + 1} features and X {D}")
-    case.raises(ValueError, lambda: attend(q[:1], X), f"q has 1 feature and X {D}")
-
-
-@check(scaled_dot_attention, see="Why divide by √D_Q")
-def loud(attend, case):
-    """picks one row, and not NaN, when scores are in the thousands"""
-    q, X, N, D = query_and_table(case)
-    q = 1e5 * q
-    y, a = both(case, attend(q, X), (D,), (N,))
-    row = (X @ q).argmax()
-    case.equal(a, F.one_hot(row, N).double(), "a")
-    case.equal(y, X[row], "y")
-
-
-@check(attention_matrix, see="From one query to many")
+@check(scaled_dot_attention, see=MANY)
 def rows(attend, case):
     """gives every query weights that sum to one"""
-    B, N_Q, N_X, D = case.sizes(4)
-    result = attend(case.randn(B, N_Q, D), case.randn(B, N_X, D))
-    _, A = both(case, result, (B, N_Q, D), (B, N_Q, N_X), "YA")
+    B, *sizes = case.sizes(5)
+    _, A = asked(case, attend, *table(case, *sizes, B))
     sum_to_one(case, A, "A")
 
 
-@check(attention_matrix, see="From one query to many")
+@check(scaled_dot_attention, see=MANY)
 def each_alone(attend, case):
     """gives a query the same answer whatever the other queries are"""
-    N_Q, N_X, D = case.sizes(3, low=3)
-    Q, X = case.randn(N_Q, D), case.randn(N_X, D)
-    Y, A = both(case, attend(Q, X), (N_Q, D), (N_Q, N_X), "YA")
-    others = torch.cat([Q[:1], 3 * case.randn(N_Q - 1, D)])
-    Y_new, A_new = both(case, attend(others, X), (N_Q, D), (N_Q, N_X), "YA")
+    Q, K, V = table(case, *case.sizes(4, low=3))
+    Y, A = asked(case, attend, Q, K, V)
+    others = torch.cat([Q[:1], 3 * case.randn(len(Q) - 1, Q.shape[1])])
+    Y_new, A_new = asked(case, attend, others, K, V)
     case.equal(A_new[0], A[0], "A[0] with other queries")
     case.equal(Y_new[0], Y[0], "Y[0] with other queries")
 
 
-@check(attention_matrix, see="From one query to many")
+@check(scaled_dot_attention, see=MANY)
 def permuted(attend, case):
-    """permutes outputs with the queries, and columns of A with the rows of X"""
-    N_Q, N_X, D = case.sizes(3, low=4)
-    Q, X = case.randn(N_Q, D), case.randn(N_X, D)
-    queries = torch.randperm(N_Q, generator=case.generator)
-    keys = torch.randperm(N_X, generator=case.generator)
-    Y, A = both(case, attend(Q, X), (N_Q, D), (N_Q, N_X), "YA")
-    Y_new, A_new = both(case, attend(Q[queries], X[keys]), (N_Q, D), (N_Q, N_X), "YA")
+    """permutes outputs with the queries, and columns of A with keys and values"""
+    Q, K, V = table(case, *case.sizes(4, low=4))
+    queries = torch.randperm(len(Q), generator=case.generator)
+    keys = torch.randperm(len(K), generator=case.generator)
+    Y, A = asked(case, attend, Q, K, V)
+    Y_new, A_new = asked(case, attend, Q[queries], K[keys], V[keys])
     case.equal(A_new, A[queries][:, keys], "A of the permuted inputs")
     case.equal(Y_new, Y[queries], "Y of the permuted inputs")
 
 
-@check(attention_matrix, weight=2, see="From one query to many")
+@check(scaled_dot_attention, see=ROLES)
+def dictionary(attend, case):
+    """works as a dictionary when keys are far apart: the value of the key that was asked for"""
+    N, D_Q, D_V = sorted(case.sizes(3, low=3))
+    keys = 200 * torch.eye(D_Q).double()[:N]
+    values = case.randn(N, D_V)
+    wanted = torch.randperm(N, generator=case.generator)[: N - 1]
+    Y, A = asked(case, attend, torch.eye(D_Q).double()[wanted], keys, values)
+    case.equal(A, F.one_hot(wanted, N).double(), "A")
+    case.equal(Y, values[wanted], "Y")
+
+
+@check(scaled_dot_attention, weight=3, see=MANY, single={"B": 0, "N_Q": 0, "N_X": 0, "D_Q": 1})
 def values(attend, case):
     """agrees with torch's scaled_dot_product_attention"""
-    B, N_Q, N_X, D = case.sizes(4)
-    Q, X = case.randn(B, N_Q, D), case.randn(B, N_X, D)
-    expected_Y, expected_A = torchs(Q, X, X)
-    Y, A = both(case, attend(Q, X), (B, N_Q, D), (B, N_Q, N_X), "YA")
+    B, N_Q, N_X, D_Q, D_V = case.sizes(5)
+    Q, K, V = table(case, N_Q, N_X, D_Q, D_V, B)
+    expected_Y, expected_A = torchs(Q, K, V)
+    Y, A = asked(case, attend, Q, K, V)
     case.equal(A, expected_A, "A")
     case.equal(Y, expected_Y, "Y")
 
 
-@check(attention_matrix, see="From one query to many")
+@check(scaled_dot_attention, see=MANY)
 def single(attend, case):
     """agrees with torch for one query and no batch, and for a batch of two axes"""
-    B, H, N_Q, N_X, D = case.sizes(5)
-    for shape, N in [((), 1), ((B, H), N_Q)]:
-        Q, X = case.randn(*shape, N, D), case.randn(*shape, N_X, D)
-        expected, expected_A = torchs(Q[None], X[None], X[None])
-        Y, A = both(case, attend(Q, X), (*shape, N, D), (*shape, N, N_X), "YA")
+    B, H, N_Q, *sizes = case.sizes(6)
+    for batch, N in [((), 1), ((B, H), N_Q)]:
+        Q, K, V = table(case, N, *sizes, *batch)
+        expected, expected_A = torchs(Q[None], K[None], V[None])
+        Y, A = asked(case, attend, Q, K, V)
         case.equal(A, expected_A[0], "A")
         case.equal(Y, expected[0], "Y")
 
 
-@check(attention_matrix, see="From one query to many")
+@check(scaled_dot_attention, see=ROLES)
+def refuses(attend, case):
+    """raises ValueError when queries and keys differ in size, or keys and values in number"""
+    Q, K, V = table(case, *case.sizes(4))
+    D = K.shape[-1]
+    long = torch.cat([Q, Q[:, :1]], dim=1)
+    case.raises(ValueError, lambda: attend(long, K, V), f"queries have {D + 1} features, keys {D}")
+    case.raises(ValueError, lambda: attend(Q[:, :1], K, V), f"queries have 1 feature, keys {D}")
+    case.raises(
+        ValueError, lambda: attend(Q, K, V[1:]), f"there are {len(K)} keys and {len(V) - 1} values"
+    )
+
+
+@check(scaled_dot_attention, see=MANY)
 def loud(attend, case):
     """picks one row, and not NaN, when scores are in the thousands"""
-    N_Q, N_X, D = case.sizes(3, low=3)
-    Q, X = 1e5 * case.randn(N_Q, D), case.randn(N_X, D)
-    Y, A = both(case, attend(Q, X), (N_Q, D), (N_Q, N_X), "YA")
-    best = (Q @ X.T).argmax(dim=1)
-    case.equal(A, F.one_hot(best, N_X).double(), "A")
-    case.equal(Y, X[best], "Y")
+    Q, K, V = table(case, *case.sizes(4, low=3))
+    Q = 1e5 * Q
+    Y, A = asked(case, attend, Q, K, V)
+    best = (Q @ K.T).argmax(dim=1)
+    case.equal(A, F.one_hot(best, len(K)).double(), "A")
+    case.equal(Y, V[best], "Y")
+
+
+@check(scaled_dot_attention, see=MANY)
+def gradients(attend, case):
+    """passes gradients to Q, K and V as torch's scaled_dot_product_attention does"""
+    Q, K, V = (each.requires_grad_() for each in table(case, *case.sizes(4), 1))
+    Y, _ = asked(case, attend, Q, K, V)
+    back(case, Y, case.randn(*Y.shape), {"Q": Q, "K": K, "V": V}, torchs(Q, K, V)[0])
 
 
 def with_weights(case: Case, student, *sizes: int, **weights: Tensor):
@@ -348,96 +301,6 @@ def matrices(case: Case, D_X: int, D_Q: int, D_V: int) -> dict[str, Tensor]:
     return {name: case.randn(D_X, size) / D_X**0.5 for name, size in sizes.items()}
 
 
-def keys_and_values(case: Case, D_X: int, D_Q: int, D_V: int) -> dict[str, Tensor]:
-    """Draw W_K and W_V."""
-    W = matrices(case, D_X, D_Q, D_V)
-    return {name: W[name] for name in ("W_K", "W_V")}
-
-
-@check(AttentionLayer, see="From rows to keys and values")
-def rows(layer, case):
-    """gives every query weights that sum to one"""
-    B, N_Q, N_X, D_X, D_Q, D_V = case.sizes(6)
-    ours = with_weights(case, layer, D_X, D_Q, D_V, **keys_and_values(case, D_X, D_Q, D_V))
-    result = ours(case.randn(B, N_Q, D_Q), case.randn(B, N_X, D_X))
-    _, A = both(case, result, (B, N_Q, D_V), (B, N_Q, N_X), "YA")
-    sum_to_one(case, A, "A")
-
-
-@check(AttentionLayer, see="From rows to keys and values")
-def dictionary(layer, case):
-    """works as a dictionary when W_K picks keys, W_V values, and keys are far apart"""
-    N, D_Q, D_V = sorted(case.sizes(3, low=3))
-    table = torch.cat([200 * torch.eye(D_Q)[:N], case.randn(N, D_V)], dim=1).double()
-    W_K, W_V = torch.eye(D_Q + D_V).double().split([D_Q, D_V], dim=1)
-    ours = with_weights(case, layer, D_Q + D_V, D_Q, D_V, W_K=W_K, W_V=W_V)
-    wanted = torch.randperm(N, generator=case.generator)[: N - 1]
-    result = ours(torch.eye(D_Q).double()[wanted], table)
-    Y, A = both(case, result, (N - 1, D_V), (N - 1, N), "YA")
-    case.equal(A, F.one_hot(wanted, N).double(), "A")
-    case.equal(Y, table[wanted, D_Q:], "Y")
-
-
-@check(AttentionLayer, weight=2, see="From rows to keys and values")
-def values(layer, case):
-    """agrees with torch's scaled_dot_product_attention of X W_K and X W_V"""
-    B, N_Q, N_X, D_X, D_Q, D_V = case.sizes(6)
-    W = keys_and_values(case, D_X, D_Q, D_V)
-    Q, X = case.randn(B, N_Q, D_Q), case.randn(B, N_X, D_X)
-    expected_Y, expected_A = torchs(Q, X @ W["W_K"], X @ W["W_V"])
-    result = with_weights(case, layer, D_X, D_Q, D_V, **W)(Q, X)
-    Y, A = both(case, result, (B, N_Q, D_V), (B, N_Q, N_X), "YA")
-    case.equal(A, expected_A, "A")
-    case.equal(Y, expected_Y, "Y")
-
-
-@check(AttentionLayer, see="From rows to keys and values")
-def gradients(layer, case):
-    """passes gradients to Q, X, W_K and W_V as torch's scaled_dot_product_attention does"""
-    N_Q, N_X, D_X, D_Q, D_V = case.sizes(5)
-    W = keys_and_values(case, D_X, D_Q, D_V)
-    Q, X = case.randn(1, N_Q, D_Q).requires_grad_(), case.randn(1, N_X, D_X).requires_grad_()
-    ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
-    Y, _ = both(case, ours(Q, X), (1, N_Q, D_V), (1, N_Q, N_X), "YA")
-    own = {name: dict(ours.named_parameters())[name] for name in W}
-    seen, W = case.randn(1, N_Q, D_V), {n: w.requires_grad_() for n, w in W.items()}
-    expected = torchs(Q, X @ W["W_K"], X @ W["W_V"])[0]
-    gradients = torch.autograd.grad(expected, [Q, X, *W.values()], seen)
-    case.trains(Y, "Y")
-    Y.backward(seen)
-    tensors = {"Q": Q, "X": X, **own}
-    for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
-        case.gradient(tensor, gradient, name)
-    case.learns(ours)
-
-
-@check(AttentionLayer, see="From rows to keys and values")
-def loud(layer, case):
-    """picks one value, and not NaN, when scores are in the thousands"""
-    N_Q, N_X, D_X, D_Q, D_V = case.sizes(5, low=3)
-    W, X = keys_and_values(case, D_X, D_Q, D_V), case.randn(N_X, D_X)
-    Q = 1e5 * case.randn(N_Q, D_Q)
-    ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
-    Y, A = both(case, ours(Q, X), (N_Q, D_V), (N_Q, N_X), "YA")
-    best = (Q @ (X @ W["W_K"]).T).argmax(dim=1)
-    case.equal(A, F.one_hot(best, N_X).double(), "A")
-    case.equal(Y, (X @ W["W_V"])[best], "Y")
-
-
-@check(AttentionLayer, see="From rows to keys and values")
-def unbatched(layer, case):
-    """agrees with torch for one query and no batch, and for a batch of two axes"""
-    N_X, D_X, D_Q, D_V = case.sizes(4)
-    W = keys_and_values(case, D_X, D_Q, D_V)
-    ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
-    for shape, N_Q in [((), 1), ((2, 3), 4)]:
-        Q, X = case.randn(*shape, N_Q, D_Q), case.randn(*shape, N_X, D_X)
-        expected_Y, expected_A = torchs(Q[None], (X @ W["W_K"])[None], (X @ W["W_V"])[None])
-        Y, A = both(case, ours(Q, X), (*shape, N_Q, D_V), (*shape, N_Q, N_X), "YA")
-        case.equal(A, expected_A[0], "A")
-        case.equal(Y, expected_Y[0], "Y")
-
-
 def equivariant(case: Case, attend, N: int, D_X: int, D_Y: int) -> None:
     """Demand f(s(X)) = s(f(X)) for a permutation s that is not its own inverse."""
     X = case.randn(N, D_X) / 2
@@ -446,63 +309,6 @@ def equivariant(case: Case, attend, N: int, D_X: int, D_Y: int) -> None:
     Y_new, A_new = both(case, attend(X[order]), (N, D_Y), (N, N), "YA")
     case.equal(A_new, A[order][:, order], "A of the permuted input")
     case.equal(Y_new, Y[order], "Y of the permuted input")
-
-
-@check(basic_self_attention, see="From given queries to self-attention")
-def rows(attend, case):
-    """gives every vector weights that sum to one"""
-    B, N, D = case.sizes(3)
-    _, A = both(case, attend(case.randn(B, N, D) / 2), (B, N, D), (B, N, N), "YA")
-    sum_to_one(case, A, "A")
-
-
-@check(basic_self_attention, see="Order is lost")
-def permuted(attend, case):
-    """permutes its outputs as its inputs are permuted: f(s(X)) = s(f(X))"""
-    N, D = case.sizes(2, low=4)
-    equivariant(case, attend, N, D, D)
-
-
-@check(basic_self_attention, weight=2, see="From given queries to self-attention")
-def values(attend, case):
-    """agrees with torch's scaled_dot_product_attention of X, X and X at scale 1"""
-    B, N, D = case.sizes(3)
-    X = case.randn(B, N, D) / 2
-    expected_Y, expected_A = torchs(X, X, X, scale=1.0)
-    Y, A = both(case, attend(X), (B, N, D), (B, N, N), "YA")
-    case.equal(A, expected_A, "A")
-    case.equal(Y, expected_Y, "Y")
-
-
-@check(basic_self_attention, see="From given queries to self-attention")
-def gradient(attend, case):
-    """passes gradients to X through queries, keys and values"""
-    N, D = case.sizes(2)
-    X = (case.randn(1, N, D) / 2).requires_grad_()
-    Y, _ = both(case, attend(X), (1, N, D), (1, N, N), "YA")
-    back(case, Y, case.randn(1, N, D), {"X": X}, torchs(X, X, X, scale=1.0)[0])
-
-
-@check(basic_self_attention, see="From given queries to self-attention")
-def loud(attend, case):
-    """picks one row, and not NaN, when scores are in the thousands"""
-    N, D = case.sizes(2, low=3)
-    X = 1e3 * case.randn(N, D)
-    Y, A = both(case, attend(X), (N, D), (N, N), "YA")
-    best = (X @ X.T).argmax(dim=1)
-    case.equal(A, F.one_hot(best, N).double(), "A")
-    case.equal(Y, X[best], "Y")
-
-
-@check(basic_self_attention, see="From given queries to self-attention")
-def batch(attend, case):
-    """keeps the members of a batch apart"""
-    B, N, D = case.sizes(3)
-    X = case.randn(B, N, D) / 2
-    Y, A = both(case, attend(X), (B, N, D), (B, N, N), "YA")
-    Y_one, A_one = both(case, attend(X[1]), (N, D), (N, N), "YA")
-    case.equal(Y_one, Y[1], "Y of one member")
-    case.equal(A_one, A[1], "A of one member")
 
 
 @check(SelfAttention, see="Three roles, three projections")

@@ -341,7 +341,7 @@ def compare_paged(case: Case, decode, given: list[Tensor], *parts: int) -> None:
     case.equal(Y, torch.stack(rows), "Y", atol=1e-5)
 
 
-@check_kernel(triton_paged_decode, weight=3, see="Decode from a paged cache")
+@check_kernel(triton_paged_decode, weight=3, see="Optional: decode from a paged cache")
 def values(decode, case):
     """gives torch's attention over the positions that the table names, in all heads"""
     compare_paged(case, decode, paged_inputs(case, 6, 2, 4, 5, [31]), 1)
@@ -350,7 +350,7 @@ def values(decode, case):
         compare_paged(case, decode, [Q, K, V, order, lengths], 1)
 
 
-@check_kernel(triton_paged_decode, weight=2, see="Decode from a paged cache")
+@check_kernel(triton_paged_decode, weight=2, see="Optional: decode from a paged cache")
 def ends(decode, case):
     """reads as far as each sequence is long: one position, a full block, one more than that"""
     compare_paged(case, decode, paged_inputs(case, 2, 1, 4, 3, [5, 4, 1]), 1)
@@ -362,7 +362,7 @@ def parts(decode, case):
     compare_paged(case, decode, paged_inputs(case, 2, 1, 2, 3, [3, 1, 5]), 2)
 
 
-@check_kernel(triton_paged_decode, weight=2, see="Decode from a paged cache")
+@check_kernel(triton_paged_decode, weight=2, see="Optional: decode from a paged cache")
 def stale(decode, case):
     """reads no table and no slot beyond the sequence's end, whatever is there"""
     given = paged_inputs(case, 2, 1, 3, 5, [6, 2], spare=1)

@@ -863,14 +863,19 @@ def demand_mixed(case: Case, result: object, expected: tuple[Tensor, tuple]) -> 
     case.equal(log_weight, expected[1][1], "log weight in the state")
 
 
-@check(rwkv_time_mixing, weight=3, see="One of the family", single={"B": 0, "T": 1, "D": 2})
+@check(
+    rwkv_time_mixing,
+    weight=3,
+    see="Optional: RWKV, one of the family",
+    single={"B": 0, "T": 1, "D": 2},
+)
 def values(mix, case):
     """agrees with the two sums of the equation, pair by pair"""
     given = rwkv_inputs(case, *case.sizes(3))
     demand_mixed(case, mix(*given), faded(*given))
 
 
-@check(rwkv_time_mixing, weight=2, see="One of the family")
+@check(rwkv_time_mixing, weight=2, see="Optional: RWKV, one of the family")
 def continues(mix, case):
     """goes on from a given state"""
     B, T, D = case.sizes(3)
@@ -878,7 +883,7 @@ def continues(mix, case):
     demand_mixed(case, mix(*given, state), faded(*given, state))
 
 
-@check(rwkv_time_mixing, see="One of the family")
+@check(rwkv_time_mixing, see="Optional: RWKV, one of the family")
 def first_step(mix, case):
     """gives σ(r) v at the first step, whatever the keys are"""
     B, T, D = case.sizes(3)
@@ -888,7 +893,7 @@ def first_step(mix, case):
     case.equal(Y[:, 0], torch.sigmoid(R[:, 0]) * V[:, 0], "y_1")
 
 
-@check(rwkv_time_mixing, weight=2, see="One of the family")
+@check(rwkv_time_mixing, weight=2, see="Optional: RWKV, one of the family")
 def large_keys(mix, case):
     """gives the same when all keys are larger by 1 000"""
     R, K, V, w, u = rwkv_inputs(case, *case.sizes(3))
@@ -899,7 +904,7 @@ def large_keys(mix, case):
     demand_mixed(case, result, (expected, (mean, log_weight + 1000)))
 
 
-@check(rwkv_time_mixing, see="One of the family")
+@check(rwkv_time_mixing, see="Optional: RWKV, one of the family")
 def gradients(mix, case):
     """passes gradients to all inputs, the weights and the state"""
     B, T, D = case.sizes(3)
@@ -914,7 +919,7 @@ def gradients(mix, case):
     flow(case, call, oracle, inputs, "R K V w u mean log_weight", ("Y", "state"))
 
 
-@check(rwkv_time_mixing, see="One of the family")
+@check(rwkv_time_mixing, see="Optional: RWKV, one of the family")
 def keys_far_apart(mix, case):
     """gives the last value alone where each key is 900 larger than the one before"""
     B, T, D = case.sizes(3)
@@ -924,14 +929,14 @@ def keys_far_apart(mix, case):
     case.equal(Y, torch.sigmoid(R) * V, "Y where each key is 900 larger than the one before")
 
 
-@check(rwkv_time_mixing, see="One of the family")
+@check(rwkv_time_mixing, see="Optional: RWKV, one of the family")
 def gradients_at_first(mix, case):
     """passes finite gradients when there is no state"""
     inputs = rwkv_inputs(case, *case.sizes(3))
     flow(case, mix, faded, inputs, "R K V w u", ("Y", "state"))
 
 
-@check(rwkv_time_mixing, see="One of the family")
+@check(rwkv_time_mixing, see="Optional: RWKV, one of the family")
 def small_keys(mix, case):
     """gives the same when all keys are smaller by 2 000"""
     R, K, V, w, u = rwkv_inputs(case, *case.sizes(3))

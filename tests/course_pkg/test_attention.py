@@ -10,14 +10,10 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_pkg.attention import (
-    AttentionLayer,
     MultiHeadAttention,
     SelfAttention,
     attention_cost,
-    attention_matrix,
-    basic_self_attention,
     causal_mask,
-    dot_attention,
     masked_softmax,
     merge_heads,
     padding_mask,
@@ -67,47 +63,31 @@ def test_soft_lookup_refuses_a_temperature_that_is_none(temperature):
         soft_lookup(torch.zeros(3), torch.zeros(2, 3), temperature)
 
 
-@pytest.mark.parametrize(
-    ("function", "scale"), [(dot_attention, 1.0), (scaled_dot_attention, None)]
-)
-def test_one_query_is_torchs(sizes, function, scale):
-    _, _, N, _, D, _ = sizes
-    q, X = randn(D), randn(N, D)
-    y, a = function(q, X)
-    torch.testing.assert_close(y, attend(q[None], X, X, scale=scale)[0], **CLOSE)
-    one_hot = torch.eye(N, dtype=torch.float64)
-    torch.testing.assert_close(a, attend(q[None], X, one_hot, scale=scale)[0], **CLOSE)
+def test_scaled_dot_attention_is_torchs(sizes):
+    B, N_Q, N_X, H, D_Q, D_V = sizes
+    Q, K, V = randn(B, H, N_Q, D_Q), randn(B, H, N_X, D_Q), randn(B, H, N_X, D_V)
+    Y, A = scaled_dot_attention(Q, K, V)
+    torch.testing.assert_close(Y, attend(Q, K, V), **CLOSE)
+    one_hot = torch.eye(N_X, dtype=torch.float64).expand(B, H, N_X, N_X)
+    torch.testing.assert_close(A, attend(Q, K, one_hot), **CLOSE)
 
 
 def test_scaled_dot_attention_refuses_to_broadcast():
-    with pytest.raises(ValueError, match="q has 1 features, the rows of X have 3"):
-        scaled_dot_attention(torch.zeros(1), torch.zeros(2, 3))
+    K, V = torch.zeros(2, 3), torch.zeros(2, 4)
+    with pytest.raises(ValueError, match="queries have 1 features, keys have 3"):
+        scaled_dot_attention(torch.zeros(5, 1), K, V)
+    with pytest.raises(ValueError, match="there are 2 keys and 1 values"):
+        scaled_dot_attention(torch.zeros(5, 3), K, V[:1])
 
 
-def test_attention_matrix_is_torchs_and_one_query_after_the_other(sizes):
-    B, N_Q, N_X, H, D, _ = sizes
-    Q, X = randn(B, H, N_Q, D), randn(B, H, N_X, D)
-    Y, A = attention_matrix(Q, X)
-    torch.testing.assert_close(Y, attend(Q, X, X), **CLOSE)
-    for n in range(N_Q):
-        y, a = scaled_dot_attention(Q[1, 0, n], X[1, 0])
-        torch.testing.assert_close(Y[1, 0, n], y, **CLOSE)
-        torch.testing.assert_close(A[1, 0, n], a, **CLOSE)
-
-
-def test_layers_are_torchs_on_projections(sizes):
-    B, N_Q, N_X, D_X, D_Q, D_V = sizes
-    Q, X = randn(B, N_Q, D_Q), randn(B, N_X, D_X)
-    layer = AttentionLayer(D_X, D_Q, D_V).double()
-    expected = attend(Q, X @ layer.W_K, X @ layer.W_V)
-    torch.testing.assert_close(layer(Q, X)[0], expected, **CLOSE)
-    own = SelfAttention(D_X, D_Q, D_V).double()
+def test_self_attention_is_torchs_on_projections(sizes):
+    B, N, _, D_X, D_Q, D_V = sizes
+    X, own = randn(B, N, D_X), SelfAttention(D_X, D_Q, D_V).double()
     expected = attend(X @ own.W_Q, X @ own.W_K, X @ own.W_V)
     torch.testing.assert_close(own(X)[0], expected, **CLOSE)
-    torch.testing.assert_close(basic_self_attention(X)[0], attend(X, X, X, scale=1.0), **CLOSE)
 
 
-@pytest.mark.parametrize("build", [SelfAttention, AttentionLayer, MultiHeadAttention])
+@pytest.mark.parametrize("build", [SelfAttention, MultiHeadAttention])
 def test_fresh_projections_keep_the_variance(build):
     torch.manual_seed(0)
     layer = (
@@ -122,11 +102,7 @@ def test_self_attention_is_permutation_equivariant_to_rounding(sizes):
     X, order = randn(B, N, H * D_h), torch.randperm(N)
     single = SelfAttention(H * D_h, D_h, H).double()
     multi = MultiHeadAttention(H * D_h, H).double()
-    for function in (
-        lambda X: basic_self_attention(X / 4)[0],
-        lambda X: single(X)[0],
-        multi,
-    ):
+    for function in (lambda X: single(X)[0], multi):
         torch.testing.assert_close(function(X[:, order]), function(X)[:, order], **CLOSE)
 
 

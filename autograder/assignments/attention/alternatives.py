@@ -8,14 +8,10 @@ from torch.nn import functional as F
 
 from autograder.alternatives import alternative
 from course_pkg.attention import (
-    AttentionLayer,
     MultiHeadAttention,
     SelfAttention,
     attention_cost,
-    attention_matrix,
-    basic_self_attention,
     causal_mask,
-    dot_attention,
     masked_softmax,
     merge_heads,
     padding_mask,
@@ -43,97 +39,36 @@ def multiplied_out(q, X, temperature=1.0):
     return (a.unsqueeze(1) * X).sum(0), a
 
 
-@alternative(dot_attention)
-def row_by_row(q, X):
-    e = [torch.dot(q, row) for row in X]
-    highest = max(e)
-    exponentials = [torch.exp(score - highest) for score in e]
-    a = torch.stack(exponentials) / sum(exponentials)
-    return sum(weight * row for weight, row in zip(a, X, strict=True)), a
-
-
-@alternative(dot_attention)
-def by_logarithms(q, X):
-    e = torch.mv(X, q)
-    a = torch.exp(e - torch.logsumexp(e, dim=0))
-    return X.T @ a, a
-
-
 @alternative(scaled_dot_attention)
-def scaled_query(q, X):
-    if X.shape[-1] != q.shape[-1]:
-        raise ValueError("sizes")
-    a = torch.softmax((q / q.numel() ** 0.5) @ X.T, -1)
-    return [torch.matmul(a, X), a]
-
-
-@alternative(scaled_dot_attention)
-def in_float32(q, X):
-    if X.size(1) != q.size(0):
-        raise ValueError(f"{q.shape} does not fit {X.shape}")
-    q, X = q.float(), X.float()
-    a = torch.einsum("nd,d->n", X, q).div(q.size(0) ** 0.5).softmax(0)
-    return a @ X, a
-
-
-@alternative(attention_matrix)
-def with_einsum(Q, X):
-    E = torch.einsum("...id,...jd->...ij", Q, X) * Q.size(-1) ** -0.5
+def with_einsum(Q, K, V):
+    if Q.size(-1) != K.size(-1) or K.size(-2) != V.size(-2):
+        raise ValueError(f"{Q.shape}, {K.shape} and {V.shape} do not fit")
+    E = torch.einsum("...id,...jd->...ij", Q, K) * Q.size(-1) ** -0.5
     A = F.softmax(E, dim=-1)
-    return torch.einsum("...ij,...jd->...id", A, X), A
+    return torch.einsum("...ij,...jd->...id", A, V), A
 
 
-@alternative(attention_matrix)
-def query_by_query(Q, X):
+@alternative(scaled_dot_attention)
+def query_by_query(Q, K, V):
+    if Q.shape[-1] != K.shape[-1] or K.shape[-2] != V.shape[-2]:
+        raise ValueError("sizes")
     if Q.dim() > 2:
-        pairs = [query_by_query(q, x) for q, x in zip(Q, X, strict=True)]
+        pairs = [query_by_query(q, k, v) for q, k, v in zip(Q, K, V, strict=True)]
         return tuple(torch.stack(parts) for parts in zip(*pairs, strict=True))
-    A = torch.stack([torch.softmax(X @ q / math.sqrt(X.shape[1]), 0) for q in Q])
-    return torch.stack([a @ X for a in A]), A
+    A = torch.stack([torch.softmax(K @ q / math.sqrt(K.shape[1]), 0) for q in Q])
+    return torch.stack([a @ V for a in A]), A
 
 
-@alternative(AttentionLayer)
-class ProjectsLast(AttentionLayer):
-    """Averages the inputs first and projects the average: A (X W_V) = (A X) W_V."""
-
-    def forward(self, Q, X):
-        E = Q @ self.W_K.T @ X.transpose(-2, -1) / self.W_K.shape[1] ** 0.5
-        A = E.softmax(-1)
-        return A @ X @ self.W_V, A
-
-
-@alternative(AttentionLayer)
-class Fused(nn.Module):
-    """Has one product for keys and values, and other initial weights."""
-
-    def __init__(self, D_X, D_Q, D_V):
-        super().__init__()
-        self.D_Q, self.D_V = D_Q, D_V
-        self.W_K = nn.Parameter(nn.init.xavier_uniform_(torch.empty(D_X, D_Q)))
-        self.W_V = nn.Parameter(nn.init.xavier_uniform_(torch.empty(D_X, D_V)))
-
-    def forward(self, Q, X):
-        K, V = (X @ torch.cat([self.W_K, self.W_V], 1)).split([self.D_Q, self.D_V], dim=-1)
-        A = torch.softmax((Q / math.sqrt(self.D_Q)) @ K.transpose(-1, -2), dim=-1)
-        return torch.matmul(A, V), A
-
-
-@alternative(basic_self_attention)
-def pair_by_pair(X):
-    if X.dim() > 2:
-        pairs = [pair_by_pair(x) for x in X]
-        return torch.stack([Y for Y, _ in pairs]), torch.stack([A for _, A in pairs])
-    A = torch.stack([torch.stack([(x * other).sum() for other in X]).softmax(0) for x in X])
-    return torch.stack([sum(w * x for w, x in zip(a, X, strict=True)) for a in A]), A
-
-
-@alternative(basic_self_attention)
-def with_torch(X):
-    one_hot = torch.eye(X.shape[-2], dtype=X.dtype).expand(*X.shape[:-1], -1)
-    stacked = X if X.dim() > 2 else X[None]
-    attend = F.scaled_dot_product_attention
-    A = attend(stacked, stacked, one_hot.reshape(*stacked.shape[:-1], -1), scale=1.0)
-    return (A @ stacked).view_as(X), A.reshape(*X.shape[:-1], -1)
+@alternative(scaled_dot_attention)
+def by_logarithms(Q, K, V):
+    """The scale goes to the queries, in float32; the softmax is written out."""
+    if Q.size(-1) != K.size(-1):
+        raise ValueError(f"{Q.shape} does not fit {K.shape}")
+    if K.size(-2) != V.size(-2):
+        raise ValueError(f"{K.shape} does not fit {V.shape}")
+    E = (Q / Q.size(-1) ** 0.5).float() @ K.transpose(-2, -1).float()
+    A = torch.exp(E - E.logsumexp(dim=-1, keepdim=True))
+    return [A @ V.float(), A]
 
 
 @alternative(SelfAttention)

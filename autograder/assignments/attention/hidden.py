@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from course_pkg.attention import (
-    attention_matrix,
-    basic_self_attention,
+    SelfAttention,
     causal_mask,
-    dot_attention,
     merge_heads,
     padding_mask,
     scaled_dot_attention,
@@ -16,12 +14,12 @@ from course_pkg.attention import (
 )
 from course_pkg.checking.registry import check
 from course_pkg.checks.attention import (
-    back,
+    asked,
     both,
-    one_query,
+    matrices,
     query_and_table,
-    rows_permuted,
-    torchs,
+    table,
+    with_weights,
 )
 
 
@@ -48,47 +46,24 @@ def gradient(lookup, case):
     case.gradient(q, covariance @ seen / 2, "q")
 
 
-@check(dot_attention, see="From distances to dot products")
+@check(scaled_dot_attention, see="From one query to many")
 def indifferent(attend, case):
-    """returns the mean of the rows when the query is zero"""
-    _, X, N, D = query_and_table(case)
-    y, a = both(case, attend(torch.zeros(D).double(), X), (D,), (N,))
-    case.equal(a, torch.full((N,), 1 / N), "a")
-    case.equal(y, X.mean(dim=0), "y")
+    """returns the mean of the values for a query of zeros"""
+    Q, K, V = table(case, *case.sizes(4))
+    Y, A = asked(case, attend, 0 * Q, K, V)
+    case.equal(A, torch.full(A.shape, 1 / len(K)), "A")
+    case.equal(Y, V.mean(dim=0).expand_as(Y), "Y")
 
 
-@check(scaled_dot_attention, see="Why divide by √D_Q")
-def permuted(attend, case):
-    """permutes the weights with the rows, and leaves the output as it is"""
-    rows_permuted(case, attend)
-
-
-@check(scaled_dot_attention, see="Why divide by √D_Q")
-def gradients(attend, case):
-    """passes gradients to q and X as torch's scaled_dot_product_attention does"""
-    q, X, N, D = query_and_table(case)
-    inputs = {"X": X.requires_grad_(), "q": q.requires_grad_()}
-    y, _ = both(case, attend(q, X), (D,), (N,))
-    back(case, y, case.randn(D), inputs, one_query(q, X)[0])
-
-
-@check(attention_matrix, see="From one query to many")
-def gradients(attend, case):
-    """passes gradients to Q and X as torch's scaled_dot_product_attention does"""
-    N_Q, N_X, D = case.sizes(3)
-    Q, X = case.randn(1, N_Q, D).requires_grad_(), case.randn(1, N_X, D).requires_grad_()
-    Y, _ = both(case, attend(Q, X), (1, N_Q, D), (1, N_Q, N_X), "YA")
-    back(case, Y, case.randn(1, N_Q, D), {"Q": Q, "X": X}, torchs(Q, X, X)[0])
-
-
-@check(basic_self_attention, see="From given queries to self-attention")
-def alone(attend, case):
-    """returns a single vector as it is"""
-    (D,) = case.sizes(1, low=6)
-    X = case.randn(1, D)
-    Y, A = both(case, attend(X), (1, D), (1, 1), "YA")
-    case.equal(Y, X, "Y")
+@check(SelfAttention, see="Three roles, three projections")
+def alone(layer, case):
+    """returns the value of a vector that is alone"""
+    D_X, D_Q, D_V = case.sizes(3)
+    W, X = matrices(case, D_X, D_Q, D_V), case.randn(1, D_X)
+    ours = with_weights(case, layer, D_X, D_Q, D_V, **W)
+    Y, A = both(case, ours(X), (1, D_V), (1, 1), "YA")
     case.equal(A, torch.ones(1, 1), "A")
+    case.equal(Y, X @ W["W_V"], "Y")
 
 
 @check(causal_mask, see="A mask says who may look at whom")

@@ -2,14 +2,10 @@
 
 from autograder.mistakes import changed, equivalent, mistakes
 from course_pkg.attention import (
-    AttentionLayer,
     MultiHeadAttention,
     SelfAttention,
     attention_cost,
-    attention_matrix,
-    basic_self_attention,
     causal_mask,
-    dot_attention,
     masked_softmax,
     merge_heads,
     padding_mask,
@@ -58,90 +54,38 @@ no_error: a temperature of zero gives NaN instead of an error
 )
 
 mistakes(
-    dot_attention,
-    """
-by_distance: distances are used in place of dot products
-    X @ q → -(X - q).square().sum(dim=1) / 2
-scaled: the scores are already divided by √D_Q
-    X @ q → X @ q / math.sqrt(len(q))
-cosines: query and rows are scaled to length one: cosines in place of dot products
-    X @ q → nn.functional.cosine_similarity(X, q[None])
-opposite: the scores have the wrong sign
-    X @ q → -(X @ q)
-sigmoids: each score goes through σ, and nothing makes the weights sum to one
-    torch.softmax(X @ q, dim=0) → torch.sigmoid(X @ q)
-* no_exponential: the scores are divided by their sum, without the exponential
-    torch.softmax(X @ q, dim=0) → X @ q / (X @ q).sum()
-hard: only the best row is returned
-    torch.softmax(X @ q, dim=0) → nn.functional.one_hot((X @ q).argmax(), len(X)).to(X)
-scores_returned: the scores are returned in place of the weights
-    a @ X, a → a @ X, X @ q
-weighed_by_scores: the rows are averaged by the scores themselves, not by their softmax
-    a @ X, a → X @ q @ X, a
-not_summed: the weighted rows are returned, not their sum
-    a @ X, a → a[:, None] * X, a
-divided_again: the weighted sum is divided by N_X once more
-    a @ X, a → a @ X / len(X), a
-returned_in_wrong_order: a is returned before y
-    a @ X, a → a, a @ X
-overflow: exponentials overflow, and ∞/∞ is NaN
-    torch.softmax(X @ q, dim=0) → torch.exp(X @ q) / torch.exp(X @ q).sum()
-    says: yours is nan
-detached: no gradient passes through the weights
-    a @ X, a → (a.detach() + 0 * a) @ X, a
-""",
-)
-
-mistakes(
     scaled_dot_attention,
-    """
-unscaled: the scores are not divided by √D_Q
-    / math.sqrt(len(q)) →
-* too_much: the scores are divided by D_Q instead of √D_Q
-    math.sqrt(len(q)) → len(q)
-* by_rows: the scores are divided by √N_X instead of √D_Q
-    math.sqrt(len(q)) → math.sqrt(len(X))
-multiplied: the scores are multiplied by √D_Q
-    / math.sqrt(len(q)) → * math.sqrt(len(q))
-* after_the_softmax: the weights are divided by √D_Q, after the softmax
-    / math.sqrt(len(q)) →
-    torch.softmax(e, dim=0) → torch.softmax(e, dim=0) / math.sqrt(len(q))
-output_scaled: the output is divided by √D_Q, and the scores are not
-    / math.sqrt(len(q)) →
-    a @ X, a → a @ X / math.sqrt(len(q)), a
-cosines: query and rows are scaled to length one: cosines in place of scores
-    X @ q / math.sqrt(len(q)) → nn.functional.cosine_similarity(X, q[None])
-by_norm: the scores are divided by the length of q instead of √D_Q
-    math.sqrt(len(q)) → q.norm()
-sigmoids: each score goes through σ, and nothing makes the weights sum to one
-    torch.softmax(e, dim=0) → torch.sigmoid(e)
-returned_in_wrong_order: a is returned before y
-    a @ X, a → a, a @ X
-in_place: q is scaled in place
-    e = X @ q / math.sqrt(len(q)) → q.data /= math.sqrt(len(q)); e = X @ q
-overflow: exponentials overflow, and ∞/∞ is NaN
-    torch.softmax(e, dim=0) → e.exp() / e.exp().sum()
-    says: yours is nan
-no_error: a query of one feature is stretched by broadcasting instead of refused
-    len(q) != X.shape[1] → len(q) > X.shape[1]
-    X @ q → (X * q).sum(dim=1)
-    says: should raise ValueError when q has 1 feature
-""",
-)
-
-mistakes(
-    attention_matrix,
     """
 * over_queries: the softmax runs over the queries instead of the keys
     dim=-1 → dim=-2
 unscaled: the scores are not divided by √D_Q
     / math.sqrt(Q.shape[-1]) →
-too_much: the scores are divided by D_Q instead of √D_Q
+* too_much: the scores are divided by D_Q instead of √D_Q
     math.sqrt(Q.shape[-1]) → Q.shape[-1]
-by_rows: the scores are divided by √N_X instead of √D_Q
-    Q.shape[-1] → X.shape[-2]
+* by_rows: the scores are divided by √N_X instead of √D_Q
+    math.sqrt(Q.shape[-1]) → math.sqrt(K.shape[-2])
 by_queries: the scores are divided by √N_Q instead of √D_Q
-    Q.shape[-1] → Q.shape[-2]
+    math.sqrt(Q.shape[-1]) → math.sqrt(Q.shape[-2])
+* by_values: the scores are divided by √D_V instead of √D_Q
+    math.sqrt(Q.shape[-1]) → math.sqrt(V.shape[-1])
+multiplied: the scores are multiplied by √D_Q
+    / math.sqrt(Q.shape[-1]) → * math.sqrt(Q.shape[-1])
+* after_the_softmax: the weights are divided by √D_Q, after the softmax
+    / math.sqrt(Q.shape[-1]) →
+    torch.softmax(E, dim=-1) → torch.softmax(E, dim=-1) / math.sqrt(Q.shape[-1])
+output_scaled: the output is divided by √D_Q, and the scores are not
+    / math.sqrt(Q.shape[-1]) →
+    A @ V, A → A @ V / math.sqrt(Q.shape[-1]), A
+cosines: queries and keys are scaled to length one: cosines in place of scores
+    / math.sqrt(Q.shape[-1]) → / Q.norm(dim=-1, keepdim=True) / K.norm(dim=-1)[..., None, :]
+by_distance: distances are used in place of dot products
+    Q @ K.mT / math.sqrt(Q.shape[-1]) → -torch.cdist(Q, K).square() / 2
+opposite: the scores have the wrong sign
+    Q @ K.mT → -Q @ K.mT
+* no_exponential: the scores are divided by their sum, without the exponential
+    torch.softmax(E, dim=-1) → E / E.sum(dim=-1, keepdim=True)
+sigmoids: each score goes through σ, and nothing makes the rows sum to one
+    torch.softmax(E, dim=-1) → torch.sigmoid(E)
 one_softmax: one softmax runs over all queries and keys together
     torch.softmax(E, dim=-1) → torch.softmax(E.flatten(-2), dim=-1).view_as(E)
 first_query: all queries get the weights of the first one
@@ -149,89 +93,34 @@ first_query: all queries get the weights of the first one
 mean_query: all queries are replaced by their mean
     E = Q @ → E = Q.mean(dim=-2, keepdim=True).expand_as(Q) @
 first_table: every member of the batch looks things up in the first one's table
-    X.mT → (X := X[:1] if X.dim() > 2 else X).mT
+    E = Q @ → K, V = (K[:1], V[:1]) if K.dim() > 2 else (K, V); E = Q @
+keys_returned: the keys are averaged in place of the values
+    A @ V, A → A @ K, A
+scores_returned: the scores are returned in place of the weights
+    A @ V, A → A @ V, E
+weighed_by_scores: the values are averaged by the scores themselves, not by their softmax
+    A @ V, A → E @ V, A
+divided_again: the weighted sum is divided by N_X once more
+    A @ V, A → A @ V / K.shape[-2], A
 transposed: A is returned transposed
-    A @ X, A → A @ X, A.mT
+    A @ V, A → A @ V, A.mT
 returned_in_wrong_order: A is returned before Y
-    A @ X, A → A, A @ X
-sigmoids: each score goes through σ, and nothing makes the rows sum to one
-    torch.softmax(E, dim=-1) → torch.sigmoid(E)
-in_place: Q is scaled in place
-    E = Q @ X.mT / math.sqrt(Q.shape[-1]) → Q.data /= math.sqrt(Q.shape[-1]); E = Q @ X.mT
-all_axes: X.T reverses all axes of a batch
-    X.mT → X.permute(*reversed(range(X.dim())))
-    says: raised RuntimeError: The size of tensor a
-overflowing_matrix: exponentials overflow, and ∞/∞ is NaN
-    torch.softmax(E, dim=-1) → E.exp() / E.exp().sum(dim=-1, keepdim=True)
-    says: yours is nan
-""",
-)
-
-mistakes(
-    AttentionLayer,
-    """
-OverflowingLayer: exponentials overflow, and ∞/∞ is NaN
-    torch.softmax(E, dim=-1) → E.exp() / E.exp().sum(dim=-1, keepdim=True)
-    says: yours is nan
-ValuesNotProjected: the values are the inputs themselves: W_V is not used
-    X @ self.W_V → X
-KeysReturned: the keys are returned: Y = A K instead of A V
-    A @ V → A @ K
-Unscaled: the scores are not divided by √D_Q
-    / math.sqrt(Q.shape[-1]) →
-* ScaledByInput: the scores are divided by √D_X instead of √D_Q
-    Q.shape[-1] → X.shape[-1]
-* ScaledByValue: the scores are divided by √D_V instead of √D_Q
-    Q.shape[-1] → V.shape[-1]
-OverQueries: the softmax runs over the queries instead of the keys
-    dim=-1 → dim=-2
-Sigmoids: each score goes through σ, and nothing makes the rows sum to one
-    torch.softmax(E, dim=-1) → torch.sigmoid(E)
-ValuesRectified: the values go through a ReLU
-    X @ self.W_V → torch.relu(X @ self.W_V)
-KeysSquashed: the keys go through a tanh
-    X @ self.W_K → torch.tanh(X @ self.W_K)
-NoSoftmax: the softmax is left out: Y is an average by raw scores
-    torch.softmax(E, dim=-1) → E
-KeysDetached: no gradient passes to W_K
-    X @ self.W_K → X @ self.W_K.detach()
-    says: No gradient reaches W_K
-WrongOrder: A is returned before Y
     A @ V, A → A, A @ V
-""",
-)
-
-mistakes(
-    basic_self_attention,
-    """
-overflowing: exponentials overflow, and ∞/∞ is NaN
-    torch.softmax(X @ X.mT, dim=-1) → (E := (X @ X.mT).exp()) / E.sum(dim=-1, keepdim=True)
-    says: yours is nan
-scaled: the scores are divided by √D_X, although this bare form has no scale
-    X @ X.mT → X @ X.mT / math.sqrt(X.shape[-1])
-over_queries: the softmax runs over the first of the two axes of E, so columns sum to 1
-    dim=-1 → dim=-2
-* features: features attend to features: Xᵀ X in place of X Xᵀ
-    X @ X.mT → X.mT @ X
-    A @ X → X @ A.mT
-others_only: a vector does not attend to itself
-    X @ X.mT → (X @ X.mT).masked_fill(torch.eye(N := X.shape[-2]).bool() & (N > 1), -torch.inf)
-causal: a vector attends only to itself and what comes before it
-    torch.softmax(X @ X.mT, dim=-1) → masked_softmax(X @ X.mT, causal_mask(X.shape[-2]))
-cosines: all vectors are scaled to length one before they are compared
-    X @ X.mT → (unit := nn.functional.normalize(X, dim=-1)) @ unit.mT
-residual: the input is added to the output
-    A @ X → A @ X + X
-sigmoids: each score goes through σ, and nothing makes the rows sum to one
-    torch.softmax(X @ X.mT, dim=-1) → torch.sigmoid(X @ X.mT)
-with_positions: positions are added to the vectors, so that order matters
-    X @ X.mT → (X := X + 0.1 * torch.arange(X.shape[-2]).to(X)[:, None]) @ X.mT
-first_member: every member of the batch attends to the first one's vectors
-    X @ X.mT → X @ (X := X[:1] if X.dim() > 2 else X).mT
-returned_in_wrong_order: A is returned before Y
-    A @ X, A → A, A @ X
 detached: no gradient passes through the weights
-    A @ X, A → A.detach() @ X, A
+    A @ V, A → A.detach() @ V, A
+    says: No gradient reaches Q
+in_place: Q is scaled in place
+    E = Q @ K.mT / math.sqrt(Q.shape[-1]) → Q.data /= math.sqrt(Q.shape[-1]); E = Q @ K.mT
+all_axes: K.T reverses all axes of a batch
+    K.mT → K.permute(*reversed(range(K.dim())))
+    says: raised RuntimeError: The size of tensor a
+overflow: exponentials overflow, and ∞/∞ is NaN
+    torch.softmax(E, dim=-1) → E.exp() / E.exp().sum(dim=-1, keepdim=True)
+    says: yours is nan
+no_error: queries of one feature are stretched by broadcasting instead of refused
+    Q.shape[-1] != K.shape[-1] → Q.shape[-1] > K.shape[-1]
+    Q @ K.mT → Q.expand(*Q.shape[:-1], K.shape[-1]) @ K.mT
+    says: should raise ValueError when queries have 1 feature
 """,
 )
 

@@ -145,7 +145,7 @@ def square(scan, case):
     visible.in_chunks(case, scan, given, S, 4)
 
 
-@check(rwkv_time_mixing, see="One of the family")
+@check(rwkv_time_mixing, see="Optional: RWKV, one of the family")
 def square(mix, case):
     """keeps sequences, steps and channels apart when B = T = D, and goes on by a single step"""
     (T,) = case.sizes(1, low=3)

@@ -1,4 +1,5 @@
-"""Read autograder/course/policy.toml, in which a teacher says what being late costs."""
+"""Read autograder/course/policy.toml, in which a teacher says what being late costs,
+and what assistants may do."""
 
 import tomllib
 from collections.abc import Iterable
@@ -15,8 +16,10 @@ from autograder.grade.submission.stamp import YEARS
 
 MOST_SLIP_DAYS = 365
 PLACE = Path("autograder") / "course" / "policy.toml"
+ASSISTANTS = ("explain", "none", "free")  # what a class may allow; the first where it says nothing
 KEYS = (
     "timezone",
+    "assistants",
     "grace_minutes",
     "slip_days",
     "percent_per_day",
@@ -41,6 +44,7 @@ class Policy:
         slip_days: the late days that each student has free, over all assignments.
         per_day: the share of the points earned that a started day costs.
         at_most: the largest share that being late costs.
+        assistants: what students' assistants are told that they may do, one of ASSISTANTS.
     """
 
     due: dict[str, datetime]
@@ -49,6 +53,7 @@ class Policy:
     slip_days: int = 0
     per_day: Fraction = Fraction(0)
     at_most: Fraction = Fraction(1)
+    assistants: str = ASSISTANTS[0]
 
     def due_for(self, assignment: str, student: str) -> datetime:
         """When an assignment is due for one student: the extension's date, if there is one."""
@@ -113,7 +118,16 @@ def parse(table: dict[str, Any], assignments: Iterable[str]) -> Policy:
         _whole(table, "slip_days"),
         _percent(table, "percent_per_day", 0),
         _percent(table, "percent_at_most", 100),
+        _assistants(table),
     )
+
+
+def _assistants(table: dict[str, Any]) -> str:
+    given = table.get("assistants", ASSISTANTS[0])
+    if given not in ASSISTANTS:
+        known = ", ".join(map(repr, ASSISTANTS))
+        raise PolicyError(f"{PLACE} has assistants = {given!r}; it should be one of {known}")
+    return given
 
 
 def _demand_known(name: str, known: Iterable[str], kind: str, where: str = "") -> None:

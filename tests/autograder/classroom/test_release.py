@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from autograder.assignment import ROOT, Assignment, CourseError, assignments
 from autograder.classroom import release
 from autograder.classroom.gradebook import opened
-from autograder.grade.late.policy import parse
+from autograder.grade.late.policy import ASSISTANTS, PolicyError, parse
 from tests import course as toolbox
 
 ATTENTION = Assignment("05_attention")
@@ -66,11 +66,33 @@ def python(site: Path, program: str) -> str:
 def test_the_exchange_holds_the_whole_bundle(course, bundle):
     wheel = "course_pkg-0.2.0+5-py3-none-any.whl"
     names = [f"{ATTENTION.name}.ipynb", f"{ATTENTION.topic}.svg", "environment.yml", "HOW_TO.md"]
+    names.append("AGENTS.md")
     assert sorted(path.name for path in bundle.iterdir()) == sorted([*names, wheel])
     assert (bundle / names[0]).read_bytes() == ATTENTION.student.read_bytes()
     assert wheel in ATTENTION.student.read_text()  # its first cell installs that
     made = course / release.BUNDLES / ATTENTION.name
     assert {path.name for path in made.iterdir()} == {*names, wheel}
+
+
+def test_assistants_are_told_what_the_class_allows(tmp_path):
+    said = {}
+    for allowed in ASSISTANTS:
+        release.bundle(ATTENTION, tmp_path, assistants=allowed)
+        said[allowed] = (tmp_path / "AGENTS.md").read_text(encoding="utf-8")
+        assert f"`{ATTENTION.name}`" in said[allowed]
+        metadata = nbformat.read(tmp_path / ATTENTION.student.name, as_version=4).metadata
+        off = metadata.get("colab", {}).get("generative_ai_disabled", False)
+        assert off == (allowed == "none")
+    assert "open the hints" in said["explain"]
+    assert "does not allow assistants" in said["none"]
+    assert "in any way" in said["free"]
+
+
+def test_a_policy_for_assistants_that_is_none_is_refused():
+    assert parse({"assistants": "none"}, []).assistants == "none"
+    assert parse({}, []).assistants == "explain"
+    with pytest.raises(PolicyError, match="it should be one of 'explain', 'none', 'free'"):
+        parse({"assistants": "some"}, [])
 
 
 def test_the_page_says_when_the_assignment_is_due_and_what_being_late_costs():
@@ -151,7 +173,7 @@ def test_what_is_released_is_replaced_only_by_force(course, bundle, monkeypatch)
     with pytest.raises(CourseError, match="05_attention is already released: --force replaces it"):
         release.main(arguments(course))
     monkeypatch.setattr(release, "check", lambda assignment: [])
-    monkeypatch.setattr(release, "bundle", lambda assignment, folder, due: None)
+    monkeypatch.setattr(release, "bundle", lambda assignment, folder, **said: None)
     (bundle / "HOW_TO.md").unlink()
     assert release.main(arguments(course, force=True)) == 0
     assert (bundle / "HOW_TO.md").exists()
@@ -171,7 +193,7 @@ def test_what_the_gradebook_does_not_know_is_said_first(tmp_path, monkeypatch, c
     said = []
     monkeypatch.setattr(release, "check", lambda assignment: said.append(capsys.readouterr().err))
     monkeypatch.setattr(release, "publish", lambda assignment, course, force: None)
-    monkeypatch.setattr(release, "bundle", lambda a, folder, due: folder.mkdir(parents=True))
+    monkeypatch.setattr(release, "bundle", lambda a, folder, **said: folder.mkdir(parents=True))
     assert release.main(arguments(tmp_path)) == 0
     with opened(tmp_path) as gradebook:
         gradebook.add_assignment(ATTENTION.name)
@@ -189,7 +211,7 @@ def test_what_was_built_without_hints_is_released(tmp_path, monkeypatch):
     (tmp_path / release.BUNDLES / ATTENTION.name).mkdir(parents=True)
     stale = [ATTENTION.student]
     monkeypatch.setattr(release, "check", lambda a, with_hints=True: stale if with_hints else [])
-    monkeypatch.setattr(release, "bundle", lambda assignment, folder, due: None)
+    monkeypatch.setattr(release, "bundle", lambda assignment, folder, **said: None)
     monkeypatch.setattr(release, "publish", lambda assignment, course, force: None)
     assert release.main(arguments(tmp_path)) == 0
 

@@ -217,7 +217,7 @@ def test_every_name_of_a_rule_is_found(exercise):
 
 def test_attention_must_not_be_torchs():
     attend = find("scaled_dot_attention")
-    source = "def scaled_dot_attention(q, X):\n    return F.scaled_dot_product_attention(q, X, X)"
+    source = "def scaled_dot_attention(*given):\n    return F.scaled_dot_product_attention(*given)"
     for line in ("import torch.nn.functional as F", "from torch.nn import functional as F"):
         message = breach(attend, [source], [line])
         assert "uses torch.nn.functional.scaled_dot_product_attention" in message
