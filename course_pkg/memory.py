@@ -10,92 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-def content_addressing(
-    memory: Float[Tensor, "B N M"], key: Float[Tensor, "B M"], beta: Float[Tensor, "B"]
-) -> Float[Tensor, "B N"]:
-    """Find the rows of the memory that look like a key.
-
-    w(i) = softmax_i(β K(k, M(i))),   K(u, v) = u · v / (‖u‖ ‖v‖)      (Graves et al. 2014, §3.3.1)
-
-    Args:
-        memory: M, the rows; one that is all zero is similar to nothing: K = 0.
-        key: k, what to look for.
-        beta: β ≥ 0, how sharply to look.
-    Returns:
-        w, the weights of the rows. Gradients are finite, also where a row or the key is all zero.
-    """
-    similarity = functional.cosine_similarity(memory, key[:, None], dim=2)  # (B, N)
-    return torch.softmax(beta[:, None] * similarity, dim=1)
-
-
-def interpolate(
-    w_content: Float[Tensor, "B N"], w_before: Float[Tensor, "B N"], g: Float[Tensor, "B"]
-) -> Float[Tensor, "B N"]:
-    """Choose between what the memory holds and where the head was.
-
-    w = g w_content + (1 - g) w_before      (Graves et al. 2014, §3.3.2)
-
-    Args:
-        w_content: the weights found by content.
-        w_before: the head's weights at the previous step.
-        g: the gate in [0, 1]; 1 takes the content's weights alone.
-    Returns:
-        w, the mixed weights.
-    """
-    return g[:, None] * w_content + (1 - g[:, None]) * w_before
-
-
-def circular_shift(w: Float[Tensor, "B N"], s: Float[Tensor, "B S"]) -> Float[Tensor, "B N"]:
-    """Move a head along the rows, some of it by each possible number of rows.
-
-    w'(i) = Σ_j w(j) s(i - j), indices modulo N      (Graves et al. 2014, §3.3.2)
-
-    Args:
-        w: the weights to move.
-        s: how much to move by each of S shifts, from -(S-1)/2 to (S-1)/2; positive shifts move
-            towards higher rows, and from row N-1 to row 0.
-    Returns:
-        w', the moved weights.
-    Raises:
-        ValueError: S is even, so that no shift stands in the middle.
-    """
-    S = s.shape[1]
-    if S % 2 == 0:
-        raise ValueError(f"the number of shifts must be odd, got {S}")
-    moved = [w.roll(k - S // 2, dims=1) for k in range(S)]  # (B, N) each
-    return torch.einsum("bs,sbn->bn", s, torch.stack(moved))
-
-
-def sharpen(w: Float[Tensor, "B N"], gamma: Float[Tensor, "B"]) -> Float[Tensor, "B N"]:
-    """Make large weights larger and small ones smaller.
-
-    w'(i) = w(i)^γ / Σ_j w(j)^γ      (Graves et al. 2014, §3.3.2)
-
-    Args:
-        w: the weights.
-        gamma: γ ≥ 1; 1 changes nothing. However large it is, the result is finite.
-    Returns:
-        w', which sums to one. Its gradient is finite, too, where weights are zero.
-    """
-    # A common factor cancels. With the largest weight at one, not all powers can become zero.
-    power = (w / w.amax(dim=1, keepdim=True).detach()) ** gamma[:, None]
-    return power / power.sum(dim=1, keepdim=True)
-
-
-def ntm_read(memory: Float[Tensor, "B N M"], w: Float[Tensor, "B N"]) -> Float[Tensor, "B M"]:
-    """Read a weighted mean of the rows.
-
-    r = Σ_i w(i) M(i)      (Graves et al. 2014, §3.1)
-
-    Args:
-        memory: M, the rows.
-        w: the weights of the read head.
-    Returns:
-        r, what was read.
-    """
-    return torch.einsum("bn,bnm->bm", w, memory)
-
-
 def ntm_write(
     memory: Float[Tensor, "B N M"],
     w: Float[Tensor, "B N"],
@@ -118,6 +32,60 @@ def ntm_write(
     return memory * kept + w[:, :, None] * add[:, None]
 
 
+def content_addressing(
+    memory: Float[Tensor, "B N M"], key: Float[Tensor, "B M"], beta: Float[Tensor, "B"]
+) -> Float[Tensor, "B N"]:
+    """Find the rows of the memory that look like a key.
+
+    w(i) = softmax_i(β K(k, M(i))),   K(u, v) = u · v / (‖u‖ ‖v‖)      (Graves et al. 2014, §3.3.1)
+
+    Args:
+        memory: M, the rows; one that is all zero is similar to nothing: K = 0.
+        key: k, what to look for.
+        beta: β ≥ 0, how sharply to look.
+    Returns:
+        w, the weights of the rows. Gradients are finite, also where a row or the key is all zero.
+    """
+    similarity = functional.cosine_similarity(memory, key[:, None], dim=2)  # (B, N)
+    return torch.softmax(beta[:, None] * similarity, dim=1)
+
+
+def location_addressing(
+    w_content: Float[Tensor, "B N"],
+    w_before: Float[Tensor, "B N"],
+    g: Float[Tensor, "B"],
+    s: Float[Tensor, "B S"],
+    gamma: Float[Tensor, "B"],
+) -> Float[Tensor, "B N"]:
+    """Move a head along the rows: through a gate, by a shift, and sharpened.
+
+    w_g(i) = g w_content(i) + (1 - g) w_before(i)
+    w_s(i) = Σ_j w_g(j) s(i - j), indices modulo N
+    w(i) = w_s(i)^γ / Σ_j w_s(j)^γ      (Graves et al. 2014, §3.3.2, equations 7 to 9)
+
+    Args:
+        w_content: the weights found by content.
+        w_before: the head's weights at the previous step.
+        g: the gate in [0, 1]; 1 takes the content's weights alone.
+        s: how much to move by each of S shifts, from -(S-1)/2 to (S-1)/2; positive shifts move
+            towards higher rows, and from row N-1 to row 0.
+        gamma: γ ≥ 1; 1 leaves the weights as they are. However large it is, the result is finite.
+    Returns:
+        w, which sums to one. Its gradients are finite, also where weights are zero.
+    Raises:
+        ValueError: S is even, so that no shift stands in the middle.
+    """
+    S = s.shape[1]
+    if S % 2 == 0:
+        raise ValueError(f"the number of shifts must be odd, got {S}")
+    w = g[:, None] * w_content + (1 - g[:, None]) * w_before
+    moved = [w.roll(k - S // 2, dims=1) for k in range(S)]  # (B, N) each
+    w = torch.einsum("bs,sbn->bn", s, torch.stack(moved))
+    # A common factor cancels. With the largest weight at one, not all powers can become zero.
+    power = (w / w.amax(dim=1, keepdim=True).detach()) ** gamma[:, None]
+    return power / power.sum(dim=1, keepdim=True)
+
+
 class NTM(nn.Module):
     """A Neural Turing Machine with one write head, one read head and a feed-forward controller.
 
@@ -126,7 +94,7 @@ class NTM(nn.Module):
 
     h = tanh(controller([x_t; r_{t-1}]))
     write head: w_write by `address`, then `ntm_write` with e = σ(erase(h)) and a = tanh(add(h))
-    read head: w_read by `address`, in the new memory, then r_t by `ntm_read`
+    read head: w_read by `address`, in the new memory, then r_t = Σ_i w_read(i) M(i)
     y_t = output([h; r_t])
 
     Args:
@@ -160,7 +128,7 @@ class NTM(nn.Module):
         memory: Float[Tensor, "B N M"],
         w: Float[Tensor, "B N"],
     ) -> Float[Tensor, "B N"]:
-        """Move a head: by content, then a gate, a shift and sharpening.
+        """Move a head: by `content_addressing`, then by `location_addressing`.
 
         Args:
             raw: what a head's linear layer gives: the key k (M numbers), then one number each for
@@ -173,9 +141,8 @@ class NTM(nn.Module):
         ### BEGIN SOLUTION
         key, beta, g, gamma, s = raw.split([self.M, 1, 1, 1, self.SHIFTS], dim=1)
         w_content = content_addressing(memory, key, functional.softplus(beta[:, 0]))
-        w = interpolate(w_content, w, torch.sigmoid(g[:, 0]))
-        w = circular_shift(w, torch.softmax(s, dim=1))
-        return sharpen(w, 1 + functional.softplus(gamma[:, 0]))
+        g, gamma = torch.sigmoid(g[:, 0]), 1 + functional.softplus(gamma[:, 0])
+        return location_addressing(w_content, w, g, torch.softmax(s, dim=1), gamma)
         ### END SOLUTION
 
     def step(
@@ -196,7 +163,7 @@ class NTM(nn.Module):
         w_write = self.address(self.write_head(h), memory, w_write)
         memory = ntm_write(memory, w_write, torch.sigmoid(self.erase(h)), torch.tanh(self.add(h)))
         w_read = self.address(self.read_head(h), memory, w_read)
-        r = ntm_read(memory, w_read)
+        r = torch.einsum("bn,bnm->bm", w_read, memory)
         return self.output(torch.cat([h, r], dim=1)), (memory, r, w_write, w_read)
         ### END SOLUTION
 
@@ -290,22 +257,6 @@ def dnc_links(
     return links * others, (1 - w_write.sum(dim=1, keepdim=True)) * precedence + w_write
 
 
-def dnc_follow(
-    links: Float[Tensor, "B N N"], w_read: Float[Tensor, "B R N"]
-) -> tuple[Float[Tensor, "B R N"], Float[Tensor, "B R N"]]:
-    """Move read heads to the rows written just after, and just before, those they are on.
-
-    f = L w,   b = Lᵀ w      (Graves et al. 2016, Methods, "Temporal memory linkage")
-
-    Args:
-        links: L, from `dnc_links`.
-        w_read: w, the weights of the R read heads at the previous step.
-    Returns:
-        f, one row of weights for each head, and b; their sums are at most one.
-    """
-    return w_read @ links.mT, w_read @ links
-
-
 def gaussian_filterbank(
     centre: Float[Tensor, "B"],
     stride: Float[Tensor, "B"],
@@ -333,78 +284,24 @@ def gaussian_filterbank(
     return torch.softmax(-((distance / sigma[:, None, None]) ** 2) / 2, dim=2)
 
 
-def draw_read(
-    image: Float[Tensor, "B Y X"],
-    F_Y: Float[Tensor, "B N Y"],
-    F_X: Float[Tensor, "B N X"],
-    gamma: Float[Tensor, "B"],
-) -> Float[Tensor, "B N N"]:
-    """Take a glimpse of an image.
-
-    glimpse = γ F_Y image F_Xᵀ      (Gregor et al. 2015, §3.3)
-
-    Args:
-        image: Y rows of X pixels.
-        F_Y, F_X: the filters for the vertical axis and for the horizontal one.
-        gamma: γ, the intensity.
-    Returns:
-        The glimpse, N × N pixels.
-    """
-    return gamma[:, None, None] * (F_Y @ image @ F_X.mT)
-
-
-def draw_write(
-    patch: Float[Tensor, "B N N"],
-    F_Y: Float[Tensor, "B N Y"],
-    F_X: Float[Tensor, "B N X"],
-    gamma: Float[Tensor, "B"],
-) -> Float[Tensor, "B Y X"]:
-    """Paint a small patch onto an empty canvas, where a glimpse would look.
-
-    canvas = F_Yᵀ patch F_X / γ      (Gregor et al. 2015, §3.3)
-
-    Args:
-        patch: what to paint, N × N pixels.
-        F_Y, F_X: the filters for the vertical axis and for the horizontal one.
-        gamma: γ, the intensity of the glimpse that this undoes.
-    Returns:
-        The canvas, Y rows of X pixels.
-    """
-    return (F_Y.mT @ patch @ F_X) / gamma[:, None, None]
-
-
-def reparameterise(
-    mu: Float[Tensor, "*shape"], log_sigma: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"]
-) -> Float[Tensor, "*shape"]:
-    """Turn noise into a sample of a Gaussian, so that its mean and width get gradients.
+def sample_latent(
+    mu: Float[Tensor, "B D_Z"], log_sigma: Float[Tensor, "B D_Z"], noise: Float[Tensor, "B D_Z"]
+) -> tuple[Float[Tensor, "B D_Z"], Float[Tensor, "B"]]:
+    """Draw a code from its Gaussian, so that mean and width get gradients; say what it costs.
 
     z = μ + σ ⊙ ε,   ε ~ N(0, 1)      (Kingma and Welling 2014, §2.4)
+    KL = Σ_d KL(N(μ, σ²) ‖ N(0, 1)) = ½ Σ_d (μ² + σ² - log σ² - 1)      (appendix B)
 
     Args:
-        mu: μ, the means.
-        log_sigma: log σ, the logarithms of the standard deviations.
+        mu: μ, the means of the D_Z numbers of each code.
+        log_sigma: log σ, the logarithms of the standard deviations. KL and its gradients are
+            finite even where σ itself is too small for a number in a computer: log σ = -1000.
         noise: ε, drawn from the standard Gaussian.
     Returns:
-        z, a sample of N(μ, σ²).
+        z, a sample of N(μ, σ²), and KL, the divergence of each code from the prior, in nats.
     """
-    return mu + log_sigma.exp() * noise
-
-
-def draw_kl(
-    mu: Float[Tensor, "B T D_Z"], log_sigma: Float[Tensor, "B T D_Z"]
-) -> Float[Tensor, "B"]:
-    """Compute what the codes of all glimpses cost: their divergence from the prior.
-
-    KL = Σ_t Σ_d KL(N(μ, σ²) ‖ N(0, 1)) = ½ Σ_t Σ_d (μ² + σ² - log σ² - 1)
-    (Gregor et al. 2015, §2.2)
-
-    Args:
-        mu: μ, the means of the D_Z numbers of each of T codes.
-        log_sigma: log σ, the logarithms of the standard deviations.
-    Returns:
-        The divergence of each picture, in nats.
-    """
-    return (mu**2 + (2 * log_sigma).exp() - 2 * log_sigma - 1).sum(dim=(1, 2)) / 2
+    z = mu + log_sigma.exp() * noise
+    return z, (mu**2 + (2 * log_sigma).exp() - 2 * log_sigma - 1).sum(dim=1) / 2
 
 
 class DRAW(nn.Module):
@@ -416,7 +313,7 @@ class DRAW(nn.Module):
     error = x - σ(c_{t-1})
     r = `read`(x, error, h_{t-1})
     h_enc = encoder([r; h_{t-1}]);   μ, log σ = code(h_enc)
-    z = `reparameterise`(μ, log σ, ε_t)
+    z, KL_t = `sample_latent`(μ, log σ, ε_t)
     h_t = decoder(z)
     c_t = c_{t-1} + `write`(h_t)
 
@@ -469,19 +366,26 @@ class DRAW(nn.Module):
     ) -> Float[Tensor, "B 2*N*N"]:
         """Take the same glimpse, where `read_aim` says, of the picture and of the error.
 
+        glimpse = γ F_Y seen F_Xᵀ      (§3.3)
+
         Returns:
             The pixels of both glimpses, those of the picture first.
         """
         ### BEGIN SOLUTION
-        where = self.aim(self.read_aim(h))
-        return torch.cat([draw_read(seen, *where).flatten(1) for seen in (x, error)], dim=1)
+        F_Y, F_X, gamma = self.aim(self.read_aim(h))
+        glimpses = [gamma[:, None, None] * (F_Y @ seen @ F_X.mT) for seen in (x, error)]
+        return torch.stack(glimpses, dim=1).flatten(1)
         ### END SOLUTION
 
     def write(self, h: Float[Tensor, "B H"]) -> Float[Tensor, "B A A"]:
-        """Paint the patch of N × N numbers that `patch` gives, where `write_aim` says."""
+        """Paint the patch of N × N numbers that `patch` gives, where `write_aim` says.
+
+        painted = F_Yᵀ patch F_X / γ      (§3.3)
+        """
         ### BEGIN SOLUTION
+        F_Y, F_X, gamma = self.aim(self.write_aim(h))
         patch = self.patch(h).view(-1, self.N, self.N)
-        return draw_write(patch, *self.aim(self.write_aim(h)))
+        return (F_Y.mT @ patch @ F_X) / gamma[:, None, None]
         ### END SOLUTION
 
     def forward(
@@ -494,22 +398,22 @@ class DRAW(nn.Module):
             noise: ε, from the standard Gaussian, for each glimpse.
         Returns:
             The two parts of each picture's loss, in nats: its reconstruction, the cross-entropy
-            of all pixels under σ(c_T), and `draw_kl`.
+            of all pixels under σ(c_T), and the sum of KL_t over its T codes.
         """
         ### BEGIN SOLUTION
         canvas, encoder, decoder = self.start(len(x))
-        codes = []
+        kl = 0
         for epsilon in noise.unbind(dim=1):
             h = decoder[0]
             r = self.read(x, x - torch.sigmoid(canvas), h)
             encoder = self.encoder(torch.cat([r, h], dim=1), encoder)
             mu, log_sigma = self.code(encoder[0]).chunk(2, dim=1)
-            codes.append((mu, log_sigma))
-            decoder = self.decoder(reparameterise(mu, log_sigma, epsilon), decoder)
+            z, nats = sample_latent(mu, log_sigma, epsilon)
+            kl = kl + nats
+            decoder = self.decoder(z, decoder)
             canvas = canvas + self.write(decoder[0])
         pixels = functional.binary_cross_entropy_with_logits(canvas, x, reduction="none")
-        mu, log_sigma = (torch.stack(parts, dim=1) for parts in zip(*codes, strict=True))
-        return pixels.sum(dim=(1, 2)), draw_kl(mu, log_sigma)
+        return pixels.sum(dim=(1, 2)), kl
         ### END SOLUTION
 
     def generate(self, z: Float[Tensor, "B T D_Z"]) -> Float[Tensor, "B T A A"]:

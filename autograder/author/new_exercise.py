@@ -68,7 +68,7 @@ A question that gets a stuck student moving: which sizes meet here?
 ```
 
 ```hint
-In words, all but the line.
+Facts, a pitfall and a way to test oneself; the decisive line stays open.
 ```
 
 ```python exercise="{name}" points=4

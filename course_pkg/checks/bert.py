@@ -633,7 +633,7 @@ def batch(case: Case, B: int, T: int, V: int) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, (torch.arange(T) > borders).long(), lengths
 
 
-@check(BertEmbeddings, weight=2, see="What stands where, in which sentence", single="B")
+@check(BertEmbeddings, weight=2, see="Token, position and segment", single="B")
 def values(embeddings, case):
     """adds token, position and segment, and normalises the sum"""
     B, T, V, D = case.sizes(4, low=3)
@@ -643,7 +643,7 @@ def values(embeddings, case):
     case.equal(given, embedded(state, tokens, segments), "X")
 
 
-@check(BertEmbeddings, see="What stands where, in which sentence")
+@check(BertEmbeddings, see="Token, position and segment")
 def one_sentence(embeddings, case):
     """puts every word into segment 0 when no segments are given"""
     B, T, V, D = case.sizes(4, low=3)
@@ -655,7 +655,7 @@ def one_sentence(embeddings, case):
     case.equal(ours(tokens), embedded(state, tokens, None), "X after a call with segments")
 
 
-@check(BertEmbeddings, see="What stands where, in which sentence")
+@check(BertEmbeddings, see="Token, position and segment")
 def full_context(embeddings, case):
     """takes a text as long as the context, and raises ValueError for a longer one"""
     B, T, V, D = case.sizes(4, low=3)

@@ -194,20 +194,20 @@ def compare_backward(case: Case, backward, QKV: list[Tensor], causal: bool, *til
         case.equal(gradient, right, name)
 
 
-@check(flash_attention_backward, weight=2, see="Back without the weights")
+@check(flash_attention_backward, weight=2, see="The backward pass without the weights")
 def values(backward, case):
     """gives the gradients that autograd finds through torch's attention"""
     compare_backward(case, backward, inputs(case, 2, 3, 7, 10, 5), False, 3, 4)
     compare_backward(case, backward, inputs(case, 1, 2, 4, 6, 3), False)
 
 
-@check(flash_attention_backward, weight=2, see="Back without the weights")
+@check(flash_attention_backward, weight=2, see="The backward pass without the weights")
 def causal(backward, case):
     """gives no gradient to what a query cannot see"""
     compare_backward(case, backward, inputs(case, 3, 2, 7, 11, 4), True, 3, 2)
 
 
-@check(flash_attention_backward, see="Back without the weights")
+@check(flash_attention_backward, see="The backward pass without the weights")
 def any_tiles(backward, case):
     """gives the same with tiles of any size"""
     QKV = inputs(case, 1, 2, 6, 9, 3)
@@ -234,7 +234,7 @@ def skips(backward, case):
     case.equal(dQ[:, :, :8], leaf.grad[:, :, :8], what)
 
 
-@check(flash_attention_backward, see="Back without the weights")
+@check(flash_attention_backward, see="The backward pass without the weights")
 def large_scores(backward, case):
     """stays right when scores are large"""
     compare_backward(case, backward, inputs(case, 2, 1, 5, 8, 3, scale=12), False, 2, 3)

@@ -66,7 +66,7 @@ def appends(cache, case):
         )
 
 
-@check(KVCache, weight=2, see="Forget, and go on")
+@check(KVCache, weight=2, see="Truncating the cache")
 def truncates(cache, case):
     """forgets the last positions, and goes on where it was cut"""
     B, G, T, D_h = case.sizes(4, low=3)
@@ -172,7 +172,7 @@ def compare_programs(case: Case, caches, capacities: list[int], count: int) -> N
     follow(caches, PlainPieces, play, Keeping, programs)
 
 
-@check(KVCache, weight=2, see="Forget, and go on")
+@check(KVCache, weight=2, see="Truncating the cache")
 def programs(cache, case):
     """reads what was appended and not truncated, in eight random programs"""
     compare_programs(case, cache, [4 + n for n in range(8)], 7)
@@ -267,7 +267,7 @@ def two_caches(cache, case):
     demand_kept(case, one, [first], "of the first of two caches")
 
 
-@check(KVCache, see="Forget, and go on")
+@check(KVCache, see="Truncating the cache")
 def never_longer(cache, case):
     """raises ValueError for a length that would bring back what was forgotten"""
     B, G, T, D_h = case.sizes(4, low=3)
@@ -277,7 +277,7 @@ def never_longer(cache, case):
     case.raises(ValueError, lambda: ours.truncate(T), "more is to be kept than there is")
 
 
-@check(KVCache, see="Forget, and go on")
+@check(KVCache, see="Truncating the cache")
 def limits(cache, case):
     """keeps everything or nothing when told to, and raises ValueError for other lengths"""
     B, G, T, D_h = case.sizes(4, low=3)
@@ -391,7 +391,7 @@ def demand_pieces(case: Case, given: list, expected: Tensor, lengths: list[int],
         start += length
 
 
-@check(CachedAttention, see="Attention that goes on")
+@check(CachedAttention, see="Attention with a cache")
 def whole_text(attention, case):
     """agrees with torch.nn.MultiheadAttention on a whole text, without a cache"""
     ours, state, B, T, D, H = attention_pair(case, attention)
@@ -399,7 +399,7 @@ def whole_text(attention, case):
     case.equal(ours(X), full_attention(state, H, X), "Y")
 
 
-@check(CachedAttention, weight=3, see="Attention that goes on")
+@check(CachedAttention, weight=3, see="Attention with a cache")
 def prefill_and_decode(attention, case):
     """agrees with torch when a text is read first, then continued position by position"""
     ours, state, B, T, D, H = attention_pair(case, attention)
@@ -435,7 +435,7 @@ def take_turns(attention, case):
             starts[text] = stop
 
 
-@check(CachedAttention, see="Forget, and go on")
+@check(CachedAttention, see="Truncating the cache")
 def goes_back(attention, case):
     """continues correctly after the cache was truncated"""
     ours, state, B, T, D, H = attention_pair(case, attention)
@@ -495,7 +495,7 @@ def half(attention, case):
     demand_pieces(case, given, expected, lengths, what)
 
 
-@check(CachedAttention, see="Attention that goes on")
+@check(CachedAttention, see="Attention with a cache")
 def full(attention, case):
     """raises ValueError when the cache has no room, and neither changes it nor counts"""
     ours, state, B, T, D, H = attention_pair(case, attention)
@@ -971,7 +971,7 @@ def pooled(state: dict[str, Tensor], H: int, G: int) -> dict[str, Tensor]:
     return found
 
 
-@check(mha_to_gqa, weight=3, see="From a model that there is")
+@check(mha_to_gqa, weight=3, see="Converting a trained model")
 def values(convert, case):
     """gives each group the mean of its heads"""
     D_h = 5
@@ -980,7 +980,7 @@ def values(convert, case):
         demand_state(case, convert(state, 6, G), pooled(state, 6, G))
 
 
-@check(mha_to_gqa, weight=2, see="From a model that there is")
+@check(mha_to_gqa, weight=2, see="Converting a trained model")
 def model(convert, case):
     """converts every layer of a model, and leaves everything else as it is"""
     state = {"token.weight": case.randn(9, 12), "norm.bias": case.randn(12)}
@@ -991,7 +991,7 @@ def model(convert, case):
     demand_state(case, convert(state, 4, 2), pooled(state, 4, 2))
 
 
-@check(mha_to_gqa, see="From a model that there is")
+@check(mha_to_gqa, see="Converting a trained model")
 def nothing_lost(convert, case):
     """loses nothing when the heads of a group have the same keys and values"""
     H, G, D_h = 6, 2, 3
@@ -1003,7 +1003,7 @@ def nothing_lost(convert, case):
     demand_state(case, convert(many, H, G), few)
 
 
-@check(mha_to_gqa, see="From a model that there is")
+@check(mha_to_gqa, see="Converting a trained model")
 def all_or_none(convert, case):
     """changes nothing for G = H, and raises ValueError when G does not divide H"""
     state = attention_state(case, 12)

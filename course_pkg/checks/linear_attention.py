@@ -1309,7 +1309,7 @@ def demand_scores(case: Case, result: object, expected: tuple[Tensor, list]) -> 
             case.equal(part, value, f"{name} of layer {n}")
 
 
-FEW = "Attention in every few"
+FEW = "One layer of attention in every few"
 
 
 @check(HybridDecoder, weight=2, see=FEW)

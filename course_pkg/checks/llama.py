@@ -637,7 +637,7 @@ def demand_continued(case: Case, attention, lengths: list[int], **options) -> No
     demand_pieces(case, given, attended(state, 6, 2, X, **options), lengths, "Y")
 
 
-@check(LlamaAttention, weight=2, see="Attention as Llama has it", single={"B": 0, "T": 1})
+@check(LlamaAttention, weight=2, see="Llama's attention", single={"B": 0, "T": 1})
 def values(attention, case):
     """agrees with torch's scaled_dot_product_attention on a whole text"""
     B, T, half = case.sizes(3, low=3)
@@ -648,19 +648,19 @@ def values(attention, case):
     case.equal(Y, attended(state, 6, 2, X), "Y")
 
 
-@check(LlamaAttention, weight=3, see="Attention as Llama has it")
+@check(LlamaAttention, weight=3, see="Llama's attention")
 def prefill_and_decode(attention, case):
     """agrees with torch when a text is read first, then continued position by position"""
     demand_continued(case, attention, [5, 1, 1, 1])
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def several_at_once(attention, case):
     """agrees with torch when several positions come at once, again and again"""
     demand_continued(case, attention, [2, 3, 4])
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def base(attention, case):
     """turns queries and keys as slowly as base says"""
     T, half = case.sizes(2, low=3)
@@ -688,7 +688,7 @@ def window_and_cache(attention, case):
     demand_continued(case, attention, [4, 1, 1, 3, 1, 2], window=3, sinks=1)
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def distances(attention, case):
     """depends on how far apart positions are, and not on where in the text they stand"""
     B, T, half = case.sizes(3, low=3)
@@ -700,7 +700,7 @@ def distances(attention, case):
     case.equal(late[:, -1], alone[:, -1], f"Y of the last of {3 * T} positions, window {T},")
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def kept(attention, case):
     """keeps turned keys of G heads in the cache, and values as they are"""
     B, T, half = case.sizes(3, low=3)
@@ -713,7 +713,7 @@ def kept(attention, case):
     case.equal(V, values, "V in the cache")
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def half(attention, case):
     """computes in full precision with what it reads from a cache in half precision"""
     B, T, pairs = case.sizes(3, low=3)
@@ -728,7 +728,7 @@ def half(attention, case):
     demand_pieces(case, found, expected, lengths, "Y, with a cache in half precision,")
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def far_apart(attention, case):
     """gives what may not be seen no weight, also beside scores of -1e12"""
     B, T, pairs = case.sizes(3, low=4)
@@ -740,14 +740,14 @@ def far_apart(attention, case):
         case.equal(ours(X), attended(state, 6, 2, X, **options), what)
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def unequal_groups(attention, case):
     """raises ValueError when G does not divide H"""
     case.raises(ValueError, lambda: attention(24, 6, 4), "6 heads are to share 4 of keys")
     case.raises(ValueError, lambda: attention(24, 2, 4), "2 heads are to share 4 of keys")
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def gradient(attention, case):
     """passes gradients back to X and to all weights when there is no cache"""
     B, T, pairs = case.sizes(3, low=3)
@@ -761,7 +761,7 @@ def gradient(attention, case):
     case.learns(ours)
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def goes_back(attention, case):
     """continues correctly after the cache was truncated, and when it is full changes nothing"""
     B, T, pairs = case.sizes(3, low=3)
@@ -774,7 +774,7 @@ def goes_back(attention, case):
     case.equal(ours(other[:, -2:], cache), attended(state, 6, 2, other)[:, -2:], "Y after truncate")
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def far_away(attention, case):
     """counts positions exactly in bfloat16, which cannot tell 595 from 596"""
     ours, state = llama_layer(case, attention, 8, window=3)
@@ -1190,28 +1190,28 @@ def demand_llama(case: Case, given: object, theirs: dict[str, Tensor], L: int) -
         case.equal(given[name], value, name)
 
 
-@check(load_llama, weight=3, see="Load what others have trained")
+@check(load_llama, weight=3, see="Loading published weights")
 def values(load, case):
     """puts every weight of a Llama where it belongs"""
     theirs = hub_state(case)
     demand_llama(case, load(theirs), theirs, 2)
 
 
-@check(load_llama, see="Load what others have trained")
+@check(load_llama, see="Loading published weights")
 def tied(load, case):
     """accepts a model without lm_head, which uses the embedding twice"""
     theirs = hub_state(case, L=1, tied=True)
     demand_llama(case, load(theirs), theirs, 1)
 
 
-@check(load_llama, see="Load what others have trained")
+@check(load_llama, see="Loading published weights")
 def many_layers(load, case):
     """tells layer 1 from layer 10"""
     theirs = hub_state(case, V=3, D=4, narrow=2, F=3, L=11)
     demand_llama(case, load(theirs), theirs, 11)
 
 
-@check(load_llama, see="Load what others have trained")
+@check(load_llama, see="Loading published weights")
 def any_order(load, case):
     """does not depend on the order of the names"""
     theirs = hub_state(case)
@@ -1219,7 +1219,7 @@ def any_order(load, case):
     demand_llama(case, load(turned), theirs, 2)
 
 
-@check(load_llama, see="Load what others have trained")
+@check(load_llama, see="Loading published weights")
 def old_files(load, case):
     """leaves out the tables of frequencies"""
     theirs = hub_state(case, L=1)
@@ -1227,7 +1227,7 @@ def old_files(load, case):
     demand_llama(case, load({**tables, **theirs}), theirs, 1)
 
 
-@check(load_llama, see="Load what others have trained")
+@check(load_llama, see="Loading published weights")
 def refuses(load, case):
     """raises ValueError for a bias, and for any other name that it does not know"""
     for name, size in [
@@ -1241,7 +1241,7 @@ def refuses(load, case):
         case.raises(ValueError, lambda more=more: load(more), f"the state has {name}")
 
 
-@check(load_llama, see="Load what others have trained")
+@check(load_llama, see="Loading published weights")
 def kinds(load, case):
     """keeps the numbers' dtype"""
     theirs = {name: value.half() for name, value in hub_state(case, L=1).items()}

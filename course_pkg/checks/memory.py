@@ -15,21 +15,14 @@ from course_pkg.checking.rules.rules import Rule, forbid
 from course_pkg.memory import (
     DRAW,
     NTM,
-    circular_shift,
     content_addressing,
     dnc_allocation,
-    dnc_follow,
     dnc_links,
     dnc_usage,
-    draw_kl,
-    draw_read,
-    draw_write,
     gaussian_filterbank,
-    interpolate,
-    ntm_read,
+    location_addressing,
     ntm_write,
-    reparameterise,
-    sharpen,
+    sample_latent,
 )
 
 DIVERGENCE = Rule(
@@ -40,7 +33,7 @@ DIVERGENCE = Rule(
         "torch.distributions.kl._kl_independent_independent",
     )
 )
-forbid(draw_kl, DIVERGENCE)
+forbid(sample_latent, DIVERGENCE)
 
 
 def focus(case: Case, B: int, N: int) -> Tensor:
@@ -51,27 +44,6 @@ def focus(case: Case, B: int, N: int) -> Tensor:
 def on_one_row(rows: Tensor, N: int) -> Tensor:
     """Make the weights that lie on one row of each sequence."""
     return torch.eye(N, dtype=torch.float64)[rows]
-
-
-@check(ntm_read, weight=2, see="Reading is attention", single="B")
-def values(read, case):
-    """adds up all rows, each multiplied by its weight"""
-    B, N, M = case.sizes(3)
-    memory, w = case.randn(B, N, M), focus(case, B, N)
-    expected = torch.zeros(B, M, dtype=torch.float64)
-    for n in range(B):
-        for i in range(N):
-            expected[n] += w[n, i] * memory[n, i]
-    case.equal(read(memory, w), expected, "r")
-
-
-@check(ntm_read, see="Reading is attention")
-def one_row(read, case):
-    """returns a row itself when all the weight lies on it"""
-    B, N, M = case.sizes(3)
-    memory, rows = case.randn(B, N, M), case.integers(0, N, B)
-    expected = torch.stack([memory[n, row] for n, row in enumerate(rows.tolist())])
-    case.equal(read(memory, on_one_row(rows, N)), expected, "r")
 
 
 def flow(case: Case, call: Callable, oracle: Callable, inputs: list[Tensor], names: str) -> None:
@@ -86,14 +58,6 @@ def flow(case: Case, call: Callable, oracle: Callable, inputs: list[Tensor], nam
     result.backward(seen.to(result))
     for name, tensor, gradient in zip(names.split(), inputs, gradients, strict=True):
         case.gradient(tensor, gradient, name)
-
-
-@check(ntm_read, see="Reading is attention")
-def gradients(read, case):
-    """passes the row's share back to the memory, and the row itself to the weight"""
-    B, N, M = case.sizes(3)
-    inputs = [case.randn(B, N, M), focus(case, B, N)]
-    flow(case, read, lambda memory, w: (memory * w[:, :, None]).sum(dim=1), inputs, "memory w")
 
 
 def write_inputs(case: Case, B: int, N: int, M: int) -> list[Tensor]:
@@ -244,38 +208,20 @@ def nothing_to_find(find, case):
     case.equal(w, torch.full((B, N), 1 / N), "w")
 
 
-@check(interpolate, weight=2, see="By content or by place", single="B")
-def values(mix, case):
-    """mixes the two weights of every row, each sequence with its own gate"""
-    B, N = case.sizes(2)
-    w_content, w_before, g = focus(case, B, N), focus(case, B, N), case.rand(B)
-    expected = torch.zeros(B, N, dtype=torch.float64)
-    for n in range(B):
-        for i in range(N):
-            expected[n, i] = w_before[n, i] + g[n] * (w_content[n, i] - w_before[n, i])
-    case.equal(mix(w_content, w_before, g), expected, "w")
+def head_inputs(case: Case, B: int, N: int) -> list[Tensor]:
+    """Draw both weights, the gate, three shifts and γ."""
+    w_content, w_before, s = focus(case, B, N), focus(case, B, N), focus(case, B, 3)
+    return [w_content, w_before, case.rand(B), s, 1 + 3 * case.rand(B)]
 
 
-@check(interpolate, see="By content or by place")
-def open_and_closed(mix, case):
-    """gives the content's weights for g = 1 and those of the step before for g = 0"""
-    B, N = case.sizes(2)
-    w_content, w_before = focus(case, B, N), focus(case, B, N)
-    g = torch.arange(B, dtype=torch.float64) % 2
-    expected = torch.stack([w_content[n] if n % 2 else w_before[n] for n in range(B)])
-    case.equal(mix(w_content, w_before, g), expected, "w")
+def still(B: int, S: int = 3) -> Tensor:
+    """Make shifts of which only that by 0 is made."""
+    return on_one_row(torch.full((B,), S // 2), S)
 
 
-@check(interpolate, see="By content or by place")
-def gradients(mix, case):
-    """passes gradients to both weights and to the gate"""
-    B, N = case.sizes(2)
-    inputs = [focus(case, B, N), focus(case, B, N), case.rand(B)]
-
-    def oracle(w_content, w_before, g):
-        return w_before + torch.einsum("b,bn->bn", g, w_content - w_before)
-
-    flow(case, mix, oracle, inputs, "w_content w_before g")
+def one(B: int) -> Tensor:
+    """Make a gate that goes by content alone, or a γ that changes nothing."""
+    return torch.ones(B, dtype=torch.float64)
 
 
 def shifted(w: Tensor, s: Tensor) -> Tensor:
@@ -289,107 +235,136 @@ def shifted(w: Tensor, s: Tensor) -> Tensor:
     return moved
 
 
-@check(circular_shift, weight=2, see="Move on by a row", single="B")
-def values(shift, case):
+def located(w_content: Tensor, w_before: Tensor, g: Tensor, s: Tensor, gamma: Tensor) -> Tensor:
+    """Mix, shift by a loop, and sharpen by a softmax of logarithms; no weight may be zero."""
+    mixed = w_before + torch.einsum("b,bn->bn", g, w_content - w_before)
+    return torch.einsum("bn,b->bn", shifted(mixed, s).log(), gamma).softmax(dim=1)
+
+
+@check(location_addressing, weight=3, see="Against the blur", single="B")
+def values(locate, case):
+    """mixes, then shifts, then sharpens, as loops over rows and shifts do"""
+    B, N = case.sizes(2, low=4)
+    inputs = head_inputs(case, B, N)
+    case.equal(locate(*inputs), located(*inputs), "w")
+
+
+@check(location_addressing, weight=2, see="By content or by place")
+def gate(locate, case):
+    """mixes the two weights of every row, each sequence with its own gate"""
+    B, N = case.sizes(2, low=4)
+    w_content, w_before, g, _, _ = head_inputs(case, B, N)
+    expected = torch.zeros(B, N, dtype=torch.float64)
+    for n in range(B):
+        for i in range(N):
+            expected[n, i] = w_before[n, i] + g[n] * (w_content[n, i] - w_before[n, i])
+    case.equal(locate(w_content, w_before, g, still(B), one(B)), expected, "w")
+
+
+@check(location_addressing, see="By content or by place")
+def open_and_closed(locate, case):
+    """gives the content's weights for g = 1 and those of the step before for g = 0"""
+    B, N = case.sizes(2, low=4)
+    w_content, w_before, _, _, _ = head_inputs(case, B, N)
+    g = torch.arange(B, dtype=torch.float64) % 2
+    expected = torch.stack([w_content[n] if n % 2 else w_before[n] for n in range(B)])
+    case.equal(locate(w_content, w_before, g, still(B), one(B)), expected, "w")
+
+
+@check(location_addressing, weight=2, see="Move on by a row")
+def shift(locate, case):
     """moves the weight of every row by every shift, as a loop does"""
     B, N = case.sizes(2, low=4)
-    w, s = focus(case, B, N), focus(case, B, 3)
-    case.equal(shift(w, s), shifted(w, s), "w")
+    w, _, g, s, _ = head_inputs(case, B, N)
+    case.equal(locate(w, w, g, s, one(B)), shifted(w, s), "w")
 
 
-@check(circular_shift, see="Move on by a row")
-def moves_up(shift, case):
+@check(location_addressing, see="Move on by a row")
+def moves_up(locate, case):
     """moves one row up when s is one at +1, and from the last row to row 0"""
     N = 5
-    s = on_one_row(torch.full((N,), 2), 3)
-    w = shift(on_one_row(torch.arange(N), N), s)
+    w, s = on_one_row(torch.arange(N), N), on_one_row(torch.full((N,), 2), 3)
+    w = locate(w, w, one(N), s, one(N))
     case.shape(w, (N, N), "w")
     case.equal(w, on_one_row(torch.tensor([1, 2, 3, 4, 0]), N), "w")
 
 
-@check(circular_shift, see="Move on by a row")
-def stays(shift, case):
-    """changes nothing when s is one at the middle shift"""
-    B, N = case.sizes(2, low=4)
-    w = focus(case, B, N)
-    case.equal(shift(w, on_one_row(torch.full((B,), 2), 5)), w, "w")
-
-
-@check(circular_shift, see="Move on by a row")
-def refuses_even(shift, case):
-    """raises ValueError when S is even: there would be no middle"""
-    B, N = case.sizes(2, low=4)
-    w, s = focus(case, B, N), focus(case, B, 4)
-    case.raises(ValueError, lambda: shift(w, s), "there are four shifts")
-
-
-@check(circular_shift, see="Move on by a row")
-def five_shifts(shift, case):
+@check(location_addressing, see="Move on by a row")
+def five_shifts(locate, case):
     """moves by up to two rows when S = 5"""
     B, N = case.sizes(2, low=6)
     w, s = focus(case, B, N), focus(case, B, 5)
-    case.equal(shift(w, s), shifted(w, s), "w")
+    case.equal(locate(w, w, one(B), s, one(B)), shifted(w, s), "w")
 
 
-@check(circular_shift, see="Move on by a row")
-def refuses_two(shift, case):
-    """raises ValueError when there are two shifts"""
+@check(location_addressing, see="Move on by a row")
+def refuses_even(locate, case):
+    """raises ValueError when S is even: there would be no middle"""
     B, N = case.sizes(2, low=4)
-    w, s = focus(case, B, N), focus(case, B, 2)
-    case.raises(ValueError, lambda: shift(w, s), "there are two shifts")
+    w_content, w_before, g, _, gamma = head_inputs(case, B, N)
+    for S, number in ((4, "four"), (2, "two")):
+        s = focus(case, B, S)
+        case.raises(
+            ValueError,
+            lambda s=s: locate(w_content, w_before, g, s, gamma),
+            f"there are {number} shifts",
+        )
 
 
-@check(sharpen, weight=2, see="Against the blur", single="B")
-def values(sharp, case):
+@check(location_addressing, weight=2, see="Against the blur")
+def power(locate, case):
     """raises weights to the power γ and divides by their sum, as a loop does"""
-    B, N = case.sizes(2)
-    w, gamma = focus(case, B, N), 1 + 3 * case.rand(B)
+    B, N = case.sizes(2, low=4)
+    w, _, g, _, gamma = head_inputs(case, B, N)
     expected = []
-    for row, power in zip(w.tolist(), gamma.tolist(), strict=True):
-        total = sum(value**power for value in row)
-        expected.append([value**power / total for value in row])
-    case.equal(sharp(w, gamma), torch.tensor(expected, dtype=torch.float64), "w")
+    for row, exponent in zip(w.tolist(), gamma.tolist(), strict=True):
+        total = sum(value**exponent for value in row)
+        expected.append([value**exponent / total for value in row])
+    expected = torch.tensor(expected, dtype=torch.float64)
+    case.equal(locate(w, w, g, still(B), gamma), expected, "w")
 
 
-@check(sharpen, see="Against the blur")
-def one_changes_nothing(sharp, case):
-    """returns the weights as they are when γ = 1"""
-    B, N = case.sizes(2)
-    w = focus(case, B, N)
-    case.equal(sharp(w, torch.ones(B, dtype=torch.float64)), w, "w")
-
-
-@check(sharpen, see="Against the blur")
-def keeps_the_largest(sharp, case):
+@check(location_addressing, see="Against the blur")
+def keeps_the_largest(locate, case):
     """leaves only the largest weight when γ is very large, without NaN"""
-    B, N = case.sizes(2, low=3)
-    w = torch.softmax(case.randn(B, N), dim=1)
-    expected = on_one_row(w.argmax(dim=1), N)
-    case.equal(sharp(w, torch.full((B,), 5e4, dtype=torch.float64)), expected, "w")
-
-
-@check(sharpen, see="Against the blur")
-def zeros(sharp, case):
-    """keeps weights of zero at zero, with a finite gradient"""
     B, N = case.sizes(2, low=4)
     w = focus(case, B, N)
-    w[:, 1] = 0
-    w = (w / w.sum(dim=1, keepdim=True)).requires_grad_()
-    gamma = (1.5 + case.rand(B)).requires_grad_()
-    result = sharp(w, gamma)
-    case.shape(result, (B, N), "w")
-    case.equal(result[:, 1], torch.zeros(B), "w of the row without weight")
-    result[:, 0].sum().backward()
-    for name, tensor in (("w", w), ("gamma", gamma)):
-        case.finite_gradient(tensor, name)
+    expected = on_one_row(w.argmax(dim=1), N)
+    case.equal(locate(w, w, one(B), still(B), 5e4 * one(B)), expected, "w")
 
 
-@check(sharpen, see="Against the blur")
-def shares_the_largest(sharp, case):
+@check(location_addressing, see="Against the blur")
+def shares_the_largest(locate, case):
     """shares the weight between two equally large ones when γ is very large"""
     w = torch.tensor([[0.1, 0.35, 0.2, 0.35], [0.5, 0.1, 0.4, 0.0]], dtype=torch.float64)
     expected = torch.tensor([[0, 0.5, 0, 0.5], [1, 0, 0, 0]], dtype=torch.float64)
-    case.equal(sharp(w, torch.tensor([3e3, 4e3], dtype=torch.float64)), expected, "w")
+    gamma = torch.tensor([3e3, 4e3], dtype=torch.float64)
+    case.equal(locate(w, w, one(2), still(2), gamma), expected, "w")
+
+
+@check(location_addressing, see="Against the blur")
+def zeros(locate, case):
+    """keeps weights of zero at zero, with finite gradients"""
+    B, N = case.sizes(2, low=4)
+    w_content, w_before, g, _, gamma = head_inputs(case, B, N)
+    for w in (w_content, w_before):
+        w[:, 1] = 0
+        w /= w.sum(dim=1, keepdim=True)
+    names = "w_content", "w_before", "g", "s", "gamma"
+    inputs = dict(zip(names, (w_content, w_before, g, still(B), gamma + 0.5), strict=True))
+    w = locate(*[tensor.requires_grad_() for tensor in inputs.values()])
+    case.shape(w, (B, N), "w")
+    case.equal(w[:, 1], torch.zeros(B), "w of the row without weight")
+    w[:, 0].sum().backward()
+    for name, tensor in inputs.items():
+        case.finite_gradient(tensor, name)
+
+
+@check(location_addressing, see="Against the blur")
+def gradients(locate, case):
+    """passes gradients to both weights, to the gate, to the shifts and to γ"""
+    B, N = case.sizes(2, low=4)
+    flow(case, locate, located, head_inputs(case, B, N), "w_content w_before g s gamma")
 
 
 Weights = dict[str, Tensor]
@@ -805,58 +780,6 @@ def gradients(update, case):
     flow(case, call, oracle, link_inputs(case, B, N), "links precedence w_write")
 
 
-@check(dnc_follow, weight=3, see="There and back", single={"B": 0, "R": 1})
-def values(follow, case):
-    """adds up the links out of each row and into it, each head with its own weights"""
-    B, R, N = case.sizes(3)
-    links, _, _ = link_inputs(case, B, N)
-    w = torch.softmax(case.randn(B, R, N), dim=2)
-    after, before = torch.zeros(2, B, R, N, dtype=torch.float64)
-    for n, (L, heads) in enumerate(zip(links.tolist(), w.tolist(), strict=True)):
-        for head, weights in enumerate(heads):
-            for i in range(N):
-                after[n, head, i] = sum(L[i][j] * weights[j] for j in range(N))
-                before[n, head, i] = sum(L[j][i] * weights[j] for j in range(N))
-    forward, backward = case.unpack(follow(links, w), "forward", "backward")
-    case.equal(forward, after, "forward")
-    case.equal(backward, before, "backward")
-
-
-@check(dnc_follow, weight=2, see="There and back")
-def replay(follow, case):
-    """goes from the k-th row written to the next, and to the one before"""
-    B, N = case.sizes(2, low=5)
-    order = torch.stack([torch.randperm(N, generator=case.generator) for _ in range(B)])
-    links = torch.zeros(B, N, N, dtype=torch.float64)
-    for t in range(1, N):
-        links[torch.arange(B), order[:, t], order[:, t - 1]] = 1
-    on = [on_one_row(order[:, t], N) for t in range(N)]
-    nowhere = torch.zeros(B, N, dtype=torch.float64)
-    heads = torch.stack(on, dim=1)
-    forward, backward = case.unpack(follow(links, heads), "forward", "backward")
-    case.equal(forward, torch.stack([*on[1:], nowhere], dim=1), "forward")
-    case.equal(backward, torch.stack([nowhere, *on[:-1]], dim=1), "backward")
-
-
-@check(dnc_follow, see="There and back")
-def gradients(follow, case):
-    """passes gradients of both results to the links and to the weights"""
-    B, R, N = case.sizes(3)
-    links, _, _ = link_inputs(case, B, N)
-
-    def oracle(links, w):
-        after = (links[:, None] * w[:, :, None]).sum(dim=3)
-        return torch.stack([after, (links[:, None] * w[:, :, :, None]).sum(dim=2)])
-
-    def call(links, w):
-        forward, backward = case.unpack(follow(links, w), "forward", "backward")
-        case.shape(forward, (B, R, N), "forward")
-        case.shape(backward, (B, R, N), "backward")
-        return torch.stack([forward, backward])
-
-    flow(case, call, oracle, [links, torch.softmax(case.randn(B, R, N), dim=2)], "links w_read")
-
-
 def bank_inputs(case: Case, B: int, size: int) -> list[Tensor]:
     """Draw centres inside an axis, strides and widths."""
     centre = (size - 1) * case.rand(B)
@@ -949,157 +872,90 @@ def nearest_pixel(make, case):
     case.equal(F, expected, "F")
 
 
-def glimpse_inputs(case: Case, B: int, N: int, Y: int, X: int) -> list[Tensor]:
-    """Draw an image, filters for its two axes, and intensities."""
-    F_Y, F_X = (torch.softmax(case.randn(B, N, size), dim=2) for size in (Y, X))
-    return [case.rand(B, Y, X), F_Y, F_X, 0.5 + case.rand(B)]
+LATENT = ("z", "KL")
 
 
-@check(draw_read, weight=2, see="Take a glimpse", single="B")
-def values(look, case):
-    """agrees with the double sum over pixels"""
-    B, N, Y, X = case.sizes(4)
-    image, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
-    expected = torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
-    case.equal(look(image, F_Y, F_X, gamma), expected, "glimpse")
-
-
-@check(draw_read, see="Take a glimpse")
-def crop(look, case):
-    """cuts out a part of the image when each filter picks one pixel"""
-    B, N = 2, 3
-    image = case.rand(B, 7, 8)
-    F_Y = torch.eye(7, dtype=torch.float64)[2:5].expand(B, N, 7)
-    F_X = torch.eye(8, dtype=torch.float64)[4:7].expand(B, N, 8)
-    glimpse = look(image, F_Y, F_X, torch.ones(B, dtype=torch.float64))
-    case.shape(glimpse, (B, N, N), "glimpse")
-    case.equal(glimpse, image[:, 2:5, 4:7], "glimpse")
-
-
-@check(draw_read, see="Take a glimpse")
-def gradients(look, case):
-    """passes gradients to the image, to both filters and to γ"""
-    B, N, Y, X = case.sizes(4)
-
-    def oracle(image, F_Y, F_X, gamma):
-        return torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
-
-    flow(case, look, oracle, glimpse_inputs(case, B, N, Y, X), "image F_Y F_X gamma")
-
-
-@check(draw_write, weight=2, see="Paint where you look", single="B")
-def values(paint, case):
-    """agrees with the double sum over the patch's pixels"""
-    B, N, Y, X = case.sizes(4)
-    _, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
-    patch = case.randn(B, N, N)
-    expected = torch.einsum("b,biy,bij,bjx->byx", 1 / gamma, F_Y, patch, F_X)
-    case.equal(paint(patch, F_Y, F_X, gamma), expected, "canvas")
-
-
-@check(draw_write, see="Paint where you look")
-def paste(paint, case):
-    """puts the patch onto an empty canvas when each filter picks one pixel"""
-    B, N = 2, 3
-    patch = case.rand(B, N, N)
-    F_Y = torch.eye(7, dtype=torch.float64)[2:5].expand(B, N, 7)
-    F_X = torch.eye(8, dtype=torch.float64)[4:7].expand(B, N, 8)
-    canvas = torch.zeros(B, 7, 8, dtype=torch.float64)
-    canvas[:, 2:5, 4:7] = patch
-    case.equal(paint(patch, F_Y, F_X, torch.ones(B, dtype=torch.float64)), canvas, "canvas")
-
-
-@check(draw_write, see="Paint where you look")
-def gradients(paint, case):
-    """passes gradients to the patch, to both filters and to γ"""
-    B, N, Y, X = case.sizes(4)
-    _, F_Y, F_X, gamma = glimpse_inputs(case, B, N, Y, X)
-
-    def oracle(patch, F_Y, F_X, gamma):
-        return torch.einsum("b,biy,bij,bjx->byx", 1 / gamma, F_Y, patch, F_X)
-
-    flow(case, paint, oracle, [case.randn(B, N, N), F_Y, F_X, gamma], "patch F_Y F_X gamma")
-
-
-@check(reparameterise, weight=2, see="Pictures from noise", single="B")
-def values(sample, case):
+@check(sample_latent, weight=2, see="Pictures from noise", single="B")
+def sample(draw, case):
     """stretches the noise by σ and moves it by μ, number by number"""
-    B, T, D_Z = case.sizes(3)
-    mu, log_sigma, noise = (case.randn(B, T, D_Z) for _ in range(3))
+    B, D_Z = case.sizes(2)
+    mu, log_sigma, noise = (case.randn(B, D_Z) for _ in range(3))
+    z, _ = case.unpack(draw(mu, log_sigma, noise), *LATENT)
     numbers = zip(*(part.flatten().tolist() for part in (mu, log_sigma, noise)), strict=True)
     expected = torch.tensor([m + math.exp(s) * e for m, s, e in numbers], dtype=torch.float64)
-    case.equal(sample(mu, log_sigma, noise), expected.view(B, T, D_Z), "z")
+    case.equal(z, expected.view(B, D_Z), "z")
 
 
-@check(reparameterise, see="Pictures from noise")
-def standard(sample, case):
+@check(sample_latent, see="Pictures from noise")
+def standard(draw, case):
     """returns the noise itself for μ = 0 and σ = 1, and μ where there is no noise"""
     B, D_Z = case.sizes(2)
-    mu, noise = case.randn(B, D_Z), case.randn(B, D_Z)
+    mu, log_sigma, noise = (case.randn(B, D_Z) for _ in range(3))
     zero = torch.zeros(B, D_Z, dtype=torch.float64)
-    case.equal(sample(zero, zero, noise), noise, "z for μ = 0 and σ = 1")
-    case.equal(sample(mu, noise, zero), mu, "z without noise")
+    z, _ = case.unpack(draw(zero, zero, noise), *LATENT)
+    case.equal(z, noise, "z for μ = 0 and σ = 1")
+    z, _ = case.unpack(draw(mu, log_sigma, zero), *LATENT)
+    case.equal(z, mu, "z without noise")
 
 
-@check(reparameterise, see="Pictures from noise")
-def gradients(sample, case):
-    """passes gradients to μ, to log σ and to the noise"""
-    B, T, D_Z = case.sizes(3)
-
-    def oracle(mu, log_sigma, noise):
-        return mu + torch.einsum("btd,btd->btd", log_sigma.exp(), noise)
-
-    inputs = [case.randn(B, T, D_Z), case.randn(B, T, D_Z), case.randn(B, T, D_Z)]
-    flow(case, sample, oracle, inputs, "mu log_sigma noise")
-
-
-@check(reparameterise, see="Pictures from noise")
-def one_vector(sample, case):
-    """works for numbers of any shape"""
-    (D_Z,) = case.sizes(1)
-    mu, log_sigma, noise = case.randn(D_Z), 5 * case.randn(D_Z), case.randn(D_Z)
-    z = torch.distributions.Normal(mu, log_sigma.exp()).icdf(
-        torch.distributions.Normal(0, 1).cdf(noise)
-    )
-    case.equal(sample(mu, log_sigma, noise), z, "z")
-
-
-def codes(case: Case, B: int, T: int, D_Z: int) -> list[Tensor]:
-    """Draw the means and the logarithms of the widths of codes."""
-    return [case.randn(B, T, D_Z), 0.7 * case.randn(B, T, D_Z)]
-
-
-@check(draw_kl, weight=3, see="What a code costs", single={"B": 0, "T": 1, "D_Z": 2})
-def values(kl, case):
-    """agrees with torch.distributions, summed over glimpses and numbers"""
-    B, T, D_Z = case.sizes(3)
-    mu, log_sigma = codes(case, B, T, D_Z)
+@check(sample_latent, weight=2, see="What a code costs", single={"B": 0, "D_Z": 1})
+def cost_of_a_code(draw, case):
+    """gives the KL of torch.distributions, summed over the numbers of a code"""
+    B, D_Z = case.sizes(2)
+    mu, log_sigma, noise = case.randn(B, D_Z), 0.7 * case.randn(B, D_Z), case.randn(B, D_Z)
     given, prior = (
         torch.distributions.Normal(mean, width)
         for mean, width in ((mu, log_sigma.exp()), (0 * mu, torch.ones_like(mu)))
     )
-    expected = torch.distributions.kl_divergence(given, prior).sum(dim=(1, 2))
-    case.equal(kl(mu, log_sigma), expected, "KL")
+    expected = torch.distributions.kl_divergence(given, prior).sum(dim=1)
+    _, kl = case.unpack(draw(mu, log_sigma, noise), *LATENT)
+    case.equal(kl, expected, "KL")
 
 
-@check(draw_kl, see="What a code costs")
-def nothing_said(kl, case):
-    """is zero when every Gaussian is the prior"""
-    B, T, D_Z = case.sizes(3)
-    zero = torch.zeros(B, T, D_Z, dtype=torch.float64)
-    case.equal(kl(zero, zero), torch.zeros(B), "KL")
+@check(sample_latent, see="What a code costs")
+def nothing_said(draw, case):
+    """costs nothing when every Gaussian is the prior, whatever the noise"""
+    B, D_Z = case.sizes(2)
+    zero = torch.zeros(B, D_Z, dtype=torch.float64)
+    _, kl = case.unpack(draw(zero, zero, case.randn(B, D_Z)), *LATENT)
+    case.equal(kl, torch.zeros(B), "KL")
 
 
-@check(draw_kl, see="What a code costs")
-def adds_up(kl, case):
-    """is the sum of what each glimpse costs alone"""
-    B, T, D_Z = case.sizes(3)
-    mu, log_sigma = codes(case, B, T, D_Z)
-    case.shape(whole := kl(mu, log_sigma), (B,), "KL")
-    parts = [kl(mu[:, t : t + 1], log_sigma[:, t : t + 1]) for t in range(T)]
-    for part in parts:
-        case.shape(part, (B,), "KL of one glimpse")
-    case.equal(whole, sum(parts), "KL")
+@check(sample_latent, see="What a code costs")
+def very_narrow(draw, case):
+    """gives a finite KL, with finite gradients, where σ is too small to be told from zero"""
+    B, D_Z = case.sizes(2)
+    mu, noise = case.randn(B, D_Z), case.randn(B, D_Z)
+    inputs = {"mu": mu, "log_sigma": -500 - 500 * case.rand(B, D_Z), "noise": noise}
+    expected = ((mu**2 - 1) / 2 - inputs["log_sigma"]).sum(dim=1)
+    result = draw(*[tensor.requires_grad_() for tensor in inputs.values()])
+    z, kl = case.unpack(result, *LATENT)
+    case.equal(z, mu, "z for log σ below -500")
+    case.equal(kl, expected, "KL for log σ below -500")
+    case.trains(kl, "KL")
+    (z.sum() + kl.sum()).backward()
+    for name, tensor in inputs.items():
+        case.finite_gradient(tensor, name)
+
+
+@check(sample_latent, see="What a code costs")
+def gradients(draw, case):
+    """passes gradients of both results to μ, to log σ and to the noise"""
+    B, D_Z = case.sizes(2)
+
+    def oracle(mu, log_sigma, noise):
+        z = mu + torch.einsum("bd,bd->bd", log_sigma.exp(), noise)
+        kl = torch.einsum("bd->b", (mu.square() + torch.exp(2 * log_sigma) - 1) / 2 - log_sigma)
+        return torch.cat([z, kl[:, None]], dim=1)
+
+    def call(mu, log_sigma, noise):
+        z, kl = case.unpack(draw(mu, log_sigma, noise), *LATENT)
+        case.shape(z, (B, D_Z), "z")
+        case.shape(kl, (B,), "KL")
+        return torch.cat([z, kl[:, None]], dim=1)
+
+    inputs = [case.randn(B, D_Z), 0.7 * case.randn(B, D_Z), case.randn(B, D_Z)]
+    flow(case, call, oracle, inputs, "mu log_sigma noise")
 
 
 def drawer(case: Case, student, A: int, N: int, D_Z: int, H: int) -> tuple:
@@ -1215,7 +1071,7 @@ def aim(student, case):
         case.equal(given, right, name)
 
 
-@check(DRAW, weight=2, see="A machine that draws", single="B")
+@check(DRAW, weight=2, see="Take a glimpse", single="B")
 def reads(student, case):
     """takes a glimpse of the picture and the same of the error"""
     B, H = case.sizes(2)
@@ -1226,7 +1082,7 @@ def reads(student, case):
     case.equal(ours.read(x, error, h), expected, "r")
 
 
-@check(DRAW, weight=2, see="A machine that draws", single="B")
+@check(DRAW, weight=2, see="Paint where you look", single="B")
 def writes(student, case):
     """paints the patch where the decoder says"""
     B, H = case.sizes(2)

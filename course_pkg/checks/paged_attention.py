@@ -345,14 +345,14 @@ def hands_out(allocators, case):
     compare(allocators, PlainCache, Lending, [((6,), written(calls))])
 
 
-@check(BlockAllocator, weight=2, see="Who uses a block")
+@check(BlockAllocator, weight=2, see="Counting the users of a block")
 def counts_users(allocators, case):
     """keeps a block until its last user has freed it"""
     calls = "allocate a, allocate b, share a, share a, free a, free b, free a, free a"
     compare(allocators, PlainCache, Lending, [((4,), written(calls))])
 
 
-@check(BlockAllocator, weight=2, see="Who uses a block")
+@check(BlockAllocator, weight=2, see="Counting the users of a block")
 def programs(allocators, case):
     """counts users and blocks in eight random programs as a plain model does"""
     settings = [(2 + n % 4,) for n in range(8)]
@@ -370,7 +370,7 @@ def exhausted(allocators, case):
     same(case, [number(allocator.allocate(), "block")], [blocks[1]], "the only free block")
 
 
-@check(BlockAllocator, see="Who uses a block")
+@check(BlockAllocator, see="Counting the users of a block")
 def refuses(allocators, case):
     """raises ValueError when a block is freed twice"""
     allocator = allocators(3)
@@ -380,7 +380,7 @@ def refuses(allocators, case):
     case.raises(ValueError, lambda: allocator.share(block), "a block without users is shared")
 
 
-@check(BlockAllocator, weight=2, see="Who uses a block")
+@check(BlockAllocator, weight=2, see="Counting the users of a block")
 def errors_leave_no_trace(allocators, case):
     """counts as before after a call that it refused"""
     calls = "allocate a, allocate b, free b, share b, free b, allocate c, allocate d, allocate e"
@@ -1105,21 +1105,21 @@ def one_name_one_block(caches, case):
     remembered(caches, *((4, calls) for calls in (anew, idle, another)))
 
 
-@check(PrefixCache, weight=2, see="Who is forgotten first")
+@check(PrefixCache, weight=2, see="Which block is evicted first")
 def forgets(caches, case):
     """hands out the block that has been idle for longest, and forgets its name"""
     calls = f"{ABC}, free c, free a, free b, allocate d, find x, find y, find z, allocate e"
     remembered(caches, (3, calls), (3, f"{ABC}, free b, free c, free a, allocate d, find y"))
 
 
-@check(PrefixCache, see="Who is forgotten first")
+@check(PrefixCache, see="Which block is evicted first")
 def unused_first(caches, case):
     """hands out blocks without a name before it forgets one"""
     ends = "allocate d, allocate e, find x, find y, find z"
     remembered(caches, (5, f"{ABC}, free a, free b, free c, {ends}"))
 
 
-@check(PrefixCache, see="Who is forgotten first")
+@check(PrefixCache, see="Which block is evicted first")
 def used_lately(caches, case):
     """counts a block as idle from the last time it was freed"""
     named = ", ".join(f"allocate {a}, register {a} {a.upper()}" for a in "abcdef")

@@ -404,7 +404,7 @@ def rotary_oracle(
     return Y.transpose(1, 2).reshape(B, T, D) @ weights["W_O"]
 
 
-@check(RotaryAttention, weight=3, see="Attention that turns")
+@check(RotaryAttention, weight=3, see="Attention with rotated queries and keys")
 def values(rotary, case):
     """agrees with torch's attention between turned queries and keys"""
     B, T, H, half = case.sizes(4)
@@ -427,7 +427,7 @@ def starts_anywhere(rotary, case):
     case.equal(Y[:, late:], rotary_oracle(X[:, late:], weights, H), "Y", **ANGLES)
 
 
-@check(RotaryAttention, see="Attention that turns")
+@check(RotaryAttention, see="Attention with rotated queries and keys")
 def masks(rotary, case):
     """lets nothing through a mask, whether one for all sequences or one for each"""
     B, T, H, half = case.sizes(4)
@@ -441,7 +441,7 @@ def masks(rotary, case):
         case.equal(module(X, mask), expected, f"Y with a {name} mask", **ANGLES)
 
 
-@check(RotaryAttention, see="Attention that turns")
+@check(RotaryAttention, see="Attention with rotated queries and keys")
 def weights(rotary, case):
     """returns the weights of every head when asked, and their rows sum to one"""
     B, T, H, half = case.sizes(4)
@@ -458,7 +458,7 @@ def weights(rotary, case):
     case.equal(again, Y, "Y, computed from A", **ANGLES)
 
 
-@check(RotaryAttention, see="Attention that turns")
+@check(RotaryAttention, see="Attention with rotated queries and keys")
 def nothing_allowed(rotary, case):
     """gives zero weights, and finite gradients, to a position that may attend to nothing"""
     B, T, H, half = case.sizes(4)
@@ -476,7 +476,7 @@ def nothing_allowed(rotary, case):
     case.finite_gradient(X, "X")
 
 
-@check(RotaryAttention, see="Attention that turns")
+@check(RotaryAttention, see="Attention with rotated queries and keys")
 def large_scores(rotary, case):
     """gives forbidden keys no weight, even where the allowed scores are far below zero"""
     B, T, H, half = case.sizes(4)
@@ -489,7 +489,7 @@ def large_scores(rotary, case):
     case.equal(A.sum(dim=-1), torch.ones(B, H, T), "sum of each row of A")
 
 
-@check(RotaryAttention, see="Attention that turns")
+@check(RotaryAttention, see="Attention with rotated queries and keys")
 def other_bases(rotary, case):
     """hands its base on to the rotation"""
     B, T, H, half = case.sizes(4)

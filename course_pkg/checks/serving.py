@@ -705,7 +705,7 @@ def copies(schedulers, case):
     same(case, seen, [0, 8, 7, 1, -1, 2, 0, 8, 7, -1, 1, 2], what)
 
 
-@check(PreemptingScheduler, see="Nobody comes back at once")
+@check(PreemptingScheduler, see="No admission in a step that preempts")
 def not_at_once(schedulers, case):
     """admits nobody in a step in which somebody lost blocks"""
     driver = Driver(schedulers, 6, 2, 9)
@@ -727,7 +727,7 @@ def not_at_once(schedulers, case):
     same(case, [computed], [0], "computed of one that has lost its blocks")
 
 
-@check(PreemptingScheduler, see="Nobody comes back at once")
+@check(PreemptingScheduler, see="No admission in a step that preempts")
 def not_at_once_behind(schedulers, case):
     """admits nobody either when those behind the one that asked for blocks find theirs"""
     driver = Driver(schedulers, 8, 2, 9)
@@ -766,7 +766,7 @@ def leaves_some(schedulers, case):
     same_scenes([*seen, queues(alone.scheduler)], expected, moments)
 
 
-@check(PreemptingScheduler, weight=2, see="Several that belong together")
+@check(PreemptingScheduler, weight=2, see="Sequences that belong together")
 def as_a_group(schedulers, case):
     """takes the blocks of a group together, and admits it together"""
     driver = Driver(schedulers, 8, 2, 9)
@@ -789,7 +789,7 @@ def as_a_group(schedulers, case):
     same(case, [count], [3], "preemptions of a group of three")
 
 
-@check(PreemptingScheduler, see="Several that belong together")
+@check(PreemptingScheduler, see="Sequences that belong together")
 def enters_as_a_group(schedulers, case):
     """admits a group only when there are blocks for all of it"""
     driver = Driver(schedulers, 4, 2, 9)
@@ -809,7 +809,7 @@ def enters_as_a_group(schedulers, case):
     same(case, [hits], [4], "hits of a group that could not enter at first, and then did")
 
 
-@check(PreemptingScheduler, see="Several that belong together")
+@check(PreemptingScheduler, see="Sequences that belong together")
 def enters_with_the_longest(schedulers, case):
     """admits a group when there are blocks for its longest too"""
     driver = Driver(schedulers, 6, 2, 9)
@@ -1726,7 +1726,7 @@ def beside_another(engines, case):
     same(case, seen, [max(stop, 2), 1, 1], what)
 
 
-@check(Engine, see="Tokens as soon as they are there")
+@check(Engine, see="Streaming tokens")
 def interrupts(engines, case):
     """takes its requests out of the engine when somebody interrupts the model"""
     prompts = texts(case, 6, 5)
@@ -1749,7 +1749,7 @@ def little_memory(engines, case):
     same(case, [free_blocks(engine)], [8], "free blocks at the end")
 
 
-@check(Engine, weight=2, see="Tokens as soon as they are there")
+@check(Engine, weight=2, see="Streaming tokens")
 def streams(engines, case):
     """hands out every token in the order in which they are made"""
     model, prompts = small_model(case), texts(case, 6, 2, 5)
@@ -1763,7 +1763,7 @@ def streams(engines, case):
     same(case, found, [4, 1], "steps that were made, and requests left, one of which is another's")
 
 
-@check(Engine, weight=2, see="Two who listen at once")
+@check(Engine, weight=2, see="Two streams from one engine")
 def takes(engines, case):
     """keeps for each request what is added in steps that were made for another"""
     model, prompts = small_model(case), texts(case, 3, 6)
@@ -1778,7 +1778,7 @@ def takes(engines, case):
     same(case, seen, [(0, token) for token in first], "(sample, token) of the other request")
 
 
-@check(Engine, weight=2, see="Two who listen at once")
+@check(Engine, weight=2, see="Two streams from one engine")
 def take_turns(engines, case):
     """gives each of two streams its own tokens, and makes no step that nobody asked for"""
     model, prompts = small_model(case), texts(case, 3, 6)
@@ -1803,7 +1803,7 @@ def take_turns(engines, case):
     compare_tokens(case, [[token for _, _, token in seen]], expected[:1], what)
 
 
-@check(Engine, see="Two who listen at once")
+@check(Engine, see="Two streams from one engine")
 def takes_of_samples(engines, case):
     """hands out the new tokens of each of several samples, with its place in the request"""
     model, (prompt,) = small_model(case), texts(case, 5)
@@ -1836,7 +1836,7 @@ def refused_as_a_whole(engines, case):
     compare_tokens(case, rows, [plain_tokens(model, prompts[0], 4)], "tokens afterwards")
 
 
-@check(Engine, see="Tokens as soon as they are there")
+@check(Engine, see="Streaming tokens")
 def cleans_up(engines, case):
     """gives all blocks back when the model fails"""
     for call in ("generate", "stream"):
@@ -1851,7 +1851,7 @@ def cleans_up(engines, case):
         same(case, found, [20, -1, 0], f"free blocks, running, -1, waiting, requests: {call}")
 
 
-@check(Engine, see="Tokens as soon as they are there")
+@check(Engine, see="Streaming tokens")
 def left_alone(engines, case):
     """aborts what nobody listens to any more, and goes on with the rest"""
     model, prompts = small_model(case), texts(case, 6, 3)

@@ -101,7 +101,7 @@ def refuses(partition, case):
         case.raises(ValueError, lambda X=X: partition(X, 6), when)
 
 
-@check(window_reverse, weight=2, see="And put it together", single="B")
+@check(window_reverse, weight=2, see="Putting it together", single="B")
 def values(reverse, case):
     """puts every position of every window back in its place"""
     X, M = some_maps(case)
@@ -109,7 +109,7 @@ def values(reverse, case):
     case.equal(reverse(cut(X, M), M, size), X, "maps")
 
 
-@check(window_reverse, see="And put it together")
+@check(window_reverse, see="Putting it together")
 def other_features(reverse, case):
     """accepts windows with any number of features, such as an attention's weights"""
     X, M = some_maps(case)
@@ -117,7 +117,7 @@ def other_features(reverse, case):
     case.equal(reverse(cut(wide, M), M, tuple(X.shape[1:3])), wide, "maps")
 
 
-@check(window_reverse, see="And put it together")
+@check(window_reverse, see="Putting it together")
 def refuses(reverse, case):
     """raises ValueError for windows that do not make up the map"""
     B, D = few_sizes(case, 2)
@@ -386,7 +386,7 @@ def mask_case(case: Case) -> tuple[Size, int, int]:
     return (5 * down, 5 * across), 5, (1, 3, 4)[int(case.integers(0, 3, 1))]
 
 
-@check(shifted_window_mask, see="Who may see whom")
+@check(shifted_window_mask, see="Which positions see each other")
 def inner_windows(mask, case):
     """forbids nothing in windows that do not touch the last row or column of windows"""
     size, M, shift = mask_case(case)
@@ -397,7 +397,7 @@ def inner_windows(mask, case):
     case.equal(inner, torch.ones(inner.shape, dtype=torch.bool), "mask of inner windows")
 
 
-@check(shifted_window_mask, see="Who may see whom")
+@check(shifted_window_mask, see="Which positions see each other")
 def symmetric(mask, case):
     """lets each position see itself, and every position that sees it"""
     size, M, shift = mask_case(case)
@@ -408,14 +408,14 @@ def symmetric(mask, case):
     case.equal(found.mT, found, "mask with queries and keys exchanged")
 
 
-@check(shifted_window_mask, weight=3, see="Who may see whom")
+@check(shifted_window_mask, weight=3, see="Which positions see each other")
 def values(mask, case):
     """agrees with a displaced grid that is cut off at the edges of the map"""
     size, M, shift = mask_case(case)
     case.equal(mask(size, M, shift), true_mask(size, M, shift), "mask")
 
 
-@check(shifted_window_mask, see="Who may see whom")
+@check(shifted_window_mask, see="Which positions see each other")
 def refuses(mask, case):
     """raises ValueError for a shift below 0 or above M - 1, and if M does not divide a side"""
     case.raises(ValueError, lambda: mask((8, 12), 4, -1), "shift is -1")
@@ -427,14 +427,14 @@ def refuses(mask, case):
     case.equal(mask((8, 12), 4, 3), true_mask((8, 12), 4, 3), "mask for shift 3")
 
 
-@check(shifted_window_mask, see="Who may see whom")
+@check(shifted_window_mask, see="Which positions see each other")
 def few_windows(mask, case):
     """is right for a map with a single row of windows, or a single window"""
     case.equal(mask((5, 10), 5, 2), true_mask((5, 10), 5, 2), "mask of 1 × 2 windows")
     case.equal(mask((5, 5), 5, 2), true_mask((5, 5), 5, 2), "mask of a single window")
 
 
-@check(shifted_window_mask, see="Who may see whom")
+@check(shifted_window_mask, see="Which positions see each other")
 def all_shifts(mask, case):
     """is right for every shift, including none"""
     for shift in range(4):
@@ -541,7 +541,7 @@ def refuses(block, case):
     case.raises(ValueError, lambda: ours(X[:, :2, :2]), "the map is smaller than a window")
 
 
-@check(SwinBlock, see="Who may see whom")
+@check(SwinBlock, see="Which positions see each other")
 def edges_apart(block, case):
     """gives the top left corner the same, whatever the bottom right corner holds"""
     ours, _, _, _, X = block_case(case, block, shift=1)

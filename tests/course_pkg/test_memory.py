@@ -13,21 +13,14 @@ from course_pkg.data.copying import copy_task
 from course_pkg.memory import (
     DRAW,
     NTM,
-    circular_shift,
     content_addressing,
     dnc_allocation,
-    dnc_follow,
     dnc_links,
     dnc_usage,
-    draw_kl,
-    draw_read,
-    draw_write,
     gaussian_filterbank,
-    interpolate,
-    ntm_read,
+    location_addressing,
     ntm_write,
-    reparameterise,
-    sharpen,
+    sample_latent,
 )
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -57,15 +50,7 @@ def gradcheck(function, *inputs: torch.Tensor) -> None:
     assert torch.autograd.gradcheck(function, [tensor.requires_grad_() for tensor in inputs])
 
 
-# Reading and writing
-
-
-def test_read_is_attention_with_given_weights(sizes):
-    B, N, M, _ = sizes
-    memory, scores = randn(B, N, M), randn(B, N)
-    one = torch.ones(B, 1, 1, dtype=torch.float64)
-    expected = functional.scaled_dot_product_attention(one, scores[:, :, None], memory)[:, 0]
-    close(ntm_read(memory, scores.softmax(dim=1)), expected, **CLOSE)
+# Writing
 
 
 def test_write_is_erase_and_then_add(sizes):
@@ -77,12 +62,12 @@ def test_write_is_erase_and_then_add(sizes):
         close(new[n], expected, **CLOSE)
 
 
-def test_what_is_written_to_one_row_is_read_from_it(sizes):
+def test_what_is_written_to_one_row_stands_there_alone(sizes):
     B, N, M, _ = sizes
     w = functional.one_hot(torch.randint(N, (B,)), N).double()
     memory, add = randn(B, N, M), randn(B, M)
     new = ntm_write(memory, w, torch.ones(B, M, dtype=torch.float64), add)
-    close(ntm_read(new, w), add, **CLOSE)
+    close((w[:, None] @ new)[:, 0], add, **CLOSE)
     close(new * (1 - w[:, :, None]), memory * (1 - w[:, :, None]), **CLOSE)
 
 
@@ -112,48 +97,72 @@ def test_content_addressing_has_limits(sizes):
     close(empty, torch.full((B, N), 1 / N).double())
 
 
-def test_interpolate_is_lerp(sizes):
+def ones(B: int) -> torch.Tensor:
+    return torch.ones(B, dtype=torch.float64)
+
+
+def still(B: int) -> torch.Tensor:
+    """Shifts of which only that by 0 is made."""
+    return torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64).expand(B, 3)
+
+
+def test_the_gate_is_lerp(sizes):
     B, N, _, _ = sizes
     w_content, w_before, g = focus(B, N), focus(B, N), rand(B)
-    close(interpolate(w_content, w_before, g), w_before.lerp(w_content, g[:, None]), **CLOSE)
+    expected = w_before.lerp(w_content, g[:, None])
+    close(location_addressing(w_content, w_before, g, still(B), ones(B)), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("S", [1, 3, 5])
-def test_circular_shift_is_a_circular_convolution(sizes, S):
+def test_the_shift_is_a_circular_convolution(sizes, S):
     B, N, _, _ = sizes
     N += 4  # so that no two shifts lead to the same row
     w, s = focus(B, N), focus(B, S)
     kernel = functional.pad(s, (0, N - S)).roll(-(S // 2), dims=1)
     expected = torch.fft.ifft(torch.fft.fft(w) * torch.fft.fft(kernel)).real
-    close(circular_shift(w, s), expected, **CLOSE)
-    close(circular_shift(w, s).sum(dim=1), torch.ones(B, dtype=torch.float64), **CLOSE)
+    close(location_addressing(w, w, rand(B), s, ones(B)), expected, **CLOSE)
 
 
 def test_one_hot_shifts_roll_the_rows():
     w = focus(3, 7)
     s = torch.eye(3, dtype=torch.float64)
-    moved = circular_shift(w, s)
+    moved = location_addressing(w, w, ones(3), s, ones(3))
     for n, step in enumerate((-1, 0, 1)):
         close(moved[n], w[n].roll(step), **CLOSE)
 
 
-def test_circular_shift_needs_a_middle():
+def test_the_shift_needs_a_middle():
+    w = focus(2, 5)
     with pytest.raises(ValueError, match="the number of shifts must be odd, got 4"):
-        circular_shift(focus(2, 5), focus(2, 4))
+        location_addressing(w, w, ones(2), focus(2, 4), ones(2))
 
 
-def test_sharpen_is_a_softmax_of_logarithms(sizes):
+def test_sharpening_is_a_softmax_of_logarithms(sizes):
     B, N, _, _ = sizes
     w, gamma = focus(B, N), 1 + 5 * rand(B)
-    close(sharpen(w, gamma), torch.softmax(gamma[:, None] * w.log(), dim=1), **CLOSE)
-    close(sharpen(w, torch.ones(B).double()), w, **CLOSE)
+    expected = torch.softmax(gamma[:, None] * w.log(), dim=1)
+    close(location_addressing(w, w, rand(B), still(B), gamma), expected, **CLOSE)
 
 
 def test_infinite_sharpening_leaves_one_row(sizes):
     B, N, _, _ = sizes
     w = focus(B, N)
     expected = functional.one_hot(w.argmax(dim=1), N).double()
-    close(sharpen(w, torch.full((B,), 1e6).double()), expected, **CLOSE)
+    close(location_addressing(w, w, ones(B), still(B), 1e6 * ones(B)), expected)
+
+
+def test_a_head_goes_through_the_gate_then_the_shift_then_the_power(sizes):
+    B, N, _, _ = sizes
+    N += 4
+    w_content, w_before, g, s = focus(B, N), focus(B, N), rand(B), focus(B, 3)
+    gamma = 1 + 5 * rand(B)
+    kernel = functional.pad(s, (0, N - 3)).roll(-1, dims=1)
+    mixed = w_before.lerp(w_content, g[:, None])
+    shifted = torch.fft.ifft(torch.fft.fft(mixed) * torch.fft.fft(kernel)).real
+    expected = torch.softmax(gamma[:, None] * shifted.log(), dim=1)
+    w = location_addressing(w_content, w_before, g, s, gamma)
+    close(w, expected, **CLOSE)
+    close(w.sum(dim=1), ones(B), **CLOSE)
 
 
 # The machine
@@ -216,14 +225,11 @@ def test_gradients_are_those_of_finite_differences():
     gradcheck(lambda X, *state: net(X, state)[0], X[:, :2], *state)
     gradcheck(ntm_write, randn(B, N, M), focus(B, N), rand(B, M), randn(B, M))
     gradcheck(content_addressing, randn(B, N, M), randn(B, M), rand(B))
-    gradcheck(circular_shift, focus(B, N), focus(B, 3))
-    gradcheck(sharpen, focus(B, N), 1 + rand(B))
+    gradcheck(location_addressing, focus(B, N), focus(B, N), rand(B), focus(B, 3), 1 + rand(B))
     gradcheck(dnc_usage, rand(B, N), focus(B, N), focus(B, R, N), rand(B, R))
     gradcheck(dnc_allocation, rand(B, N))
     gradcheck(dnc_links, *link_all(written(B, 3, N)), written(B, 1, N)[:, 0])
-    gradcheck(draw_kl, randn(B, 2, M), randn(B, 2, M))
-    gradcheck(reparameterise, *randn(3, B, M))
-    gradcheck(dnc_follow, link_all(written(B, 3, N))[0], focus(B, R, N))
+    gradcheck(sample_latent, *randn(3, B, M))
     gradcheck(lambda *aim: gaussian_filterbank(*aim, N, 7), 7 * rand(B), 1 + rand(B), 1 + rand(B))
 
 
@@ -336,28 +342,14 @@ def test_a_sequence_is_read_back_in_both_directions(sizes):
     w = functional.one_hot(order, N).double()
     links, precedence = link_all(w)
     close(precedence, w[:, -1])
-    forward, backward = dnc_follow(links, w)
+    forward, backward = w @ links.mT, w @ links
     close(forward, torch.cat([w[:, 1:], torch.zeros(B, 1, N).double()], dim=1))
     close(backward, torch.cat([torch.zeros(B, 1, N).double(), w[:, :-1]], dim=1))
     again = w[:, 4]  # the row of write 4 is written again: its neighbours are not joined
     links, _ = dnc_links(links, precedence, again)
-    forward, backward = dnc_follow(links, w)
+    forward, backward = w @ links.mT, w @ links
     assert not forward[:, 3].any() and not backward[:, 5].any()
     close(forward[:, T - 1], again)
-
-
-def test_heads_follow_every_link_as_far_as_it_goes(sizes):
-    B, N, R, T = sizes
-    links, _ = link_all(written(B, T, N))
-    w = focus(B, R, N)
-    forward, backward = dnc_follow(links, w)
-    for n in range(B):
-        for head in range(R):
-            for i in range(N):
-                after = sum(links[n, i, j] * w[n, head, j] for j in range(N))
-                before = sum(links[n, j, i] * w[n, head, j] for j in range(N))
-                close(forward[n, head, i], after, **CLOSE)
-                close(backward[n, head, i], before, **CLOSE)
 
 
 # Glimpses
@@ -382,45 +374,35 @@ def test_filters_that_lie_far_outside_are_finite():
     assert torch.equal(F[0], torch.eye(5)[[0, 0, 0]]) and torch.equal(F[1], torch.eye(5)[[4, 4, 4]])
 
 
-def test_a_glimpse_of_narrow_filters_is_the_image_itself():
-    S = 9
-    image = rand(2, S, S)
-    middle, one = torch.full((2,), (S - 1) / 2).double(), torch.ones(2).double()
-    F = gaussian_filterbank(middle, one, 0.01 * one, S, S)
-    close(draw_read(image, F, F, one), image, **CLOSE)
-    close(draw_write(image, F, F, one), image, **CLOSE)
-
-
-def test_writing_is_the_transpose_of_reading(sizes):
-    B, N, Y, X = sizes
-    F_Y, F_X, gamma = focus(B, N, Y), focus(B, N, X), 0.5 + rand(B)
-    image, patch = randn(B, Y, X), randn(B, N, N)
-    seen = (draw_read(image, F_Y, F_X, gamma) * patch).sum(dim=(1, 2)) / gamma
-    painted = (draw_write(patch, F_Y, F_X, gamma) * image).sum(dim=(1, 2)) * gamma
-    close(seen, painted, **CLOSE)
-    expected = torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
-    close(draw_read(image, F_Y, F_X, gamma), expected, **CLOSE)
-
-
 # Drawing
 
 
-def test_reparameterised_noise_has_the_gaussians_quantiles(sizes):
-    B, T, D_Z, _ = sizes
-    mu, log_sigma, share = randn(B, T, D_Z), randn(B, T, D_Z), 0.01 + 0.98 * rand(B, T, D_Z)
+def test_latents_have_the_gaussians_quantiles(sizes):
+    B, D_Z, _, _ = sizes
+    mu, log_sigma, share = randn(B, D_Z), randn(B, D_Z), 0.01 + 0.98 * rand(B, D_Z)
     noise = torch.distributions.Normal(0, 1).icdf(share)
     expected = torch.distributions.Normal(mu, log_sigma.exp()).icdf(share)
-    close(reparameterise(mu, log_sigma, noise), expected, rtol=1e-10, atol=1e-10)
+    close(sample_latent(mu, log_sigma, noise)[0], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_kl_is_that_of_torch_summed(sizes):
-    B, T, D_Z, _ = sizes
-    mu, log_sigma = randn(B, T, D_Z), randn(B, T, D_Z)
+    B, D_Z, _, _ = sizes
+    mu, log_sigma = randn(B, D_Z), randn(B, D_Z)
     given = torch.distributions.Normal(mu, log_sigma.exp())
     prior = torch.distributions.Normal(0 * mu, torch.ones_like(mu))
-    expected = torch.distributions.kl_divergence(given, prior)
-    expected = torch.stack([picture.sum() for picture in expected])
-    close(draw_kl(mu, log_sigma), expected, rtol=1e-10, atol=1e-10)
+    expected = torch.distributions.kl_divergence(given, prior).sum(dim=1)
+    for noise in randn(2, B, D_Z):  # whatever the noise
+        close(sample_latent(mu, log_sigma, noise)[1], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_kl_is_finite_where_sigma_is_zero_in_the_computer(sizes):
+    B, D_Z, _, _ = sizes
+    mu, log_sigma = randn(B, D_Z), torch.full((B, D_Z), -1000.0).double().requires_grad_()
+    z, kl = sample_latent(mu, log_sigma, randn(B, D_Z))
+    close(z, mu)
+    close(kl, (mu**2).sum(dim=1) / 2 + D_Z * 999.5, **CLOSE)
+    kl.sum().backward()
+    close(log_sigma.grad, torch.full_like(log_sigma, -1))
 
 
 def draw(sizes) -> tuple[DRAW, torch.Tensor, torch.Tensor]:
@@ -441,13 +423,40 @@ def test_five_zeros_aim_at_the_whole_picture():
     assert gamma.tolist() == [1, 1]
 
 
+def glimpse(image, F_Y, F_X, gamma):
+    return torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, image, F_X)
+
+
 def test_a_moved_aim_sees_the_moved_picture():
     net = DRAW(A=12, N=3, D_Z=2, H=3).double()
     raw = torch.tensor([[0.1, -0.2, -1.5, -1.4, 0.3]]).double()
     moved = raw + torch.tensor([[2 * 2 / 13, 1 * 2 / 13, 0, 0, 0]]).double()  # right 2, down 1
     picture = functional.pad(rand(1, 4, 4), (4, 4, 4, 4))
-    seen = draw_read(picture, *net.aim(raw))
-    close(draw_read(picture.roll((1, 2), (1, 2)), *net.aim(moved)), seen, rtol=1e-6, atol=1e-6)
+    seen = glimpse(picture, *net.aim(raw))
+    close(glimpse(picture.roll((1, 2), (1, 2)), *net.aim(moved)), seen, rtol=1e-6, atol=1e-6)
+
+
+def test_the_machine_reads_and_paints_every_pixel_with_narrow_filters():
+    A = 5
+    net = DRAW(A=A, N=A, D_Z=2, H=3).double()
+    with torch.no_grad():
+        for aim in (net.read_aim, net.write_aim):
+            aim.weight.zero_()
+            aim.bias.copy_(torch.tensor([0, 0, -9, 0, 0.7]))
+    x, error, h = randn(2, A, A), randn(2, A, A), randn(2, 3)
+    gamma = net.aim(net.read_aim(h))[2][:, None]
+    close(net.read(x, error, h), gamma * torch.cat([x, error], dim=1).flatten(1), **CLOSE)
+    close(net.write(h), (net.patch(h) / gamma).view(2, A, A), **CLOSE)
+
+
+def test_painting_is_the_transpose_of_reading(sizes):
+    B, _, _, H = sizes
+    net = DRAW(A=7, N=3, D_Z=2, H=H).double()
+    net.write_aim = net.read_aim
+    x, h = randn(B, 7, 7), randn(B, H)
+    gamma = net.aim(net.read_aim(h))[2]
+    seen = net.read(x, 0 * x, h)[:, :9]
+    close((seen * net.patch(h)).sum(1) / gamma, (net.write(h) * x).sum((1, 2)) * gamma, **CLOSE)
 
 
 def test_losses_are_those_of_the_codes_that_are_sent(sizes):
@@ -472,13 +481,13 @@ def test_the_encoder_is_told_what_the_canvas_lacks(sizes):
     error = x - torch.sigmoid(net.blank)
     raw = net.read_aim.bias.expand(B, 5)
     F_Y, F_X, gamma = net.aim(raw)
-    glimpses = [torch.einsum("b,biy,byx,bjx->bij", gamma, F_Y, s, F_X) for s in (x, error)]
-    seen = torch.cat([*(glimpse.reshape(B, -1) for glimpse in glimpses), torch.zeros(B, H)], 1)
+    glimpses = [glimpse(part, F_Y, F_X, gamma).reshape(B, -1) for part in (x, error)]
+    seen = torch.cat([*glimpses, torch.zeros(B, H)], 1)
     lstm = nn.LSTM(seen.shape[1], H, batch_first=True).double()
     lstm.load_state_dict({f"{name}_l0": w for name, w in net.encoder.state_dict().items()})
     mu, log_sigma = net.code(lstm(seen[:, None])[0][:, 0]).chunk(2, dim=1)
     _, kl = net(x, noise[:, :1])
-    close(kl, draw_kl(mu[:, None], log_sigma[:, None]), rtol=1e-10, atol=1e-10)
+    close(kl, sample_latent(mu, log_sigma, 0 * mu)[1], rtol=1e-10, atol=1e-10)
 
 
 def test_drawings_grow_step_by_step(sizes):

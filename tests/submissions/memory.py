@@ -1,18 +1,19 @@
 """A submission of memory with three mistakes, from two of which another exercise would suffer.
 
-DRAW, which uses gaussian_filterbank and draw_write, is right with right ones, and gets its points.
+DRAW, which uses gaussian_filterbank and sample_latent, is right with right ones, and gets its
+points.
 """
 
 # What the right solution says, and what this one says instead.
 CHANGES = {
     "dnc_usage": ("usage + w_write - usage * w_write", "usage + w_write"),
     "gaussian_filterbank": ("(N - 1) / 2", "N / 2"),
-    "draw_write": ("/ gamma", "* gamma"),
+    "sample_latent": ("- 2 * log_sigma", "- log_sigma"),
 }
 
 # By weight of the checks that pass; an exercise that is not named here gets all its points.
 SCORES = {
     "dnc_usage": 0,  # right where nothing is written, as returning an argument is
     "gaussian_filterbank": round(3 * 2 / 10, 2),  # right far outside the image
-    "draw_write": round(2 * 1 / 5, 2),  # right where γ is one
+    "sample_latent": round(3 * 5 / 10, 2),  # z is right, and KL where σ is one
 }

@@ -32,7 +32,7 @@ def together(mask, case):
     visible.chi_square(case, seen, [total * chance for chance in chances], "What happens to words")
 
 
-@check(BertEmbeddings, see="What stands where, in which sentence")
+@check(BertEmbeddings, see="Token, position and segment")
 def gradients(embeddings, case):
     """sends a gradient to all three tables"""
     B, T, V, D = case.sizes(4, low=3)

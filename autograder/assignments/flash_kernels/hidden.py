@@ -13,7 +13,7 @@ from course_pkg.flash_kernels import (
 )
 
 
-@check(flash_attention_backward, weight=2, see="Back without the weights")
+@check(flash_attention_backward, weight=2, see="The backward pass without the weights")
 def in_parts(backward, case):
     """takes s as given: the gradients of some keys are right without the other keys"""
     Q, K, V = inputs(case, 2, 1, 5, 9, 4)

@@ -20,13 +20,13 @@ from course_pkg.kv_cache import (
 )
 
 
-@check(KVCache, weight=2, see="Forget, and go on")
+@check(KVCache, weight=2, see="Truncating the cache")
 def long_programs(cache, case):
     """reads what was appended and not truncated, in six long programs"""
     visible.compare_programs(case, cache, [6 + 2 * n for n in range(6)], 20)
 
 
-@check(CachedAttention, see="Attention that goes on")
+@check(CachedAttention, see="Attention with a cache")
 def two_texts(attention, case):
     """keeps apart two texts that are read alternately, each with its own cache"""
     ours, state, B, T, D, H = visible.attention_pair(case, attention)
@@ -200,7 +200,7 @@ def fresh(attention, case):
         case.equal(state.get(name), torch.zeros(G * D // H), name)
 
 
-@check(mha_to_gqa, see="From a model that there is")
+@check(mha_to_gqa, see="Converting a trained model")
 def without_bias(convert, case):
     """converts layers without biases, and leaves alone names that only look alike"""
     state = {

@@ -122,7 +122,7 @@ def everything(mask, case):
         case.equal(given, visible.may_see(*each), f"mask({', '.join(map(str, each))})")
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def groups(attention, case):
     """attends with a single head of keys, and with one for each head of queries"""
     B, T, pairs = case.sizes(3, low=3)
@@ -132,7 +132,7 @@ def groups(attention, case):
         case.equal(ours(X), visible.attended(state, H, G, X), f"Y for H = {H} and G = {G}")
 
 
-@check(LlamaAttention, see="Attention as Llama has it")
+@check(LlamaAttention, see="Llama's attention")
 def two_texts(attention, case):
     """keeps apart two texts that are read alternately, each with its own cache"""
     B, T, pairs = case.sizes(3, low=3)
@@ -233,14 +233,14 @@ def names(count, case):
         case.that(not more, f"There should be no other names, yours has {(more or [''])[0]}.")
 
 
-@check(load_llama, see="Load what others have trained")
+@check(load_llama, see="Loading published weights")
 def many(load, case):
     """tells layers 1 and 2 from layers 10 to 12, in any order"""
     theirs = visible.hub_state(case, V=3, D=2, narrow=2, F=2, L=13)
     visible.demand_llama(case, load(dict(reversed(theirs.items()))), theirs, 13)
 
 
-@check(load_llama, see="Load what others have trained")
+@check(load_llama, see="Loading published weights")
 def refuses_more(load, case):
     """raises ValueError for names of other models, which only look alike"""
     for name in (

@@ -10,40 +10,15 @@ from autograder.alternatives import alternative
 from course_pkg.memory import (
     DRAW,
     NTM,
-    circular_shift,
     content_addressing,
     dnc_allocation,
-    dnc_follow,
     dnc_links,
     dnc_usage,
-    draw_kl,
-    draw_read,
-    draw_write,
     gaussian_filterbank,
-    interpolate,
-    ntm_read,
+    location_addressing,
     ntm_write,
-    reparameterise,
-    sharpen,
+    sample_latent,
 )
-
-
-@alternative(ntm_read)
-def product(memory, w):
-    return (w.unsqueeze(1) @ memory).squeeze(1)
-
-
-@alternative(ntm_read)
-def row_by_row(memory, w):
-    r = 0
-    for i in range(memory.shape[1]):
-        r = r + w[:, i : i + 1] * memory[:, i]
-    return r
-
-
-@alternative(ntm_read)
-def in_float32(memory, w):
-    return (memory.float() * w.float()[..., None]).sum(-2)
 
 
 @alternative(ntm_write)
@@ -87,55 +62,43 @@ def in_float32(memory, key, beta):
     return functional.softmax(similarity * beta.float().unsqueeze(1), dim=-1)
 
 
-@alternative(interpolate)
-def by_lerp(w_content, w_before, g):
-    return torch.lerp(w_before, w_content, g.unsqueeze(1))
-
-
-@alternative(interpolate)
-def step_from_before(w_content, w_before, g):
-    return (w_before.T + g * (w_content - w_before).T).T
-
-
-@alternative(circular_shift)
-def by_matrix(w, s):
-    S, N = s.shape[1], w.shape[1]
+@alternative(location_addressing)
+def by_matrix(w_content, w_before, g, s, gamma):
+    S, N = s.shape[1], w_content.shape[1]
     if S % 2 != 1:
         raise ValueError(f"S = {S} is even")
+    w = torch.lerp(w_before, w_content, g.unsqueeze(1))
     matrix = torch.zeros(len(w), N, N, dtype=w.dtype)  # from row j to row i
     for k in range(S):
         for j in range(N):
             matrix[:, (j + k - S // 2) % N, j] = matrix[:, (j + k - S // 2) % N, j] + s[:, k]
-    return (matrix @ w[:, :, None]).squeeze(2)
-
-
-@alternative(circular_shift)
-def by_fourier(w, s):
-    S, N = s.shape[1], w.shape[1]
-    if S % 2 == 0:
-        raise ValueError("even")
-    wide = torch.roll(functional.pad(s, (0, N - S)), -(S // 2), dims=1)
-    return torch.fft.irfft(torch.fft.rfft(w) * torch.fft.rfft(wide), n=N)
-
-
-@alternative(circular_shift)
-def by_index(w, s):
-    N, half = w.shape[1], (s.shape[1] - 1) // 2
-    if 2 * half + 1 != s.shape[1]:
-        raise ValueError("no middle")
-    rows = torch.arange(N)
-    return sum(s[:, half + step, None] * w[:, (rows - step) % N] for step in range(-half, half + 1))
-
-
-@alternative(sharpen)
-def by_logarithms(w, gamma):
+    w = (matrix @ w[:, :, None]).squeeze(2)
     return torch.softmax(gamma[:, None] * torch.log(w.clamp(min=1e-300)), dim=1)
 
 
-@alternative(sharpen)
-def divided_by_the_largest(w, gamma):
+@alternative(location_addressing)
+def by_fourier(w_content, w_before, g, s, gamma):
+    S, N = s.shape[1], w_content.shape[1]
+    if S % 2 == 0:
+        raise ValueError("even")
+    w = (w_before.T + g * (w_content - w_before).T).T
+    wide = torch.roll(functional.pad(s, (0, N - S)), -(S // 2), dims=1)
+    w = torch.fft.irfft(torch.fft.rfft(w) * torch.fft.rfft(wide), n=N).clamp(min=0)
     power = (w / w.max(dim=1, keepdim=True).values).pow(gamma.unsqueeze(1))
     return functional.normalize(power, p=1, dim=1)
+
+
+@alternative(location_addressing)
+def by_index(w_content, w_before, g, s, gamma):
+    N, half = w_content.shape[1], (s.shape[1] - 1) // 2
+    if 2 * half + 1 != s.shape[1]:
+        raise ValueError("no middle")
+    rows, gate = torch.arange(N), g.float()[:, None]
+    w = gate * w_content.float() + (1 - gate) * w_before.float()
+    s = s.float()
+    w = sum(s[:, half + step, None] * w[:, (rows - step) % N] for step in range(-half, half + 1))
+    power = (w / w.amax(1, keepdim=True)) ** gamma.float()[:, None]
+    return power / power.sum(1, keepdim=True)
 
 
 @alternative(NTM)
@@ -269,25 +232,6 @@ def in_float32(links, precedence, w_write):
     return [new, precedence * (1 - w.sum(-1, keepdim=True)) + w]
 
 
-@alternative(dnc_follow)
-def by_einsum(links, w_read):
-    after = torch.einsum("bij,brj->bri", links, w_read)
-    return after, torch.einsum("bij,bri->brj", links, w_read)
-
-
-@alternative(dnc_follow)
-def head_by_head(links, w_read):
-    forward = [(links @ w.unsqueeze(-1)).squeeze(-1) for w in w_read.unbind(1)]
-    backward = [(links.transpose(1, 2) @ w.unsqueeze(-1)).squeeze(-1) for w in w_read.unbind(1)]
-    return torch.stack(forward, dim=1), torch.stack(backward, dim=1)
-
-
-@alternative(dnc_follow)
-def columns_first(links, w_read):
-    heads = w_read.transpose(1, 2)  # (B, N, R)
-    return [(links @ heads).transpose(1, 2), (links.transpose(1, 2) @ heads).transpose(1, 2)]
-
-
 @alternative(gaussian_filterbank)
 def as_in_the_paper(centre, stride, sigma, N, size):
     i = torch.arange(1, N + 1, dtype=centre.dtype)
@@ -308,28 +252,6 @@ def image_by_image(centre, stride, sigma, N, size):
     return torch.stack(banks)
 
 
-@alternative(draw_read)
-def by_einsum(image, F_Y, F_X, gamma):
-    return torch.einsum("b,bny,byx,bmx->bnm", gamma, F_Y, image, F_X)
-
-
-@alternative(draw_read)
-def one_by_one(image, F_Y, F_X, gamma):
-    parts = zip(image, F_Y, F_X, gamma, strict=True)
-    return torch.stack([c * (y @ (x @ picture.T).T) for picture, y, x, c in parts])
-
-
-@alternative(draw_write)
-def by_einsum(patch, F_Y, F_X, gamma):
-    return torch.einsum("bny,bnm,bmx->byx", F_Y, patch, F_X) / gamma.view(-1, 1, 1)
-
-
-@alternative(draw_write)
-def in_float32(patch, F_Y, F_X, gamma):
-    thin = torch.bmm(F_Y.float().transpose(1, 2), patch.float())
-    return torch.bmm(thin, F_X.float()) * gamma.float().reciprocal()[:, None, None]
-
-
 @alternative(gaussian_filterbank)
 def by_logarithms(centre, stride, sigma, N, size):
     mu = torch.stack([centre + (i - (N - 1) / 2) * stride for i in range(N)], dim=1)
@@ -337,39 +259,27 @@ def by_logarithms(centre, stride, sigma, N, size):
     return torch.exp(log - torch.logsumexp(log, dim=2, keepdim=True))
 
 
-@alternative(reparameterise)
-def by_addcmul(mu, log_sigma, noise):
-    return torch.addcmul(mu, torch.exp(log_sigma), noise)
-
-
-@alternative(reparameterise)
+@alternative(sample_latent)
 def from_the_variance(mu, log_sigma, noise):
-    return noise * torch.sqrt((2 * log_sigma).exp()) + mu
+    variance = torch.exp(2 * log_sigma)
+    terms = 0.5 * (mu.pow(2) + variance - 1) - log_sigma
+    return [torch.addcmul(mu, log_sigma.exp(), noise), terms.flatten(1).sum(1)]
 
 
-@alternative(reparameterise)
+@alternative(sample_latent)
+def number_by_number(mu, log_sigma, noise):
+    z, kl = [], 0
+    for m, s, e in zip(mu.unbind(1), log_sigma.unbind(1), noise.unbind(1), strict=True):
+        z.append(m + e * torch.exp(s))
+        kl = kl + 0.5 * (m * m + torch.exp(2 * s)) - s - 0.5
+    return torch.stack(z, dim=1), kl
+
+
+@alternative(sample_latent)
 def in_float32(mu, log_sigma, noise):
-    return mu.float() + noise.float() * log_sigma.float().exp()
-
-
-@alternative(draw_kl)
-def from_widths(mu, log_sigma):
-    sigma = log_sigma.exp()
-    terms = 0.5 * (mu.pow(2) + sigma.pow(2) - 1) - sigma.log()
-    return terms.flatten(1).sum(1)
-
-
-@alternative(draw_kl)
-def glimpse_by_glimpse(mu, log_sigma):
-    total = 0
-    for m, s in zip(mu.unbind(1), log_sigma.unbind(1), strict=True):
-        total = total + 0.5 * torch.sum(m * m + torch.exp(2 * s) - 2 * s, dim=1) - m.shape[1] / 2
-    return total
-
-
-@alternative(draw_kl)
-def by_expm1(mu, log_sigma):
-    return torch.einsum("btd->b", mu.square() / 2 + torch.expm1(2 * log_sigma) / 2 - log_sigma)
+    mu, log_sigma, noise = mu.float(), log_sigma.float(), noise.float()
+    kl = torch.einsum("bd->b", mu.square() / 2 + torch.expm1(2 * log_sigma) / 2 - log_sigma)
+    return mu + noise * log_sigma.exp(), kl
 
 
 @alternative(DRAW)

@@ -9,30 +9,15 @@ from course_pkg.checking.registry import check
 from course_pkg.checks import memory as visible
 from course_pkg.memory import (
     DRAW,
-    circular_shift,
     content_addressing,
     dnc_allocation,
-    dnc_follow,
     dnc_links,
     dnc_usage,
-    draw_kl,
-    draw_read,
-    draw_write,
     gaussian_filterbank,
-    interpolate,
-    ntm_read,
+    location_addressing,
     ntm_write,
-    sharpen,
+    sample_latent,
 )
-
-
-@check(ntm_read, see="Reading is attention")
-def square(read, case):
-    """reads rows, not columns, when N = M"""
-    B, N = case.sizes(2)
-    memory, rows = case.randn(B, N, N), case.integers(0, N, B)
-    expected = torch.stack([memory[n, int(row)] for n, row in enumerate(rows)])
-    case.equal(read(memory, visible.on_one_row(rows, N)), expected, "r")
 
 
 @check(ntm_write, see="Erase, then add")
@@ -81,42 +66,39 @@ def very_sharp(find, case):
     case.equal(w, visible.on_one_row(rows, N), "w")
 
 
-@check(interpolate, see="By content or by place")
-def square(mix, case):
-    """gives each sequence its own gate when B = N"""
-    (B,) = case.sizes(1, low=3)
-    w_content, w_before, g = visible.focus(case, B, B), visible.focus(case, B, B), case.rand(B)
-    case.equal(mix(w_content, w_before, g), (w_before.T.lerp(w_content.T, g)).T, "w")
+@check(location_addressing, see="By content or by place")
+def square(locate, case):
+    """gives each sequence its own gate, shifts and γ when B = N"""
+    (B,) = case.sizes(1, low=4)
+    inputs = visible.head_inputs(case, B, B)
+    w = locate(*inputs)
+    case.shape(w, (B, B), "w")
+    alone = locate(*[part[1:2] for part in inputs])
+    case.equal(alone, w[1:2], "w of a single sequence")
+    case.equal(w, visible.located(*inputs), "w")
 
 
-@check(circular_shift, see="Move on by a row")
-def gradients(shift, case):
-    """passes gradients to the weights and to the shifts"""
+@check(location_addressing, see="Move on by a row")
+def one_shift(locate, case):
+    """mixes and sharpens only when the one shift is that by 0"""
     B, N = case.sizes(2, low=4)
-    visible.flow(
-        case, shift, visible.shifted, [visible.focus(case, B, N), visible.focus(case, B, 3)], "w s"
-    )
+    w_content, w_before, g, _, gamma = visible.head_inputs(case, B, N)
+    mixed = (w_before.T.lerp(w_content.T, g)).T
+    expected = torch.einsum("bn,b->bn", mixed.log(), gamma).softmax(dim=1)
+    w = locate(w_content, w_before, g, visible.one(B)[:, None], gamma)
+    case.equal(w, expected, "w")
 
 
-@check(circular_shift, see="Move on by a row")
-def one_shift(shift, case):
-    """multiplies by s when the only shift is that by 0"""
+@check(location_addressing, see="Against the blur")
+def moves_on(locate, case):
+    """goes round the circle and one row on in N + 1 steps, sharp again after each"""
     B, N = case.sizes(2, low=4)
-    w, s = visible.focus(case, B, N), case.rand(B, 1)
-    case.equal(
-        shift(w, s), torch.stack([row * share for row, share in zip(w, s, strict=True)]), "w"
-    )
-
-
-@check(sharpen, see="Against the blur")
-def gradients(sharp, case):
-    """passes gradients to the weights and to γ"""
-    B, N = case.sizes(2)
-
-    def oracle(w, gamma):
-        return torch.einsum("bn,b->bn", w.log(), gamma).softmax(dim=1)
-
-    visible.flow(case, sharp, oracle, [visible.focus(case, B, N), 1 + 2 * case.rand(B)], "w gamma")
+    start = w = visible.on_one_row(case.integers(0, N, B), N)
+    s = torch.tensor([[0.05, 0.15, 0.8]], dtype=torch.float64).expand(B, 3)
+    for _ in range(N + 1):
+        w = locate(start, w, 0 * visible.one(B), s, 60 * visible.one(B))
+        case.shape(w, (B, N), "w")
+    case.equal(w, start[:, [N - 1, *range(N - 1)]], f"w after {N + 1} moves")
 
 
 @check(dnc_usage, see="What is in use")
@@ -208,17 +190,6 @@ def square(update, case):
     case.equal(alone[1], precedence[1:2], "precedence of a single sequence")
 
 
-@check(dnc_follow, see="There and back")
-def square(follow, case):
-    """keeps heads and rows apart when R = N"""
-    B, N = case.sizes(2, low=3)
-    links, _, _ = visible.link_inputs(case, B, N)
-    w = torch.softmax(case.randn(B, N, N), dim=2)
-    forward, backward = case.unpack(follow(links, w), "forward", "backward")
-    case.equal(forward, torch.einsum("bij,brj->bri", links, w), "forward")
-    case.equal(backward, torch.einsum("bij,bri->brj", links, w), "backward")
-
-
 @check(gaussian_filterbank, see="A row of Gaussian filters")
 def gradients(make, case):
     """passes gradients to centre, stride and σ"""
@@ -237,50 +208,50 @@ def gradients(make, case):
     visible.flow(case, call, oracle, visible.bank_inputs(case, B, size), "centre stride sigma")
 
 
-@check(draw_read, see="Take a glimpse")
-def square(look, case):
-    """uses the vertical filters on rows, even for square images with N = Y = X, at any γ"""
-    B, N = case.sizes(2, low=3)
-    image, F_Y, F_X, gamma = visible.glimpse_inputs(case, B, N, N, N)
-    gamma = gamma * torch.logspace(-1, 1, B)
-    expected = torch.stack(
-        [gamma[n] * F_Y[n] @ image[n] @ F_X[n].T for n in range(B)],
-    )
-    case.equal(look(image, F_Y, F_X, gamma), expected, "glimpse")
-
-
-@check(draw_write, see="Paint where you look")
-def square(paint, case):
-    """uses the vertical filters on rows, even for square images with N = Y = X, at any γ"""
-    B, N = case.sizes(2, low=3)
-    _, F_Y, F_X, gamma = visible.glimpse_inputs(case, B, N, N, N)
-    gamma = gamma * torch.logspace(-1, 1, B)
-    patch = case.randn(B, N, N)
-    expected = torch.stack([F_Y[n].T @ patch[n] @ F_X[n] / gamma[n] for n in range(B)])
-    case.equal(paint(patch, F_Y, F_X, gamma), expected, "canvas")
-
-
-@check(draw_kl, see="What a code costs")
-def gradients(kl, case):
-    """passes gradients to μ and to log σ"""
-    B, T, D_Z = case.sizes(3)
-
-    def oracle(mu, log_sigma):
-        spread = torch.exp(2 * log_sigma)
-        return torch.einsum("btd->b", (mu.square() + spread - 1) / 2 - log_sigma)
-
-    visible.flow(case, kl, oracle, visible.codes(case, B, T, D_Z), "mu log_sigma")
-
-
-@check(draw_kl, see="What a code costs")
-def one_number(kl, case):
+@check(sample_latent, see="What a code costs")
+def one_number(draw, case):
     """follows the closed form for each of μ and σ alone"""
     (B,) = case.sizes(1, low=3)
-    some, zero = 5 * case.randn(B, 1, 1), torch.zeros(B, 1, 1, dtype=torch.float64)
-    case.equal(kl(some, zero), some[:, 0, 0] ** 2 / 2, "KL for σ = 1")
-    log_sigma = some[:, 0, 0]
-    expected = torch.expm1(2 * log_sigma) / 2 - log_sigma
-    case.equal(kl(zero, some), expected, "KL for μ = 0")
+    some, zero = 5 * case.randn(B, 1), torch.zeros(B, 1, dtype=torch.float64)
+    noise = case.randn(B, 1)
+    z, kl = case.unpack(draw(some, zero, noise), *visible.LATENT)
+    case.equal(z, torch.stack([m + e for m, e in zip(some, noise, strict=True)]), "z for σ = 1")
+    case.equal(kl, some[:, 0] ** 2 / 2, "KL for σ = 1")
+    z, kl = case.unpack(draw(zero, some, noise), *visible.LATENT)
+    scaled = torch.distributions.Normal(zero, some.exp()).icdf(
+        torch.distributions.Normal(0, 1).cdf(noise)
+    )
+    case.equal(z, scaled, "z for μ = 0")
+    case.equal(kl, torch.expm1(2 * some[:, 0]) / 2 - some[:, 0], "KL for μ = 0")
+
+
+@check(sample_latent, see="Pictures from noise")
+def square(draw, case):
+    """keeps pictures and numbers apart when B = D_Z"""
+    (B,) = case.sizes(1, low=3)
+    inputs = [case.randn(B, B) for _ in range(3)]
+    z, kl = case.unpack(draw(*inputs), *visible.LATENT)
+    case.shape(z, (B, B), "z")
+    case.shape(kl, (B,), "KL")
+    alone = case.unpack(draw(*[part[1:2] for part in inputs]), *visible.LATENT)
+    case.equal(alone[0], z[1:2], "z of a single code")
+    case.equal(alone[1], kl[1:2], "KL of a single code")
+
+
+@check(DRAW, see="Take a glimpse")
+def every_pixel(student, case):
+    """reads and paints all pixels as they are when A = N and filters are narrow"""
+    B, A = 2, 4
+    ours, weights = visible.drawer(case, student, A, A, 2, 3)
+    for name in ("read_aim", "write_aim"):
+        weights[f"{name}.weight"] *= 0
+        weights[f"{name}.bias"] = torch.tensor([0, 0, -9, 0, math.log(2)], dtype=torch.float64)
+    ours.load_state_dict(weights)
+    x, error, h = case.rand(B, A, A), case.randn(B, A, A), case.randn(B, 3)
+    seen = torch.stack([x, error], dim=1).flatten(1)
+    case.equal(ours.read(x, error, h), 2 * seen, "r for γ = 2")
+    patch = torch.stack([visible.linear(weights, "patch", row) for row in h])
+    case.equal(ours.write(h), patch.view(B, A, A) / 2, "painted for γ = 2")
 
 
 @check(DRAW, see="A machine that draws")

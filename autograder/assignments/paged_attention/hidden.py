@@ -53,7 +53,7 @@ def again_and_again(allocators, case):
     visible.same(case, seen, expected, "available blocks after each step")
 
 
-@check(BlockAllocator, weight=2, see="Who uses a block")
+@check(BlockAllocator, weight=2, see="Counting the users of a block")
 def long_programs(allocators, case):
     """counts users and blocks in eight long programs as a plain model does"""
     settings = [(2 + n % 6,) for n in range(8)]

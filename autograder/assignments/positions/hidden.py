@@ -61,7 +61,7 @@ def gradients(rotate, case):
     case.gradient(X, expected, "X")
 
 
-@check(RotaryAttention, see="Attention that turns")
+@check(RotaryAttention, see="Attention with rotated queries and keys")
 def gradients(rotary, case):
     """passes the right gradients to X and to the weights of queries and values"""
     B, T, H, half = case.sizes(4)

@@ -121,7 +121,7 @@ def copies_stay(schedulers, case):
     same(case, seen, [0, 3, 4, 7, 3, 4, 0, 7, -1, 1, 1], what)
 
 
-@check(PreemptingScheduler, see="Several that belong together")
+@check(PreemptingScheduler, see="Sequences that belong together")
 def copies_of_a_group(schedulers, case):
     """keeps the copies of a group that loses its blocks after some of them were planned"""
     driver = visible.Driver(schedulers, 4, 2, 9)
@@ -174,7 +174,7 @@ def several_lose(schedulers, case):
     same(case, driver.rows[-2:], [(5, 1, 0, 4), (5, 2, 0, 3)], "the work of the last step")
 
 
-@check(PreemptingScheduler, see="Several that belong together")
+@check(PreemptingScheduler, see="Sequences that belong together")
 def planned_no_more(schedulers, case):
     """drops the work of a group one of which finds no block"""
     driver = visible.Driver(schedulers, 6, 2, 9)
@@ -375,7 +375,7 @@ def own_limits(engines, case):
     visible.compare_tokens(case, rows, expected, f"tokens with counts {counts}")
 
 
-@check(Engine, see="Two who listen at once")
+@check(Engine, see="Two streams from one engine")
 def takes_samples(engines, case):
     """hands out the tokens of each sample once, in their order"""
     model, (prompt,) = visible.small_model(case), visible.texts(case, 4)

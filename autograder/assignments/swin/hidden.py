@@ -46,7 +46,7 @@ def truth_values(partition, case):
     case.equal(partition(single, M), visible.cut(single, M), "a single window")
 
 
-@check(window_reverse, see="And put it together")
+@check(window_reverse, see="Putting it together")
 def gradient(reverse, case):
     """passes gradients back to the windows"""
     X, M = visible.some_maps(case)

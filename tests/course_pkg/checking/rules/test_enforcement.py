@@ -98,7 +98,7 @@ WAYS = {
     "in a vmap": (CONVOLUTION, lambda: torch.vmap(lambda x: F.conv1d(x, TAPS, groups=2))(X[None])),
     "a scan": (SCAN, lambda: associative_scan(_combined, (X, X), 1, combine_mode="generic")),
     "a scan, computed": (SCAN, lambda: generic_associative_scan(_flat, [X, X], 1)),
-    "a divergence": (rule_of(find("draw_kl")), lambda: _kl_normal_normal(NORMAL, NORMAL)),
+    "a divergence": (rule_of(find("sample_latent")), lambda: _kl_normal_normal(NORMAL, NORMAL)),
     "sklearn": (rule_of(find("linear_probe")), LogisticRegression),
     "sklearn, made before": (rule_of(find("linear_probe")), lambda: MODEL.fit([[0], [1]], [0, 1])),
 }
