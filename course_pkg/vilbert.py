@@ -284,6 +284,35 @@ def retrieve(scores: Float[Tensor, "N N"], k: int) -> float:
     return (before < k).double().mean().item()
 
 
+def clip_loss(
+    pictures: Float[Tensor, "N D"], captions: Float[Tensor, "N D"], log_scale: Float[Tensor, ""]
+) -> Float[Tensor, ""]:
+    """Let every picture of a batch choose among its captions, and every caption among the pictures.
+
+    logits = e^log_scale · P Cᵀ, where P and C are the rows of both, divided by their lengths;
+    L = (mean of -log softmax over each row, at its diagonal + the same over columns) / 2
+    (Radford et al. 2021, §2.3, figure 3)
+
+    Args:
+        pictures: one vector for each picture.
+        captions: one vector for each caption; caption n describes picture n.
+        log_scale: the logarithm of the scale of the logits, which is learned; it may be large.
+    Returns:
+        The loss in nats.
+    Raises:
+        ValueError: pictures and captions differ in shape.
+    """
+    if pictures.shape != captions.shape:
+        raise ValueError(f"shapes must agree, got {[*pictures.shape]} and {[*captions.shape]}")
+    P = functional.normalize(pictures, dim=1)
+    C = functional.normalize(captions, dim=1)
+    logits = torch.exp(log_scale) * (P @ C.mT)  # (N, N): a row for each picture
+    own = torch.arange(len(logits), device=logits.device)
+    by_picture = functional.cross_entropy(logits, own)
+    by_caption = functional.cross_entropy(logits.mT, own)
+    return (by_picture + by_caption) / 2
+
+
 def lay_out_path(
     features: Float[Tensor, "B P R F"],
     boxes: Float[Tensor, "B P R 4"],

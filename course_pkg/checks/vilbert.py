@@ -29,6 +29,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    clip_loss,
     lay_out_path,
     masked_multimodal_loss,
     path_selection_loss,
@@ -661,6 +662,111 @@ def edges(recall, case):
     case.equal(recall(scores, 7), 1.0, "recall@7 of 7")
     case.raises(ValueError, lambda: recall(scores, -1), "k is -1")
     case.raises(ValueError, lambda: recall(scores, 14), "k is 14 and there are 7 pictures")
+
+
+# Two towers
+
+
+def contrasted(pictures: Tensor, captions: Tensor, log_scale: Tensor) -> Tensor:
+    """Compare every picture with every caption, pair by pair."""
+    cosines = [
+        torch.stack(
+            [(x * y).sum() / (x.square().sum() * y.square().sum()).sqrt() for y in captions]
+        )
+        for x in pictures
+    ]
+    table = log_scale.exp() * torch.stack(cosines)
+    both = table.logsumexp(dim=1) + table.logsumexp(dim=0) - 2 * table.diagonal()
+    return both.mean() / 2
+
+
+def tower_case(case: Case, N: int, D: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw vectors of which those of a pair are a little alike, all of different lengths."""
+    pictures = case.randn(N, D)
+    captions = 3 * (pictures + case.randn(N, D)) * (0.2 + case.rand(N, 1))
+    return pictures, captions, case.randn()
+
+
+@check(clip_loss, weight=3, see="Two towers", single="N")
+def values(loss, case):
+    """agrees with a loop over all pairs of pictures and captions"""
+    given = tower_case(case, *case.sizes(2, low=3))
+    case.equal(loss(*given), contrasted(*given), "loss")
+
+
+@check(clip_loss, see="Two towers")
+def lengths(loss, case):
+    """is the same when the vectors of pictures and captions become longer or shorter"""
+    N, D = case.sizes(2, low=3)
+    pictures, captions, scale = tower_case(case, N, D)
+    expected = contrasted(pictures, captions, scale)
+    case.equal(loss(4 * pictures, captions, scale), expected, "loss of longer pictures")
+    case.equal(loss(pictures, captions / 4, scale), expected, "loss of shorter captions")
+
+
+@check(clip_loss, see="Two towers")
+def both_ways(loss, case):
+    """is the same when pictures and captions are exchanged"""
+    pictures, captions, scale = tower_case(case, *case.sizes(2, low=3))
+    expected = contrasted(pictures, captions, scale)
+    case.equal(loss(captions, pictures, scale), expected, "loss of captions and pictures exchanged")
+
+
+@check(clip_loss, see="Two towers")
+def alike(loss, case):
+    """is ln N when all vectors are the same, whatever the scale"""
+    N, D = case.sizes(2, low=3)
+    same = case.randn(1, D).expand(N, D)
+    for scale in (-1.0, 2.5):
+        scale = torch.tensor(scale, dtype=torch.float64)
+        case.equal(loss(same, same, scale), math.log(N), "loss of equal vectors")
+
+
+@check(clip_loss, see="Two towers")
+def apart(loss, case):
+    """is ln(1 + (N - 1) / e^s) when other vectors are at right angles, and s is the scale"""
+    (N,) = case.sizes(1, low=4)
+    vectors = torch.eye(N, dtype=torch.float64)
+    for s in (0.5, 3.0):
+        scale = torch.tensor(math.log(s), dtype=torch.float64)
+        expected = math.log(1 + (N - 1) * math.exp(-s))
+        case.equal(loss(vectors, vectors, scale), expected, f"loss at a scale of {s}")
+
+
+@check(clip_loss, see="Two towers")
+def far_out(loss, case):
+    """stays finite where the scale is large"""
+    vectors = torch.eye(4, dtype=torch.float64)
+    scale = torch.tensor(math.log(2000), dtype=torch.float64)
+    case.equal(loss(vectors, vectors.roll(1, 0), scale), 2000.0, "loss where all pairs are wrong")
+
+
+@check(clip_loss, see="Two towers")
+def gradients(loss, case):
+    """sends the right gradients to pictures, captions and log_scale"""
+    given = tower_case(case, *case.sizes(2, low=3))
+    wanted = [part.clone().requires_grad_() for part in given]
+    contrasted(*wanted).backward()
+    value = loss(*(part.requires_grad_() for part in given))
+    case.shape(value, (), "loss")
+    case.trains(value, "loss")
+    value.backward()
+    for part, leaf, name in zip(given, wanted, ("pictures", "captions", "log_scale"), strict=True):
+        case.gradient(part, leaf.grad, name)
+
+
+@check(clip_loss, see="Two towers")
+def refused(loss, case):
+    """raises ValueError when pictures and captions differ in shape"""
+    N, D = case.sizes(2, low=3)
+    scale, pictures = case.randn(), case.randn(N, D)
+    for shape in ((N + 1, D), (N, D + 1), (1, D)):
+        other = case.randn(*shape)
+        case.raises(
+            ValueError,
+            lambda other=other: loss(pictures, other, scale),
+            "pictures and captions differ in shape",
+        )
 
 
 # Paths

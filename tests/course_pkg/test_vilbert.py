@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import BertConfig, LxmertConfig
+from transformers import BertConfig, CLIPConfig, CLIPModel, LxmertConfig
 from transformers.models.bert.modeling_bert import BertLayer as TheirLayer
 from transformers.models.esm import modeling_esmfold
 from transformers.models.lxmert import modeling_lxmert
@@ -24,6 +24,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    clip_loss,
     lay_out_path,
     masked_multimodal_loss,
     path_selection_loss,
@@ -282,6 +283,32 @@ def test_recall_is_torchs_topk_where_there_are_no_ties():
     for k in (0, 41):
         with pytest.raises(ValueError, match="between 1 and 40"):
             retrieve(scores, k)
+
+
+def transformers_clip() -> tuple[CLIPModel, object]:
+    """Transformers' CLIP, tiny and random, and what it says of five pairs."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {"vocab_size": 11, "intermediate_size": 9, "max_position_embeddings": 7, **sizes}
+    vision = {"image_size": 6, "patch_size": 3, "intermediate_size": 9, **sizes}
+    theirs = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=6))
+    tokens = torch.randint(0, 11, (5, 7))
+    return theirs, shaken(theirs)(tokens, drawn(5, 3, 6, 6), return_loss=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_contrastive_loss_is_that_of_transformers_clip(seed):
+    torch.manual_seed(seed)
+    theirs, out = transformers_clip()
+    pictures, captions = ((0.1 + torch.rand(5, 1)) * x for x in (out.image_embeds, out.text_embeds))
+    ours = clip_loss(pictures, captions, theirs.logit_scale)
+    torch.testing.assert_close(ours, out.loss)
+    assert ours > 0.1
+
+
+def test_pictures_and_captions_of_different_shapes_are_not_compared():
+    for shape in ((4, 5), (3, 6), (1, 5)):
+        with pytest.raises(ValueError, match="shapes must agree, got"):
+            clip_loss(drawn(3, 5), drawn(*shape), drawn())
 
 
 # Paths

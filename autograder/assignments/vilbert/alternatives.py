@@ -15,6 +15,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    clip_loss,
     lay_out_path,
     masked_multimodal_loss,
     path_selection_loss,
@@ -229,6 +230,32 @@ def by_counting(scores, k):
         for n, row in enumerate(scores)
     ]
     return torch.tensor(hits).double().mean()
+
+
+@alternative(clip_loss)
+def by_logarithms(pictures, captions, log_scale):
+    if pictures.size() != captions.size():
+        raise ValueError("shapes")
+    cosines = F.cosine_similarity(pictures[:, None], captions[None], dim=2)
+    table = cosines * log_scale.exp()
+    both = [table.log_softmax(dim=axis).diagonal() for axis in (0, 1)]
+    return -torch.cat(both).mean()
+
+
+@alternative(clip_loss)
+def picture_by_picture(pictures, captions, log_scale):
+    N = len(pictures)
+    if N != len(captions) or pictures.shape[1] != captions.shape[1]:
+        raise ValueError("as many pictures as captions, please")
+    pictures = pictures / pictures.norm(dim=1, keepdim=True)
+    captions = captions / captions.norm(dim=1, keepdim=True)
+    total = 0
+    for n in range(N):
+        mine, yours = captions @ pictures[n], pictures @ captions[n]
+        for choice in (mine, yours):
+            choice = torch.exp(log_scale) * choice
+            total = total + torch.logsumexp(choice, dim=0) - choice[n]
+    return total / (2 * N)
 
 
 @alternative(lay_out_path)

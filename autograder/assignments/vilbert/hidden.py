@@ -13,6 +13,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    clip_loss,
     lay_out_path,
     masked_multimodal_loss,
     path_selection_loss,
@@ -122,6 +123,22 @@ def many(recall, case):
     scores = visible.table(case, 31).round(decimals=1)
     for k in range(1, 31, 4):
         case.equal(recall(scores, k), torch.tensor(visible.found(scores, k)), f"recall@{k} of 31")
+
+
+@check(clip_loss, see="Two towers")
+def more_pairs_than_features(loss, case):
+    """agrees with the loop where pairs outnumber features, at a scale near that of CLIP"""
+    pictures, captions, _ = visible.tower_case(case, 13, 2)
+    given = pictures, captions, torch.tensor(3.2, dtype=torch.float64)
+    case.equal(loss(*given), visible.contrasted(*given), "loss of 13 pairs")
+
+
+@check(clip_loss, see="Two towers")
+def short_ones(loss, case):
+    """compares directions, even of short vectors"""
+    pictures, captions, scale = visible.tower_case(case, *case.sizes(2, low=3))
+    given = pictures / 512, 512 * captions, scale
+    case.equal(loss(*given), visible.contrasted(*given), "loss of short and long vectors")
 
 
 @check(lay_out_path, see="Choose among paths")

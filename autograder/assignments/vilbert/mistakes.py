@@ -1,6 +1,6 @@
 """Known wrong solutions of vilbert."""
 
-from autograder.mistakes import bug, changed, mistakes
+from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.vilbert import (
     CoAttentionBlock,
     RowAttentionWithPairBias,
@@ -10,6 +10,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    clip_loss,
     lay_out_path,
     masked_multimodal_loss,
     path_selection_loss,
@@ -626,6 +627,87 @@ any_large_k: k may be larger than N
     says: should raise ValueError when k is 8 and there are 7 pictures
 """,
 )
+
+
+# Two towers
+
+mistakes(
+    clip_loss,
+    """
+* pictures_alone: only the pictures choose, each among the captions
+    return (by_picture + by_caption) / 2 → return by_picture
+captions_alone: only the captions choose, each among the pictures
+    return (by_picture + by_caption) / 2 → return by_caption
+* as_they_are: the vectors are not divided by their lengths
+    functional.normalize(pictures, dim=1) → pictures
+    functional.normalize(captions, dim=1) → captions
+long_pictures: the vectors of the pictures are not divided by their lengths
+    functional.normalize(pictures, dim=1) → pictures
+long_captions: the vectors of the captions are not divided by their lengths
+    functional.normalize(captions, dim=1) → captions
+over_the_batch: each feature is divided by its length over the batch
+    functional.normalize(pictures, dim=1) → functional.normalize(pictures, dim=0)
+    functional.normalize(captions, dim=1) → functional.normalize(captions, dim=0)
+summed_to_one: the vectors are divided by the sum of their magnitudes, and not by their lengths
+    functional.normalize(pictures, dim=1) → functional.normalize(pictures, dim=1, p=1)
+    functional.normalize(captions, dim=1) → functional.normalize(captions, dim=1, p=1)
+* scale_itself: log_scale is the factor itself, and not its logarithm
+    torch.exp(log_scale) * → log_scale *
+temperature: the cosines are divided by e^log_scale
+    torch.exp(log_scale) * → torch.exp(-log_scale) *
+unscaled: the cosines are not scaled
+    torch.exp(log_scale) * (P @ C.mT) → P @ C.mT + 0 * log_scale
+not_halved: the two losses are added up, and not averaged
+    (by_picture + by_caption) / 2 → by_picture + by_caption
+one_table: the table is averaged with its transpose, and one softmax is taken
+    (P @ C.mT) → (P @ C.mT + C @ P.mT) / 2
+""",
+)
+
+
+@bug(clip_loss, "the losses of the pairs are summed, and not averaged")
+def summed_pairs(pictures, captions, log_scale):
+    return len(pictures) * clip_loss(pictures, captions, log_scale)
+
+
+changed(
+    clip_loss,
+    "over_all_pairs",
+    "one softmax is taken over all N² pairs",
+    (
+        "(by_picture + by_caption) / 2",
+        "(logits.flatten().logsumexp(dim=0) - logits.diagonal()).mean()",
+    ),
+)
+
+changed(
+    clip_loss,
+    "pair_by_pair",
+    "every pair is judged by itself, with a sigmoid",
+    (
+        "(by_picture + by_caption) / 2",
+        "functional.binary_cross_entropy_with_logits(logits, torch.eye(len(own)).to(logits))",
+    ),
+)
+
+mistakes(
+    clip_loss,
+    """
+rounded_to_zero: the logarithm is taken of a softmax, which rounds to 0
+    functional.cross_entropy(logits, own) → -logits.softmax(dim=1).diagonal().log().mean()
+    functional.cross_entropy(logits.mT, own) → -logits.softmax(dim=0).diagonal().log().mean()
+    says: yours is inf
+constant_scale: the scale is a constant that is not learned
+    torch.exp(log_scale) * → torch.exp(log_scale.detach()) *
+    says: gradient reaches log_scale
+any_shape: the shapes are not compared
+    if pictures.shape != captions.shape → if False
+    says: should raise ValueError when pictures and captions differ
+""",
+)
+
+for vectors in ("P = functional.normalize(pictures", "C = functional.normalize(captions"):
+    equivalent(clip_loss, f"{vectors}, dim=1) → {vectors})", "dim is 1 by default")
 
 
 # Paths
