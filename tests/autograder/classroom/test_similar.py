@@ -90,9 +90,7 @@ COPIES = {("alan", "edsger"), ("alan", "john"), ("edsger", "john")}
 def course(tmp_path_factory) -> Path:
     """A course in which some have copied; nothing is graded."""
     root = tmp_path_factory.mktemp("course")
-    (root / "nbgrader_config.py").touch()
-    (root / "solutions").mkdir()
-    (root / "solutions" / LSTM.name).symlink_to(LSTM.solved.parent)
+    toolbox.least_course(root, LSTM)
     for student, work in WORKS.items():
         nb = nbformat.read(LSTM.student, as_version=4)
         for cell in nb.cells:
