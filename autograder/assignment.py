@@ -1,6 +1,7 @@
 """The assignments of this course: which there are, and where their files lie."""
 
 import os
+import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -32,6 +33,16 @@ def course_folder(given: Path) -> Path:
             f"{folder} holds no nbgrader_config.py: name the course's folder with --course"
         )
     return folder
+
+
+def commit() -> str:
+    """Name the commit of the course's files, marked if they were changed since."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told.stdout.strip()
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def measured(course: Course, assignment: Assignment, workers: int) -> Iterator[E
     """
     plan, found = course.plan(assignment.name), {}
     for folder in sorted(course.submitted.glob(f"*/{assignment.name}")):
-        steps = _steps(Submission(course, assignment.name, folder.parent.name))
+        steps = steps_of(Submission(course, assignment.name, folder.parent.name))
         if takes_part(steps, plan):
             found[folder.parent.name] = steps
     if not found:
@@ -120,7 +120,7 @@ def measured(course: Course, assignment: Assignment, workers: int) -> Iterator[E
         yield Entry(task.student, chosen_name(task.steps, plan), result)
 
 
-def _steps(submission: Submission) -> list[Step]:
+def steps_of(submission: Submission) -> list[Step]:
     """Read a submission, without following its links."""
     name = submission.assignment
     try:

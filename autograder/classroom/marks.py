@@ -52,7 +52,7 @@ class Table(ExportPlugin):
             if self.assignment and assignment.name not in map(str, self.assignment):
                 continue
             for student in students:
-                found = _submission(gradebook, assignment, student)
+                found = submission_of(gradebook, assignment, student)
                 raw, penalty = _scores(found) if found else (0.0, 0.0)
                 yield (
                     assignment.name,
@@ -120,7 +120,7 @@ class Canvas(Export):
         for student in students:
             names = (student.last_name, student.first_name)
             name = ", ".join(filter(None, names)) or student.id
-            marks = [_mark(_submission(gradebook, a, student)) for a in assignments]
+            marks = [_mark(submission_of(gradebook, a, student)) for a in assignments]
             yield [name, student.lms_user_id or "", "", student.id, "", *marks]
 
 
@@ -136,7 +136,7 @@ class Moodle(Export):
             row = [student.first_name or "", student.last_name or "", student.id]
             row.append(student.email or "")
             for assignment in assignments:
-                found = _submission(gradebook, assignment, student)
+                found = submission_of(gradebook, assignment, student)
                 late = self.lateness.get((student.id, assignment.name), "")
                 row += [_mark(found), "; ".join(filter(None, (late, _comments(found))))]
             yield row
@@ -155,7 +155,7 @@ class Gradescope(Export):
             row = [student.first_name or "", student.last_name or "", student.id]
             row += [student.email or "", ""]
             for assignment in assignments:
-                found = _submission(gradebook, assignment, student)
+                found = submission_of(gradebook, assignment, student)
                 row += [_mark(found), assignment.max_score, *_when(found)]
             yield row
 
@@ -197,9 +197,10 @@ def _chosen(found: dict, names: list[str], kind: str) -> list:
     return [found[name] for name in sorted(names or found)]
 
 
-def _submission(
+def submission_of(
     gradebook: Gradebook, assignment: Assignment, student: Student
 ) -> SubmittedAssignment | None:
+    """Find what a student has submitted; None if there is nothing."""
     try:
         return gradebook.find_submission(assignment.name, student.id)
     except MissingEntry:
@@ -207,14 +208,16 @@ def _submission(
 
 
 def _waiting(gradebook: Gradebook, assignment: Assignment, students: list[Student]) -> list[str]:
-    found = ((student.id, _submission(gradebook, assignment, student)) for student in students)
+    found = ((student.id, submission_of(gradebook, assignment, student)) for student in students)
     return [name for name, submission in found if submission and submission.needs_manual_grade]
 
 
 def _mark(submission: SubmittedAssignment | None) -> str | float:
+    return "" if submission is None else mark(submission)
+
+
+def mark(submission: SubmittedAssignment) -> float:
     """The score less the penalty for being late, as nbgrader's own exporter gives it."""
-    if submission is None:
-        return ""
     score, penalty = _scores(submission)
     return round(max(0.0, score - penalty), 2)
 

@@ -7,7 +7,6 @@ and the course's public key checks it with `python -m autograder verify`, withou
 import argparse
 import base64
 import os
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +16,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from nbgrader.api import Gradebook, MissingEntry, Student
 
-from autograder.assignment import ROOT, CourseError, course_folder
+from autograder.assignment import CourseError, commit, course_folder
 from autograder.classroom.gradebook import opened
+from autograder.classroom.marks import mark, submission_of
 from autograder.grade.late.policy import read
 from autograder.grade.late.settle import settle
 
@@ -87,7 +87,7 @@ def page(gradebook: Gradebook, name: str) -> str:
             "",
             f"Student: {_one_line(full_name)} ({_one_line(student.id)})",
             f"Issued: {datetime.now(UTC):%Y-%m-%d}",
-            f"Graders: commit {_commit()} of the course",
+            f"Graders: commit {commit()} of the course",
             "",
             "| assignment | points | of |",
             "|---|--:|--:|",
@@ -175,28 +175,16 @@ def _make(place: Path) -> None:
 def _rows(gradebook: Gradebook, student: Student) -> Iterator[tuple[str, float, float]]:
     """Give name, points and most points of each assignment that was graded."""
     for assignment in sorted(gradebook.assignments, key=lambda each: each.name):
-        try:
-            found = gradebook.find_submission(assignment.name, student.id)
-        except MissingEntry:
+        found = submission_of(gradebook, assignment, student)
+        if found is None:
             continue
         if found.needs_manual_grade:
             raise CourseError(
                 f"{assignment.name} of {student.id} still waits for a person: grade it first"
             )
-        points = max(0.0, found.score - (found.late_submission_penalty or 0.0))
-        yield assignment.name, round(points, 2), assignment.max_score
+        yield assignment.name, mark(found), assignment.max_score
 
 
 def _one_line(text: str) -> str:
     """Keep a name from being a line of its own, or a column."""
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def _commit() -> str:
-    """The commit of the graders, marked if they were changed since."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return told.stdout.strip()

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from autograder.assignment import CourseError, assignments, course_folder
 from autograder.author.mutants import Change, changes
+from autograder.classroom.challenge import steps_of
 from autograder.classroom.reports.templates import template
 from autograder.grade.batch.cluster import Cluster
 from autograder.grade.batch.workers import Task, on_dask, run
@@ -23,7 +24,6 @@ from autograder.grade.errors import GradingError
 from autograder.grade.judging.verdict import Step, write
 from autograder.grade.kernel import sandbox
 from autograder.grade.kernel.sandbox_files import sandbox_files
-from autograder.grade.submission.files import clean
 from autograder.grade.submission.plan import Planned
 from autograder.grade.submission.submission import Course, Submission
 from autograder.hidden import load_hidden
@@ -112,11 +112,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _task(submission: Submission) -> Task:
-    """Read a submission, without following its links."""
-    course, name = submission.course, submission.assignment
-    clean(submission.folder, name, course.aside / submission.student / name)
-    files = {path: place.read_bytes() for path, place in submission.files.items()}
-    steps = submission.steps()
+    """Read a submission; one that cannot be read has no cells."""
+    course, name, steps = submission.course, submission.assignment, steps_of(submission)
+    files = {path: place.read_bytes() for path, place in submission.files.items()} if steps else {}
     return Task(submission.student, name, submission.plan, steps, files, course.inputs, False)
 
 
@@ -169,7 +167,9 @@ def _exercise(task: Task, step: Step) -> str | None:
     return step.name if is_solution and step.name in task.plan.exercises else None
 
 
-def _in_turns(rounds: dict[str, list[Change]], chance: random.Random) -> Iterator:
+def _in_turns(
+    rounds: dict[str, list[Change]], chance: random.Random
+) -> Iterator[tuple[str, Change]]:
     """Take a change of each exercise in turn, beginning with any."""
     names = chance.sample(sorted(rounds), len(rounds))
     tried = 0

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from course_pkg.attention import masked_softmax, merge_heads, split_heads
+from course_pkg.attention import masked_softmax
+from course_pkg.inference.models import ServedLlama
 from course_pkg.llama import Llama
-from course_pkg.positions import rope_rotate
 
 
 @torch.no_grad()
@@ -30,19 +30,15 @@ def read_tree(
     Returns:
         The logits after each node.
     """
-    past = len(before)
-    text = torch.ones(past, past + len(tokens), dtype=torch.bool).tril()
+    past, M = len(before), len(tokens)
+    text = torch.ones(past, past + M, dtype=torch.bool).tril()
     allowed = torch.cat([text, mask.cpu()]).to(tokens.device)
-    positions = allowed.sum(dim=1) - 1
-    X = model.token(torch.cat([before, tokens]))[None]  # (1, past+M, D)
-    for block in model.blocks:
-        layer, vectors = block.attention, block.norm_1(X)
-        Q = rope_rotate(split_heads(vectors @ layer.W_Q, layer.H), positions, layer.base)
-        K = rope_rotate(split_heads(vectors @ layer.W_K, layer.G), positions, layer.base)
-        V = split_heads(vectors @ layer.W_V, layer.G)
-        Q = Q.unflatten(1, (layer.G, -1))  # (1, G, H/G, past+M, D_h)
-        A = masked_softmax(Q @ K[:, :, None].mT / math.sqrt(layer.D_h), allowed)
-        X = X + merge_heads((A @ V[:, :, None]).flatten(1, 2)) @ layer.W_O
-        X = X + block.feed_forward(block.norm_2(X))
-    W_head = model.token.weight.T if model.W_head is None else model.W_head
-    return (model.norm(X) @ W_head)[0, past:]
+
+    def attend(layer: int, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+        Q, K, V = (X.transpose(0, 1) for X in (Q, K, V))  # (H, past+M, D_h), and G heads of K and V
+        Q = Q.unflatten(0, (len(K), -1))  # (G, H/G, past+M, D_h)
+        A = masked_softmax(Q @ K[:, None].mT / math.sqrt(Q.shape[-1]), allowed)
+        return (A @ V[:, None]).flatten(0, 1).transpose(0, 1)
+
+    rows = torch.arange(past, past + M, device=tokens.device)
+    return ServedLlama(model)(torch.cat([before, tokens]), allowed.sum(dim=1) - 1, attend, rows)

@@ -904,8 +904,8 @@ no_root: the root is left out of the path
 drafted_tokens: the tokens of the nodes are returned, not the nodes
     return path → return [tokens[node] for node in path]
 one_level: the path ends after one draft
-    while (best_child := (path[-1], best[path[-1]])) in children: → if (best_child := (path[-1], best[path[-1]])) in children:
-""",  # noqa: E501
+    while (best_child → if (best_child
+""",
 )
 
 
@@ -939,7 +939,9 @@ def walked(choose):
 
 @bug(accept_path, "the token of a node is compared with the best token after itself", classic=True)
 def own_best(parents, tokens, best):
-    right = lambda _, children, t, b: next((n for n in children if t[n] == b[n]), None)  # noqa: E731
+    def right(_, children, t, b):
+        return next((n for n in children if t[n] == b[n]), None)
+
     return walked(right)(parents, tokens, best)
 
 
