@@ -11,9 +11,14 @@ COMMANDS = {
     "score": ("author.score", "run bugs, mutants and alternatives through the graders"),
     "trial": ("author.trial", "run solved notebooks at ten seeds and keep which claims hold"),
     "sabotage": ("author.sabotage", "run experiments without their ideas: which claims still hold"),
+    "black-box": (
+        "author.black_box",
+        "train with a mistake, and draw the curve that hides it",
+    ),
     "new-exercise": ("author.new_exercise", "write stubs of everything that an exercise needs"),
     "new-assignment": ("author.new_assignment", "write the files of an assignment, as stubs"),
     "pretrain": ("author.pretrain", "train a language model on documentation"),
+    "posttrain": ("author.posttrain", "train the target on its own answers, in several ways"),
     "release": ("classroom.release", "make the bundle of an assignment that students receive"),
     "collect-files": (
         "classroom.collect_files",

@@ -89,28 +89,59 @@ def changed(
 def mistakes(reference: Callable, table: str) -> None:
     """Register wrong solutions that are edits of a reference, two lines or so for each.
 
-    A line "name: sentence" begins one, with a star before it if it is a classic one. Each indented
-    line is an edit, "right → wrong", or "says: " and the words of a check that give it away.
+    A line "name: sentence" begins one, with a star before it if it is a classic one. Below it,
+    indented by four, are edits, "right → wrong", and "says: " with words of a check that give it
+    away. What is long, or has several lines, stands above its arrow:
+
+        for t in range(T):
+            h = step(x[t], h)
+        → for t in reversed(range(T)):
+              h = step(x[t], h)
 
     Raises:
         ValueError: as `changed`, or a line is none of these.
     """
-    for entry in re.split(r"\n(?=\S)", table.strip("\n")):
+    source = inspect.getsource(reference)
+    for entry in re.split(r"\n(?=\S)", table.strip()):
         first, *below = entry.splitlines()
         name, colon, sentence = first.removeprefix("* ").partition(": ")
-        words = [line.strip() for line in below]
-        edits = [tuple(line.partition("→")[::2]) for line in words if not line.startswith("says: ")]
-        told_by = [line.removeprefix("says: ") for line in words if line.startswith("says: ")]
-        if not colon or not edits or not all("→" in line for line in words if line[:6] != "says: "):
+        told_by = [line[10:] for line in below if line.startswith("    says: ")]
+        edits = _edits([line for line in below if not line.startswith("    says: ")])
+        if not colon or not edits:
             raise ValueError(f"{reference.__name__}: neither a name nor an edit: {entry!r}")
         changed(
             reference,
             name,
             sentence,
-            *((right.strip(), wrong.strip()) for right, wrong in edits),
+            *(_indented(source, *edit) for edit in edits),
             told_by=told_by[0] if told_by else None,
             classic=first.startswith("* "),
         )
+
+
+def _edits(lines: list[str]) -> list[tuple[str, str]]:
+    """Read the edits of a mistake; none if a line has no place in one."""
+    edits: list[tuple[list[str], list[str]]] = []
+    right: list[str] = []
+    for line in lines:
+        text, arrow, wrong = line[4:].partition(" →")
+        if line.startswith("    →"):
+            edits.append((right, [line[6:]]))
+            right = []
+        elif arrow and not right:
+            edits.append(([text], [wrong[1:]]))
+        elif line.startswith("      ") and edits and not right:
+            edits[-1][1].append(line[6:])
+        else:
+            right.append(line[4:])
+    return [] if right else [("\n".join(old), "\n".join(new)) for old, new in edits]
+
+
+def _indented(source: str, right: str, wrong: str) -> tuple[str, str]:
+    """Indent the lines below the first as the reference indents that one."""
+    found = re.search("^ *(?=.*" + re.escape(right.partition("\n")[0]) + ")", source, re.MULTILINE)
+    below = "\n" + found[0] if found else "\n"
+    return right.replace("\n", below), wrong.replace("\n", below)
 
 
 def equivalent(reference: Callable, mutant: str, reason: str) -> None:

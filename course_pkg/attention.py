@@ -285,3 +285,14 @@ def attention_cost(T: int, D: int, k: int = 3) -> dict[str, dict[str, int]]:
             "path_length": 1,
         },
     }
+
+
+def split_heads_fault() -> tuple[str, tuple[Tensor, int]]:
+    """Say what is wrong with the black box of `split_heads`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `split_heads`
+        does.
+    """
+    X = torch.tensor([[[0.0, 1.0, 2.0, 3.0]]])  # heads (0, 1) and (2, 3); the box: (0, 2), (1, 3)
+    return "C", (X, 2)

@@ -208,3 +208,14 @@ def lora_parameters(D: int, H: int, G: int, L: int, F: int, r: int) -> dict[str,
         "feed_forward": L * r * 3 * (D + F),
     }
     return parts | {"total": sum(parts.values())}
+
+
+def load_balancing_loss_fault() -> tuple[str, tuple[Tensor, Tensor]]:
+    """Say what is wrong with the black box of `load_balancing_loss`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `load_balancing_loss` does.
+    """
+    logits, experts = torch.zeros(1, 3), torch.tensor([[0, 1]])  # P is 1/3 for each
+    return "D", (logits, experts)  # f is 1, 1, 0: L is 3 (1/3 + 1/3) = 2, or 1 in the box

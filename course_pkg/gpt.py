@@ -284,8 +284,8 @@ def language_model_loss(
     return surprise[real].mean()
 
 
-def perplexity(losses: Float[Tensor, "N"], counts: Int[Tensor, "N"]) -> float:
-    """Summarise the losses of N batches: among how many tokens does the model waver, on average?
+def perplexity(losses: Float[Tensor, "batches"], counts: Int[Tensor, "batches"]) -> float:
+    """Summarise the losses of batches: among how many tokens does the model waver, on average?
 
     exp(Σ_n counts_n losses_n / Σ_n counts_n)
 

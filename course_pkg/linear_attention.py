@@ -241,7 +241,7 @@ def chunked_scan(
 ) -> tuple[Float[Tensor, "B H T D_V"], Float[Tensor, "B H D D_V"]]:
     """Compute `gated_recurrence` with matrix products inside chunks, and steps between them only.
 
-    With S the state before a chunk and l_t = Σ_{r≤t} log γ_r, summed from the chunk's first step:
+    With S the state before a chunk and l_t = Σ_{i≤t} log γ_i, summed from the chunk's first step:
     y_t = e^{l_t} Sᵀ q_t + Σ_{s≤t} e^{l_t - l_s} (q_t · k_s) v_s
     S ← e^{l_C} S + Σ_s e^{l_C - l_s} k_s v_sᵀ
     (Dao & Gu 2024, §6; Yang et al. 2024, "Gated Linear Attention", §2.2)
@@ -307,7 +307,7 @@ class TokenMixer(nn.Module):
     "softmax"  keys and values         attention over all of them: softmax(q · k / √D_h)
     "add"      S, D_h × D_h numbers    S + φ(k) vᵀ, read with φ(q), φ(x) = elu(x) + 1
     "decay"    S                       γ_h S + k vᵀ,  γ_h = 1 - 2^(-5 - h) in head h = 0 … H-1
-    "select"   S                       e^(-a Δ) S + Δ k vᵀ,  Δ = softplus(gate),  a = e^log_a
+    "select"   S                       e^(A Δ) S + Δ k vᵀ,  Δ = softplus(gate),  A = -e^log_a
     "delta"    S                       S + β k' (v - Sᵀ k')ᵀ,  β = σ(gate),  k' = k / ‖k‖
 
     Parameters: W_QKV (D, 3 D), taps (3 D, width), norm.weight (D_h), W_O (D, D); "select" and
@@ -347,8 +347,8 @@ class TokenMixer(nn.Module):
         Q: Float[Tensor, "B H T D_h"],
         K: Float[Tensor, "B H T D_h"],
         V: Float[Tensor, "B H T D_h"],
-        memory: Float[Tensor, "B H N 2*D_h"] | None,
-    ) -> tuple[Float[Tensor, "B H T D_h"], Float[Tensor, "B H N+T 2*D_h"]]:
+        memory: Float[Tensor, "B H past 2*D_h"] | None,
+    ) -> tuple[Float[Tensor, "B H T D_h"], Float[Tensor, "B H past+T 2*D_h"]]:
         """Apply the rule "softmax": causal attention to what is kept and to the new steps.
 
         However large or small the scores are, the weights of a step sum to one, and steps after it
@@ -356,7 +356,7 @@ class TokenMixer(nn.Module):
 
         Args:
             Q, K, V: of the T new steps.
-            memory: keys and values of the N steps before, side by side; none when None.
+            memory: keys and values of the steps before, side by side; none when None.
         Returns:
             The outputs of the new steps, and the memory with them.
         """
@@ -554,3 +554,16 @@ def rwkv_time_mixing(
         mean = mean + torch.sigmoid(k - faded) * (v - mean)
         log_weight = torch.logaddexp(faded, k)
     return torch.stack(outputs, dim=1), (mean, log_weight)
+
+
+def chunked_scan_fault() -> tuple[str, tuple[Tensor, ...]]:
+    """Say what is wrong with the black box of `chunked_scan`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `chunked_scan` does.
+    """
+    Q, K, V = torch.ones(1, 1, 2, 1), torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 2, 1)
+    log_decay = torch.full((1, 1, 2), -math.log(2))  # half of S is left after each step
+    S = torch.ones(1, 1, 1, 1)  # it is read as 1/2 and 1/4, in the box as 1 and 1/2
+    return "E", (Q, K, V, log_decay, S)

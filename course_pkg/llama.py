@@ -443,3 +443,13 @@ def load_llama(state: dict[str, Tensor]) -> dict[str, Tensor]:
         transposed = value.dim() == 2 and place != "token.weight"
         ours[prefix + place] = value.T if transposed else value
     return ours
+
+
+def swiglu_fault() -> tuple[str, tuple[Tensor, ...]]:
+    """Say what is wrong with the black box of `swiglu`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `swiglu` does.
+    """
+    X, W_gate, W_up, W_down = torch.ones(4, 1, 1)  # Y is σ(1) = 0.73, or Φ(1) = 0.84 in the box
+    return "B", (X, W_gate, W_up, W_down)

@@ -234,3 +234,15 @@ def chrono_bias(b: Float[Tensor, "4*H"], u: Float[Tensor, "H"], T_max: int) -> F
     b[H : 2 * H] = torch.log(1 + u * (T_max - 2))
     b[:H] = -b[H : 2 * H]
     return b
+
+
+def gru_step_fault() -> tuple[str, tuple[Tensor, ...]]:
+    """Say what is wrong with the black box of `gru_step`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `gru_step` does.
+    """
+    x, h = torch.zeros(1, 1), torch.ones(1, 1)
+    W_x, W_h, b_x = torch.zeros(3, 1), torch.zeros(3, 1), torch.zeros(3)
+    b_h = torch.tensor([0.0, 0.0, 1.0])  # r and z are 1/2: n is tanh(1/2), or tanh(1) in the box
+    return "D", (x, h, W_x, W_h, b_x, b_h)

@@ -17,7 +17,7 @@ from course_pkg.vit import PatchEmbedding, ViTLayer
 def grid_positions(h: int, w: int, D: int, base: float = 30.0) -> Float[Tensor, "h*w D"]:
     """Encode the places of a grid: half of the numbers give the row, half the column.
 
-    P[i · w + j] = [sinusoidal_positions of i; sinusoidal_positions of j], D/2 numbers each
+    row i · w + j = [sinusoidal_positions of i; sinusoidal_positions of j], D/2 numbers each
     (He et al. 2022 place patches in this way, with a base of 10 000)
 
     Args:
@@ -200,18 +200,18 @@ def mae_loss(
 
 
 def linear_probe(
-    features: Float[Tensor, "N D"],
-    labels: Int[Tensor, "N"],
-    new: Float[Tensor, "N_new D"],
+    features: Float[Tensor, "labelled D"],
+    labels: Int[Tensor, "labelled"],
+    new: Float[Tensor, "new D"],
     classes: int,
     penalty: float = 0.01,
-) -> Float[Tensor, "N_new classes"]:
+) -> Float[Tensor, "new classes"]:
     """Classify by a linear map of frozen features, fitted to a few labelled ones.
 
     x̂ = (x - mean) / deviation, with mean and standard deviation of each of the D features over
-    the N labelled rows (divided by N - 1; a feature that never varies is divided by 1). Then
-    W, b minimise  mean of -log softmax(x̂ W + b)[label] + penalty / 2 · ‖W‖²,  a convex problem
-    with one solution, found by L-BFGS from W = 0
+    the labelled rows (divided by their number less one; a feature that never varies is divided by
+    1). Then W, b minimise  mean of -log softmax(x̂ W + b)[label] + penalty / 2 · ‖W‖²,  a convex
+    problem with one solution, found by L-BFGS from W = 0
 
     Args:
         features: what the frozen encoder says of the labelled images.

@@ -194,11 +194,11 @@ class PagedKVCache:
     def write(
         self,
         layer: int,
-        slots: Int[Tensor, "M"],
-        K: Float[Tensor, "M G D_h"],
-        V: Float[Tensor, "M G D_h"],
+        slots: Int[Tensor, "T"],
+        K: Float[Tensor, "T G D_h"],
+        V: Float[Tensor, "T G D_h"],
     ) -> None:
-        """Store the keys and values of M positions in one layer.
+        """Store the keys and values of T positions in one layer.
 
         Args:
             layer: which.
@@ -498,3 +498,13 @@ class BlockManager:
             self.allocator.free(block)
         sequence = self.sequences[seq_id]
         sequence.block_table, sequence.block_hashes = None, []
+
+
+def fragmentation_fault() -> tuple[str, tuple[list[tuple[int, int, int, int]], int, int]]:
+    """Say what is wrong with the black box of `fragmentation`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `fragmentation`
+        does.
+    """
+    return "B", ([], 4, 4)  # one hole of four slots, free for what needs four, but not in the box

@@ -463,3 +463,13 @@ def rotate(
     if len(H) != D:
         raise ValueError(f"no doubling leads to a Hadamard matrix of size {D}")
     return X @ H / math.sqrt(D)
+
+
+def quantise_fault() -> tuple[str, tuple[Tensor, int, int]]:
+    """Say what is wrong with the black box of `quantise`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `quantise` does.
+    """
+    X = torch.tensor([0.25, 3.25])  # s = 1: z is 0.25, or 0 in the box
+    return "E", (X, 2, 0)

@@ -212,3 +212,14 @@ def clip_grad_norm(
     if norm > max_norm:
         gradients = [gradient * (max_norm / norm) for gradient in gradients]
     return gradients, norm
+
+
+def clip_grad_norm_fault() -> tuple[str, tuple[list[Tensor], float]]:
+    """Say what is wrong with the black box of `clip_grad_norm`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `clip_grad_norm` does.
+    """
+    gradients = [torch.tensor([3.0]), torch.tensor([4.0])]
+    return "C", (gradients, 6.0)  # 5 is short enough; the box finds 3 + 4 = 7, and clips

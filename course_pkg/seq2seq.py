@@ -171,11 +171,12 @@ def greedy_decode(
 def bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
     """Measure how much of the translations is in the references, in pieces of one to four words.
 
-    BLEU = 100 · min(1, exp(1 - r/c)) · (p_1 p_2 p_3 p_4)^(1/4)      (Papineni et al. 2002, §2.3)
+    BLEU = 100 · min(1, exp(1 - |references| / |hypotheses|)) · (p_1 p_2 p_3 p_4)^(1/4)
+    (Papineni et al. 2002, §2.3, where these numbers of all their words are r and c)
 
-    with c and r the numbers of words of all hypotheses and of all references, and p_n the share of
-    the hypotheses' n-grams that are in their references; an n-gram counts at most as often as its
-    reference has it. All counts are added up over the corpus before they are divided.
+    with p_n the share of the hypotheses' n-grams that are in their references; an n-gram counts at
+    most as often as its reference has it. All counts are added up over the corpus before they are
+    divided.
 
     Args:
         hypotheses: the translations, as lists of words.

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from course_pkg.engine.requests import HISTORY, Plan
+from course_pkg.engine.requests import HISTORY, EngineConfig, SchedulerOutput
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.decoding import demand_numbers
 from course_pkg.serving import EngineCore
@@ -348,7 +348,7 @@ class SpeculativeCore(EngineCore):
         drafted, accepted: how many tokens were drafted so far, and how many of them accepted.
 
     Args:
-        settings: as in `EngineCore`.
+        model, config: as in `EngineCore`.
         k: how many tokens to draft for each sequence at most.
         propose: called with the tokens of a sequence and how many to draft, returns as many or
             fewer: such as `prompt_lookup`.
@@ -356,12 +356,12 @@ class SpeculativeCore(EngineCore):
 
     def __init__(
         self,
-        *settings: Any,
+        model: Any,
+        config: EngineConfig,
         k: int = 4,
         propose: Callable[[list[int], int], list[int]] = prompt_lookup,
-        **named: Any,
     ):
-        super().__init__(*settings, **named)
+        super().__init__(model, config)
         self.k, self.propose = k, propose
         self.drafted = self.accepted = 0
 
@@ -443,7 +443,7 @@ class SpeculativeCore(EngineCore):
                 room, blocks = room - len(drafted), blocks - extra
         return found
 
-    def plan(self, drafts: dict[int, list[int]]) -> Plan:
+    def plan(self, drafts: dict[int, list[int]]) -> SchedulerOutput:
         """Let the scheduler plan a step as if the drafts were tokens of their sequences."""
         for number, drafted in drafts.items():
             self.sequences[number].tokens += drafted

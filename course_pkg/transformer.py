@@ -354,12 +354,13 @@ def label_smoothing_loss(
 ) -> Float[Tensor, ""]:
     """Compute the cross-entropy to targets that leave a little probability to every word.
 
-    q_k = (1 - ε) [k = target] + ε / V,   loss = mean of -Σ_k q_k log p_k      (Szegedy et al. 2016)
+    q_k = (1 - ε_ls) [k = target] + ε_ls / V,   loss = mean of -Σ_k q_k log p_k
+    (Szegedy et al. 2016, §7)
 
     Args:
         logits: the scores of all V words.
         targets: the right words.
-        smoothing: ε, at least 0 and less than 1.
+        smoothing: ε_ls, at least 0 and less than 1.
         ignore: the mean is over the places whose target is not this word, at least one.
     Returns:
         The loss, in nats.
@@ -398,3 +399,15 @@ def greedy_translate(
         if ended.all():
             break
     return Y[:, 1:]
+
+
+def layer_norm_fault() -> tuple[str, tuple[Tensor, Tensor, Tensor]]:
+    """Say what is wrong with the black box of `layer_norm`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `layer_norm`
+        does.
+    """
+    X = torch.tensor([[1.0, 3.0]])  # normalised (-1, 1), but for ε
+    gain, bias = torch.tensor([2.0, 2.0]), torch.tensor([1.0, 1.0])
+    return "E", (X, gain, bias)  # (-1, 3), or (0, 4) in the box: the gain stretches the bias too

@@ -499,3 +499,15 @@ class RowAttentionWithPairBias(nn.Module):
         found = torch.einsum("bshij,bsjhd->bsihd", A, v).flatten(3)  # (B, S, N, D)
         return self.out(torch.sigmoid(self.gate(m)) * found), A
         ### END SOLUTION
+
+
+def alignment_score_fault() -> tuple[str, tuple[Tensor, ...]]:
+    """Say what is wrong with the black box of `alignment_score`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `alignment_score` does.
+    """
+    t = v = torch.full((1, 1, 1), 2.0)
+    W, zero = torch.ones(1, 1), torch.zeros(1)  # both poolers give 2: the score is 2 · 2 = 4,
+    return "C", (t, v, W, zero, W, zero, W[0], zero[0])  # and tanh(2)², less than 1, in the box

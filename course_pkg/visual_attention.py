@@ -1,8 +1,8 @@
 """Captions with visual attention: a decoder that chooses where to look for every word.
 
-Shapes: B pictures with L locations, a grid of R × C, and D features at each; captions of T words; H
-hidden features. As in Xu et al. 2015, "Show, Attend and Tell", `a` holds the features of the
-locations, `e` their scores and `p` the attention weights.
+Shapes: B pictures with L locations, a grid of rows × columns, and D features at each; captions of
+T words; H hidden features. As in Xu et al. 2015, "Show, Attend and Tell", `a` holds the features
+of the locations, `e` their scores and `p` the attention weights.
 """
 
 import torch
@@ -10,15 +10,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 
-def grid_features(maps: Float[Tensor, "B D R C"]) -> Float[Tensor, "B L D"]:
+def grid_features(maps: Float[Tensor, "B D rows columns"]) -> Float[Tensor, "B L D"]:
     """Turn the feature maps of a convolutional network into one vector for each location.
 
-    a_l = maps[:, row, column]   with l = C · row + column      (Xu et al. 2015, §3.1.1)
+    a_l = maps[:, row, column]   with l = columns · row + column      (Xu et al. 2015, §3.1.1)
 
     Args:
-        maps: D maps of R rows and C columns.
+        maps: D maps of some rows and columns.
     Returns:
-        The features of the L = R · C locations, row by row from the upper left.
+        The features of the L = rows · columns locations, row by row from the upper left.
     """
     return maps.flatten(2).mT  # (B, D, L) → (B, L, D)
 
@@ -73,7 +73,7 @@ def hard_attention(
 class CaptionDecoder(nn.Module):
     """Write a caption word by word; look at the picture before each word.
 
-    e_tl = v · tanh(W_a a_l + W_h h_{t-1} + b),   z_t from `soft_attention` or `hard_attention`,
+    e_tl = v · tanh(W_a a_l + W_h h_{t-1} + b_h),   z_t from `soft_attention` or `hard_attention`,
     h_t, c_t = LSTM([E y_{t-1}; z_t], h_{t-1}, c_{t-1}),   scores of y_t = W_o [h_t; z_t] + b_o
     (Xu et al. 2015, §3.1.2, with a simpler output layer)
 

@@ -14,8 +14,8 @@ from tests.course import WORK
 # references and the given parts of inference are one level, because the engine is built on both.
 LEVELS = {
     "course_pkg.tools": (),
-    "course_pkg.data": (),
-    "course_pkg.checking": ("tools", "checks"),  # `find` imports the checks it looks for
+    "course_pkg.data": ("engine",),
+    "course_pkg.checking": ("tools", "checks", "engine"),  # `find` imports the checks it looks for
     "course_pkg.remote": ("tools", "checking"),
     "course_pkg.engine": (),
     "course_pkg": ("tools", "data", "checking", "engine"),

@@ -26,10 +26,12 @@ from autograder.author.execution import claims, execute
 from autograder.author.figures import with_small_figures
 from autograder.author.fingerprints import files, is_fresh, stale
 from autograder.author.notebook import notebook, pictures
-from autograder.author.trial import forget_other_code
+from autograder.author.trial import forget_other_code, kept, values_of
+from autograder.black_boxes import BLACK_BOXES
 from autograder.grade.judging.points import earned, told
 from autograder.handout import start
 from autograder.hidden import folder
+from course_pkg.checking.black_box import closed
 from course_pkg.checking.telling import naming
 from course_pkg.checking.telling.report import Report
 
@@ -93,9 +95,10 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
     Returns:
         The files that were written.
     """
-    written = _graders(assignment)
+    written = _write(_closed(assignment)) + _graders(assignment)
     written += _write(write_outline.table(assignment, with_hints=with_hints))
-    nb = notebook(assignment, with_hints=with_hints)
+    nb = _unsolved(assignment, with_hints)
+    forget_other_code(assignment, nb)
     stored = _read(assignment.solved)
     reason = "as you ask" if execute else _why_run(stored, nb)
     if reason:
@@ -104,8 +107,14 @@ def build(assignment: Assignment, *, execute: bool = False, with_hints: bool = T
     else:
         _keep_outputs(assignment, stored, nb)
     written += _write(_solved(assignment, nb))
-    forget_other_code(assignment)
     return written + _write(_released(assignment))
+
+
+def _unsolved(assignment: Assignment, with_hints: bool) -> NotebookNode:
+    """Make the instructor's notebook, without outputs, and note all that these depend on."""
+    nb = notebook(assignment, with_hints=with_hints)
+    nb.metadata["course"]["outputs_depend_on"] |= values_of(kept(assignment, nb))
+    return nb
 
 
 def _graders(assignment: Assignment) -> list[Path]:
@@ -131,6 +140,15 @@ def _graders(assignment: Assignment) -> list[Path]:
     return written
 
 
+def _closed(assignment: Assignment) -> dict[Path, bytes]:
+    """The file of the assignment's black box, if it has one."""
+    exercises(assignment.topic)
+    if (box := BLACK_BOXES.get(assignment.topic)) is None:
+        return {}
+    path = ROOT / "course_pkg" / "checks" / "data" / f"{assignment.name}.box"
+    return {path: closed(box.exercise.name, box.source).encode()}
+
+
 def _last(assignment: Assignment) -> Path:
     """Where a build notes the code that it has last run mistakes for."""
     return ROOT / "build" / "graders" / f"{assignment.name}.txt"
@@ -145,13 +163,12 @@ def _state(code: str, paths: Iterable[Path]) -> str:
 def check(assignment: Assignment, *, with_hints: bool = True) -> list[Path]:
     """List the files of an assignment that are missing or not what `build` would write."""
     found = stale(assignment)
-    tables = empty_solutions.table(assignment) | write_outline.table(
-        assignment, with_hints=with_hints
-    )
+    tables = empty_solutions.table(assignment) | _closed(assignment)
+    tables |= write_outline.table(assignment, with_hints=with_hints)
     found += [path for path, content in tables.items() if not _holds(path, content)]
     if found:
         _last(assignment).unlink(missing_ok=True)
-    nb = notebook(assignment, with_hints=with_hints)
+    nb = _unsolved(assignment, with_hints)
     stored = _read(assignment.solved)
     if _why_run(stored, nb):
         return [*found, assignment.solved]
@@ -175,20 +192,25 @@ def _why_run(stored: NotebookNode | None, nb: NotebookNode) -> str:
         return "there is none yet"
     known = stored.metadata.get("course", {}).get("outputs_depend_on", {})
     changed = changes(known, nb.metadata["course"]["outputs_depend_on"])
-    return f"the code of {', '.join(changed)} has changed" if changed else ""
+    return f"{', '.join(changed)} changed" if changed else ""
 
 
 def _keep_outputs(assignment: Assignment, stored: NotebookNode, nb: NotebookNode) -> None:
+    """Give cells the outputs that they had; what checks print is written anew."""
     old = {cell.id: cell for cell in stored.cells if cell.cell_type == "code"}
     reports = {f"check_{e.name}": of_reference(e) for e in exercises(assignment.topic)}
-    for cell in nb.cells:
-        if cell.cell_type == "code" and cell.id in old:
+    codes = [cell for cell in nb.cells if cell.cell_type == "code"]
+    for count, cell in enumerate(codes, start=1):
+        if cell.id in old:
             cell.outputs = old[cell.id].outputs
-            cell.execution_count = old[cell.id].execution_count
-            report = reports.get(cell.id)
-            if report is not None and not any(o.why_not for o in report.outcomes):
-                points = earned(cell.metadata["nbgrader"]["points"], report)
-                cell.outputs = _printed(report, points, cell.execution_count)
+            for output in cell.outputs:
+                if output.output_type == "execute_result":
+                    output.execution_count = count
+        cell.execution_count = count
+        report = reports.get(cell.id)
+        if report is not None and not any(o.why_not for o in report.outcomes):
+            points = earned(cell.metadata["nbgrader"]["points"], report)
+            cell.outputs = _printed(report, points, count)
 
 
 def _printed(report: Report, points: float, count: int) -> list[NotebookNode]:

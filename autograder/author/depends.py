@@ -20,8 +20,10 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def outputs_depend_on(cells: list[NotebookNode], topic: str = "") -> dict[str, str]:
     """Hash the code that decides the outputs of a notebook, by the place where it stands.
 
-    Comments and docstrings decide nothing. Cells that check are left out, since their outputs are
-    written by every build, and so are predictions, which are empty in a solved notebook.
+    Comments, docstrings and the shapes in signatures decide nothing, and neither do functions and
+    classes that nothing else mentions, such as an exercise that no experiment uses. Cells that
+    check are left out, since their outputs are written by every build, and so are predictions,
+    which are empty in a solved notebook.
 
     Args:
         cells: the notebook's cells.
@@ -31,7 +33,7 @@ def outputs_depend_on(cells: list[NotebookNode], topic: str = "") -> dict[str, s
         or that such a file imports; the machinery of checks is not among them.
     """
     code = "\n".join(code_alone(cell.source) for cell in cells if _computes(cell))
-    found = {CELLS: code} | _imported(code)
+    found = _mentioned({CELLS: code} | _imported(code))
     checks = ROOT / "course_pkg" / "checks" / f"{topic}.py"
     if re.search(r"\bcheck\(", code) and checks.exists():
         found |= _codes([checks])
@@ -67,6 +69,41 @@ def _imported(code: str) -> dict[str, str]:
     return found
 
 
+def _mentioned(codes: dict[str, str]) -> dict[str, str]:
+    """Leave out functions and classes whose names stand nowhere but in what is left out itself.
+
+    Imports mention nothing, since what they bring may not be used; what is decorated stays, since
+    a decorator may note it somewhere.
+    """
+    words: set[str] = set()
+    kept: list[tuple[str, int, str]] = []  # the file, the line in it, what stands there
+    waiting = []
+    for name, code in codes.items():
+        lines = code.splitlines()
+        for node in ast.parse(code).body:
+            decorators = getattr(node, "decorator_list", [])
+            first = min([node.lineno, *(each.lineno for each in decorators)])
+            found = (name, first, "\n".join(lines[first - 1 : node.end_lineno]))
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not decorators:
+                waiting.append((node.name, found))
+                continue
+            kept.append(found)
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                words |= _words(found[2])
+    while needed := [found for name, found in waiting if name in words]:
+        waiting = [each for each in waiting if each[0] not in words]
+        kept += needed
+        words |= {word for *_, text in needed for word in _words(text)}
+    texts: dict[str, list[str]] = {name: [] for name in codes}
+    for name, _, text in sorted(kept):
+        texts[name].append(text)
+    return {name: "\n".join(found) for name, found in texts.items()}
+
+
+def _words(code: str) -> set[str]:
+    return set(re.findall(r"\w+", code))
+
+
 def _codes(paths: Iterable[Path]) -> dict[str, str]:
     """The code of files, by their places."""
     return {
@@ -86,7 +123,7 @@ def changes(stored: dict[str, str], now: dict[str, str]) -> list[str]:
 
 @functools.cache
 def code_alone(source: str) -> str:
-    """Leave comments, docstrings and blank lines out of some code; it still is valid code."""
+    """Leave comments, docstrings, shapes and blank lines out of some code; it still is valid."""
     lines = source.splitlines()
     nodes = list(ast.walk(ast.parse(source)))
     kept = set()  # rows of texts, in which a blank line counts
@@ -101,11 +138,25 @@ def code_alone(source: str) -> str:
                 *[""] * (last - first),
             ]
             kept -= set(range(first, last + 1))
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    shapes = {shape for node in nodes for shape in _shapes(node)}
+    for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
         row, column = token.start
         if token.type == tokenize.COMMENT:
             lines[row - 1] = lines[row - 1][:column].rstrip()
+        elif token.start in shapes:
+            lines[row - 1] = lines[row - 1][:column] + '""' + lines[row - 1][token.end[1] :]
     return "\n".join(line for row, line in enumerate(lines, 1) if line.strip() or row in kept)
+
+
+def _shapes(node: ast.AST) -> Iterator[tuple[int, int]]:
+    """Where the texts in the annotations of a signature begin, such as "B T D"."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    arguments = [each for each in ast.walk(node.args) if isinstance(each, ast.arg)]
+    annotations = [node.returns, *(each.annotation for each in arguments)]
+    for each in (each for top in annotations if top for each in ast.walk(top)):
+        if _is_text(each):
+            yield each.lineno, each.col_offset
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -123,7 +174,7 @@ def _needed(code: str) -> set[Path]:
     A package passes on names of its modules: only modules whose names the code mentions count, so
     that a new data set does not make notebooks stale that do not use it.
     """
-    words, found = set(re.findall(r"\w+", code)), set()
+    words, found = _words(code), set[Path]()
     for path in {path for name in _imports(code) for path in _files(name)}:
         if path.name != "__init__.py":
             found.add(path)

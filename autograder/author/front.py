@@ -16,7 +16,7 @@ from autograder.author.examination import exercises
 from autograder.mistakes import BUGS
 from course_pkg.checking.runner import run_here
 from course_pkg.checking.telling.report import Report
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.inference import block_map
 from course_pkg.inference.models import ServedLlama
 from course_pkg.llama import Llama
@@ -131,14 +131,14 @@ def served() -> list[block_map.Frame]:
     numbers = random.Random(0)
     texts = [[numbers.randrange(50) for _ in range(length)] for length in (14, 18, 30)]
     arrivals = {
-        0: [(texts[0], Sampling(14, samples=3, temperature=1.0))],
-        4: [(texts[1], Sampling(12)), ([*texts[1][:12], 7, 7, 7], Sampling(12))],
-        8: [(texts[2], Sampling(10))],
+        0: [(texts[0], SamplingParams(14, n=3, temperature=1.0))],
+        4: [(texts[1], SamplingParams(12)), ([*texts[1][:12], 7, 7, 7], SamplingParams(12))],
+        8: [(texts[2], SamplingParams(10))],
     }
     with one_thread():
         torch.manual_seed(0)
         model = ServedLlama(Llama(V=50, D=32, H=4, G=2, L=2)).double()
-        engine, frames = Engine(model, blocks=24, block_size=4), []
+        engine, frames = Engine(model, EngineConfig(num_blocks=24, block_size=4)), []
         for step in range(max(MOMENTS) + 1):
             for prompt, sampling in arrivals.get(step, []):
                 engine.add(prompt, sampling)

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from autograder.assignment import ROOT, CourseError
 from autograder.author.trial import provenance
 from course_pkg.data import docstrings, text
-from course_pkg.data.small_llama import CONTEXT, FOLDER
+from course_pkg.data.pretrained import FOLDER
+from course_pkg.data.small_llama import CONTEXT
 from course_pkg.gpt import (
     GPT,
     BPETokenizer,

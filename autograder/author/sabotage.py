@@ -33,11 +33,11 @@ for _kind in vars(_torch.optim).values():
 """
 MISTAKEN = """import autograder.assignments.{topic}.mistakes as _registers
 from autograder.mistakes import BUGS as _bugs
-from course_pkg.checking.registry import Exercise as _Exercise
 
-_mistakes = _bugs[_Exercise({topic!r}, {exercise!r})]
+_mistakes = next(_found for _exercise, _found in _bugs.items() if _exercise.name == {exercise!r})
 {exercise} = next(_each.solution for _each in _mistakes if _each.name == {name!r})
 """
+PUT_IN = "put-in"  # the id of a cell that takes something out
 Place = tuple[str, int]  # what a claim says, and the how manieth claim it is that says so
 
 
@@ -98,7 +98,7 @@ def variants(assignment: Assignment, with_mistakes: bool = False) -> Iterator[Va
     """
     solved = nbformat.read(assignment.solved, as_version=4)
     idle = Variant("nothing is learned", solved)
-    idle.nb.cells.insert(0, new_code_cell(IDLE))
+    idle.nb.cells.insert(0, new_code_cell(IDLE, id=PUT_IN))
     yield idle
     for each in sabotages(assignment.master):
         nb = nbformat.read(assignment.solved, as_version=4)
@@ -117,18 +117,38 @@ def variants(assignment: Assignment, with_mistakes: bool = False) -> Iterator[Va
             for bug in BUGS.get(exercise, []):
                 if bug.is_classic:
                     nb = nbformat.read(assignment.solved, as_version=4)
-                    place = next(n for n, c in enumerate(nb.cells) if c.id == exercise.name)
-                    names = {"topic": assignment.topic, "exercise": exercise.name}
-                    nb.cells.insert(
-                        place + 1, new_code_cell(MISTAKEN.format(**names, name=bug.name))
-                    )
+                    put_in(nb, assignment, exercise.name, bug.name)
                     yield Variant(f"{exercise.name}: {bug.sentence}", nb)
 
 
+def put_in(nb: NotebookNode, assignment: Assignment, exercise: str, mistake: str) -> None:
+    """Put a known mistake in place of an exercise's solution in a notebook."""
+    place = next(n for n, cell in enumerate(nb.cells) if cell.id == exercise)
+    names = {"topic": assignment.topic, "exercise": exercise, "name": mistake}
+    nb.cells.insert(place + 1, new_code_cell(MISTAKEN.format(**names), id=PUT_IN))
+
+
 def run(variant: Variant) -> None:
-    """Run a notebook to its end, whatever fails on the way, and note which claims hold."""
+    """Run a notebook to its end, whatever fails on the way, and note which claims hold.
+
+    Raises:
+        CourseError: what was put in is not there: the notebook has run as it is.
+    """
     execute(variant.nb, allow_errors=True)
+    demand_put_in(variant.nb)
     variant.holds = {place: claim["holds"] for place, claim in placed(variant.nb).items()}
+
+
+def demand_put_in(nb: NotebookNode) -> None:
+    """Demand that cells which were put into a notebook have run without an error.
+
+    Raises:
+        CourseError: one has not.
+    """
+    for cell in nb.cells:
+        for output in cell.get("outputs", []) if cell.id == PUT_IN else []:
+            if output.output_type == "error":
+                raise CourseError(f"what was put in could not run: {output.ename}: {output.evalue}")
 
 
 def placed(nb: NotebookNode) -> dict[Place, dict]:

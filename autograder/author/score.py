@@ -17,6 +17,7 @@ from autograder.author.examination import SECONDS, examine, exercises, of_refere
 from autograder.author.mutants import mutants
 from autograder.author.names import at_home, wrong_names
 from autograder.author.other_inputs import other_inputs
+from autograder.black_boxes import is_answer
 from autograder.bounded import bounded_memory
 from autograder.mistakes import EQUIVALENT
 from course_pkg.checking.registry import CHECKS, Exercise
@@ -123,7 +124,8 @@ def score_exercise(exercise: Exercise) -> Row:
     patience = min(MOST_SECONDS, max(LEAST_SECONDS, time.process_time() - computed))
     _score_checks(exercise, row)
     _score_bugs(exercise, row)
-    _score_mutants(exercise, row, patience)
+    if not is_answer(exercise):
+        _score_mutants(exercise, row, patience)
     _score_alternatives(exercise, row)
     row.seconds = round(time.perf_counter() - start, 2)
     return row
@@ -172,7 +174,7 @@ def _score_bugs(exercise: Exercise, row: Row) -> None:
                 f"bug {bug.name} is not named, or wrongly; if it is new or a check has changed,"
                 f" build its assignment first\n{report.text}"
             )
-        if not report.passed and (places := _only_in_grading(report)):
+        if not report.passed and not is_answer(exercise) and (places := _only_in_grading(report)):
             row.problems.append(f"bug {bug.name} passes at home, and fails only {places}")
         if any(len(line) > WIDTH for line in report.text.splitlines()):
             row.problems.append(f"bug {bug.name} gets a line wider than {WIDTH}\n{report.text}")

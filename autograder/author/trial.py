@@ -1,5 +1,7 @@
 """Run solved notebooks at other seeds, keep what came out, and say which claims hold.
 
+After it, `build` runs the notebook once more, since its claims show what was found.
+
 What a run has found is kept in course_pkg/checks/data/trials, with its seed, commit, date and
 processor, for as long as the code that it came from stays the same: a claim shows where a
 student's value lies among those.
@@ -18,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -29,6 +32,7 @@ from course_pkg.checking.notebook import seeds
 
 SEED = re.compile(r"^seed = 0\b", re.MULTILINE)
 SEEDS = range(10)
+OTHERS = "its runs at other seeds"
 
 
 @dataclass
@@ -77,30 +81,47 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if all(run.held for run in runs) else 1
 
 
-def kept(assignment: Assignment) -> list[Run]:
-    """List the runs that came from the code as it is now."""
+def kept(assignment: Assignment, nb: NotebookNode | None = None) -> list[Run]:
+    """List the runs that came from the code of a notebook, by default the solved one as it is."""
     place = _place(assignment)
     if not place.exists():
         return []
     runs = [Run(**each) for each in json.loads(place.read_text(encoding="utf-8"))]
-    now = code_of(nbformat.read(assignment.solved, as_version=4), assignment.topic)
+    nb = nbformat.read(assignment.solved, as_version=4) if nb is None else nb
+    now = code_of(nb, assignment.topic)
     return [run for run in runs if run.code == now]
+
+
+def values_of(runs: list[Run]) -> dict[str, str]:
+    """Hash what claims show of runs at other seeds, if there are any, under the name OTHERS."""
+    found = {claim["what"]: seeds.band(claim["what"]) for run in runs for claim in run.claims}
+    text = json.dumps(_short(found), sort_keys=True)
+    return {OTHERS: hashlib.sha256(text.encode()).hexdigest()[:16]} if found else {}
 
 
 def keep(assignment: Assignment, runs: list[Run]) -> None:
     """Write runs down, in place of those that were kept."""
-    lines = [json.dumps(asdict(run), ensure_ascii=False) for run in runs]
+    lines = [json.dumps(_short(asdict(run)), ensure_ascii=False) for run in runs]
     text = "[\n" + ",\n".join(lines) + "\n]\n"
     place = _place(assignment)
     place.parent.mkdir(exist_ok=True)
     place.write_text(text, encoding="utf-8")
 
 
-def forget_other_code(assignment: Assignment) -> None:
-    """Drop runs whose code is no longer that of the notebook: no claim may show their values."""
+def _short(value: Any) -> Any:
+    """Round all numbers in some data to six digits: nobody reads more of what a run has found."""
+    if isinstance(value, dict):
+        return {key: _short(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_short(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def forget_other_code(assignment: Assignment, nb: NotebookNode) -> None:
+    """Drop runs whose code is no longer that of a notebook: no claim may show their values."""
     place = _place(assignment)
     if place.exists():
-        runs = kept(assignment)
+        runs = kept(assignment, nb)
         if not runs:
             place.unlink()
         elif len(runs) < len(json.loads(place.read_text(encoding="utf-8"))):

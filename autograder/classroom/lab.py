@@ -2,7 +2,7 @@
 
 import json
 import os
-import platform
+import shutil
 import socket
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -115,25 +115,10 @@ def prepare(root: Path) -> None:
 
 
 def welcome(root: Path) -> None:
-    """Put the page that JupyterLab opens into notebooks/, unless it is there.
-
-    It names this Python as its kernel will do: then it is not unsaved as soon as it is open.
-    """
+    """Put the page that JupyterLab opens into notebooks/, unless it is there."""
     source, page = Path(__file__).with_name("welcome.ipynb"), root / FIRST_PAGE
-    if page.exists() and page.stat().st_mtime >= source.stat().st_mtime:
-        return
-    nb = json.loads(source.read_text(encoding="utf-8"))
-    nb["metadata"]["kernelspec"]["display_name"] = "Python 3 (ipykernel)"
-    nb["metadata"]["language_info"] = {
-        "codemirror_mode": {"name": "ipython", "version": 3},
-        "file_extension": ".py",
-        "mimetype": "text/x-python",
-        "name": "python",
-        "nbconvert_exporter": "python",
-        "pygments_lexer": "ipython3",
-        "version": platform.python_version(),
-    }
-    page.write_text(json.dumps(nb, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    if not page.exists() or page.stat().st_mtime < source.stat().st_mtime:
+        shutil.copyfile(source, page)
 
 
 def built_assignments(root: Path) -> list[str]:
@@ -165,6 +150,7 @@ def server_command(root: Path, port: int, browser: bool) -> list[str]:
         f"--ServerApp.root_dir={root}",
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
+        "--ServerApp.contents_manager_class=autograder.classroom.contents.Contents",
         f"--LabApp.default_url=/lab/tree/{FIRST_PAGE}",
         "--log-level=WARN",
     ]

@@ -53,6 +53,7 @@ def drop_later(assignment: Assignment, package: Path) -> None:
                 module.unlink()
             shutil.rmtree(package / other.topic, ignore_errors=True)
             (package / "checks" / f"{other.topic}.py").unlink()
+            (package / "data" / f"{other.topic}.py").unlink(missing_ok=True)
             for path in (package / "checks" / "data").rglob(f"{other.name}.*"):
                 path.unlink()
             shutil.rmtree(package / "data" / "weights" / other.topic, ignore_errors=True)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autograder.remote.loan import Loan
 from course_pkg.remote.messages import MESSAGE, Decoder, Encoder, WireError, read
 from course_pkg.remote.parts import Offer, attributes, set_attributes
 
@@ -40,7 +41,11 @@ def offer(module: ModuleType, name: str) -> Offer:
 
 
 def main(descriptor: int) -> None:
-    """Answer until the grader goes. A message with a topic says whose parts may be asked for."""
+    """Answer until the grader goes.
+
+    A message with a topic says whose parts may be asked for, and one with "lend" what is lent from
+    now on.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, hard))
     torch.set_num_threads(1)
@@ -48,12 +53,18 @@ def main(descriptor: int) -> None:
     stream = connection.makefile("rb")
     references: dict[str, Any] = {}
     offers: dict[str, Offer] = {}
+    loan = Loan([])
     while (message := read(stream)) is not None:
         if "topic" in message.header:
             module = importlib.import_module(f"course_pkg.{message.header['topic']}")
             references = {name: getattr(module, name) for name in message.header["names"]}
             offers = {name: offer(module, name) for name in references}
             connection.sendall(Encoder().message({}))
+        elif "lend" in message.header:
+            loan = Loan(message.header["lend"])
+            connection.sendall(Encoder().message({}))
+        elif "lent" in message.header:
+            connection.sendall(loan.answer(message))
         else:
             connection.sendall(_answered(message, references, offers))
 

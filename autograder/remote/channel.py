@@ -13,7 +13,9 @@ from torch.autograd.function import once_differentiable
 
 from autograder.remote.connection import Connection, Overdue
 from autograder.remote.patience import Patience
+from autograder.remote.references import Lender
 from course_pkg.checking.guard import CLOCK_FACTOR
+from course_pkg.checking.lending import Lent
 from course_pkg.checking.telling.failure import Failure, NotImplementedYet
 from course_pkg.remote.leaves import Leaves
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
@@ -75,6 +77,8 @@ class Channel:
         self._proxy = proxy
         self.until = until
         self._right = right
+        self._lender = Lender()
+        self._lent: list[Lent] = []  # for the present call
         self.methods: dict[tuple[str, str], str] = {}  # types of those met, by object and name
         self._leaves = Leaves()
         self._released: list[tuple[str, int]] = []
@@ -110,10 +114,13 @@ class Channel:
             WireError: an argument cannot be sent.
         """
         self.demand(name)  # otherwise what a newer process has made would seem to be at fault
+        self._lent = []
         encoder = Encoder(self._refer)
         trees = {"args": encoder.value(args), "kwargs": encoder.value(kwargs)}
         inputs = [n for n, tensor in enumerate(encoder.tensors) if tensor.requires_grad]
         header = {"do": do, "name": name, "target": target, "inputs": inputs, **trees}
+        if self._lent:
+            self._lend(name)
         answer = self._request(header, encoder)
         with self._reading(name):
             for generator, number in zip(
@@ -168,6 +175,12 @@ class Channel:
         self.ended = self.ended or reason
         self._process.end(seconds)
 
+    def _lend(self, name: str) -> None:
+        try:
+            self._lender.lend(self._lent)
+        except WireError as error:
+            raise Failure(f"{name} cannot run: {error}.") from None
+
     def _request(self, header: dict, encoder: Encoder) -> Decoder:
         name = header["name"]
         self.demand(name)
@@ -179,7 +192,9 @@ class Channel:
         is_last = self._patience.is_over
         try:
             return self._exchange(header, encoder, seconds)
-        except Failure:
+        except Failure as failure:
+            if self._lent and "Exception" in failure.kinds:  # it has judged what it was lent
+                raise
             wasted = time.monotonic() - started
             if self._was_left:  # filling the memory takes little time, and all the others wait
                 wasted = max(wasted, self._patience.usual / 2)
@@ -208,10 +223,11 @@ class Channel:
             self._process.deadline = time.monotonic() + CLOCK_FACTOR * seconds + self._grace
             self._process.write(message)
             answer = read(self._process)
-            while answer is not None and "question" in answer.header:
-                if self._right is None:
+            while answer is not None and {"question", "lent"} & answer.header.keys():
+                asked = self._lender if "lent" in answer.header else self._right
+                if asked is None or (asked is self._lender and not self._lent):
                     raise WireError("a question in place of an answer")
-                self._process.write(self._right.answer(answer))
+                self._process.write(asked.answer(answer))
                 answer = read(self._process)
             if answer is None:
                 raise EOFError
@@ -264,6 +280,9 @@ class Channel:
     def _refer(self, value: object) -> list | None:
         if isinstance(value, Tensor) and (number := self._leaves.number(value)) is not None:
             return ["leaf", number]
+        if isinstance(value, Lent):
+            self._lent.append(value)
+            return ["lent", len(self._lent) - 1, []]
         number = self._proxy.number_of(value, self)
         return None if number is None else ["object", number]
 

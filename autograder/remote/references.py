@@ -1,4 +1,4 @@
-"""The grader's side of right parts: which may be asked for, how often, and how long it may take."""
+"""The grader's side of questions: about what, how often, and how long an answer may take."""
 
 import atexit
 import contextlib
@@ -12,6 +12,7 @@ import time
 from autograder.assignment import ROOT
 from autograder.remote.answering import offer
 from autograder.remote.connection import Connection, Overdue
+from course_pkg.checking.lending import Lent
 from course_pkg.remote.messages import Decoder, Encoder, WireError, packed, read_bytes
 from course_pkg.remote.parts import Offer
 
@@ -56,36 +57,33 @@ class _Process(Connection):
 _processes: list[_Process] = []
 
 
-class Right:
-    """Right parts for the checks of one exercise.
+class _Answering:
+    """Questions of a student's process to the process that answers."""
 
-    Args:
-        topic: the assignment's.
-        names: the exercises that may be asked for.
-    """
-
-    def __init__(self, topic: str, names: list[str]):
-        module = importlib.import_module(f"course_pkg.{topic}")
-        self.offers: list[Offer] = [offer(module, name) for name in names]
+    def __init__(self):
         self._left = QUESTIONS
-        self._setting = {"topic": topic, "names": names}
         self._process: _Process | None = None
 
-    def answer(self, question: Decoder) -> bytes:
+    def _answer(self, question: Decoder) -> bytes:
         """Give the answer to a question.
 
         Raises:
             WireError: it is too large, one too many, or takes too long.
         """
-        size = sum(map(len, question.parts))
-        if "topic" in question.header or size > BYTES:
-            raise WireError("no question that right parts answer")
+        if sum(map(len, question.parts)) > BYTES:
+            raise WireError("no question that the grader answers")
         if self._left <= 0:
-            raise WireError(f"more than {QUESTIONS} questions to right parts")
+            raise WireError(f"more than {QUESTIONS} questions to the grader")
         self._left -= 1
         with self._in_time(SECONDS) as process:
             process.write(packed(*question.parts))
             return _next(process)
+
+    def _tell(self, setting: dict) -> None:
+        """Say what is asked about from now on."""
+        with self._in_time(START_SECONDS) as process:
+            process.write(Encoder().message(setting))
+            _next(process)
 
     @contextlib.contextmanager
     def _in_time(self, seconds: float):
@@ -95,9 +93,6 @@ class Right:
             if not _processes:
                 _processes.append(_Process())
             self._process = _processes[-1]
-            with self._in_time(START_SECONDS) as process:
-                process.write(Encoder().message(self._setting))
-                _next(process)
         process = self._process
         process.deadline = time.monotonic() + seconds
         try:
@@ -106,8 +101,59 @@ class Right:
             process.end()
             self._process, self._left = None, 0
             if isinstance(error, (Overdue, OSError, WireError)):
-                raise WireError("a question to right parts has no answer") from None
+                raise WireError("a question to the grader has no answer") from None
             raise
+
+
+class Right(_Answering):
+    """Right parts for the checks of one exercise.
+
+    Args:
+        topic: the assignment's.
+        names: the exercises that may be asked for.
+    """
+
+    def __init__(self, topic: str, names: list[str]):
+        super().__init__()
+        module = importlib.import_module(f"course_pkg.{topic}")
+        self.offers: list[Offer] = [offer(module, name) for name in names]
+        self._setting = {"topic": topic, "names": names}
+
+    def answer(self, question: Decoder) -> bytes:
+        """Give the answer to a question.
+
+        Raises:
+            WireError: it is about no right part, too large, one too many, or takes too long.
+        """
+        if "topic" in question.header or "lend" in question.header:
+            raise WireError("no question that right parts answer")
+        if self._process is None and self._left:
+            self._tell(self._setting)
+        return self._answer(question)
+
+
+class Lender(_Answering):
+    """What is lent to a student's code: it stays in the process that answers."""
+
+    def lend(self, lent: list[Lent]) -> None:
+        """Lend these from now on, each made anew, and nothing else.
+
+        Raises:
+            WireError: an earlier question has ended the process.
+        """
+        if self._left <= 0:
+            raise WireError(f"more than {QUESTIONS} questions to the grader, or one without end")
+        self._tell({"lend": [one.place for one in lent]})
+
+    def answer(self, question: Decoder) -> bytes:
+        """Give the answer to a question.
+
+        Raises:
+            WireError: it is about nothing that is lent, too large, one too many, or takes too long.
+        """
+        if "topic" in question.header or "lend" in question.header:
+            raise WireError("no question about what is lent")
+        return self._answer(question)
 
 
 def _next(process: _Process) -> bytes:

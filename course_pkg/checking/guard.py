@@ -39,9 +39,10 @@ _CONTAINERS = {dict, list, tuple, set, deque, OrderedDict}  # whose methods chan
 _PACKAGE = str(Path(__file__).parents[1])
 _LAUNCH = str(Path(__file__).parents[1] / "tools" / "launch.py")  # runs kernels
 _REMOTE = str(Path(__file__).parents[1] / "remote")  # where right parts are asked for
+_LENDING = str(Path(__file__).parent / "lending.py")  # calls what is lent to a solution
 _NOT_STUDENT = (
     *(sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")),
-    *(__file__, enforcement.__file__, _LAUNCH, _REMOTE),
+    *(__file__, enforcement.__file__, _LAUNCH, _REMOTE, _LENDING),
 )
 
 
@@ -206,7 +207,7 @@ class Guarded:
 
     def _changed(self, name: str, observed: Tensor | None = None) -> Failure:
         return Failure(
-            f"{self._name} changes its input {name} in place; the caller still needs it.",
+            f"{self._name} changes its argument {name} in place; the caller still needs it.",
             what=f"{name} after the call",
             observed=observed,
         )
@@ -334,7 +335,7 @@ def _attribute(target: object, name: str) -> tuple[bool, object]:
 
 def _text(error: BaseException) -> str:
     try:
-        text = str(error)
+        text = " ".join(filter(None, [str(error), *getattr(error, "__notes__", ())]))
     except Exception:
         return "(its message raised an exception too)"
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " …"

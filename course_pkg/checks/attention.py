@@ -18,8 +18,10 @@ from course_pkg.attention import (
     scaled_dot_attention,
     soft_lookup,
     split_heads,
+    split_heads_fault,
 )
 from course_pkg.checking.batched import made, of_each
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules.rules import ATTENTION, forbid
@@ -595,6 +597,14 @@ def one_head(split, case):
     case.equal(split(X, D), X.mT[..., None], "heads when H = D")
 
 
+def sliced(X: Tensor, H: int) -> Tensor:
+    """Cut the features of three axes into H slices, and stack them."""
+    _, _, D = X.shape
+    if D % H:
+        raise ValueError(f"{H} heads cannot share {D} features")
+    return torch.stack(X.split(D // H, dim=2), dim=1)
+
+
 @check(merge_heads, see="One vector, several heads", single="B")
 def one_position(merge, case):
     """joins the parts of one position, and of no other"""
@@ -919,3 +929,9 @@ def default_width(cost, case):
     """uses convolutions of width 3 unless told otherwise"""
     expected = [convolution_products(T, D, 3) for T, D, _ in SIZES]
     demand_counts(case, lambda T, D, k: cost(T, D), "convolution", "multiply_adds", expected)
+
+
+@check(split_heads_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "split_heads", sliced)

@@ -5,8 +5,10 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from course_pkg.checking.batched import made, of_each
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
@@ -17,6 +19,7 @@ from course_pkg.experts import (
     MixtureOfExperts,
     balance_by_bias,
     load_balancing_loss,
+    load_balancing_loss_fault,
     lora_parameters,
     route_top_k,
 )
@@ -205,6 +208,13 @@ def large(loss, case):
     logits, experts = case.randn(M, E), drawn_choices(case, M, E, k)
     expected = counted_loss(logits, experts)
     case.equal(loss(logits + 5000, experts), expected, "L for scores around 5000")
+
+
+def loss_of_rows(logits: Tensor, experts: Tensor) -> Tensor:
+    """Compute the loss from a row of zeros and ones for each choice."""
+    E = logits.shape[1]
+    f = functional.one_hot(experts, E).sum(dim=1).to(logits).mean(dim=0)
+    return E * (f @ logits.softmax(dim=1).mean(dim=0))
 
 
 def biased(logits: Tensor, bias: Tensor, k: int, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -740,3 +750,9 @@ def no_rank(count, case):
     sizes = ADAPTED[0]
     for r in (0, -2):
         case.raises(ValueError, lambda r=r: count(**{**sizes, "r": r}), f"r is {r}")
+
+
+@check(load_balancing_loss_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "load_balancing_loss", loss_of_rows)

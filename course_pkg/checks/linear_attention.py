@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_pkg.checking.batched import made, together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
@@ -19,6 +20,7 @@ from course_pkg.linear_attention import (
     HybridDecoder,
     TokenMixer,
     chunked_scan,
+    chunked_scan_fault,
     delta_rule,
     discretise,
     gated_recurrence,
@@ -818,6 +820,17 @@ def negative(scan, case):
     case.raises(ValueError, lambda: scan(*given, chunk=-2), "chunk is -2")
 
 
+def by_all_pairs(
+    Q: Tensor, K: Tensor, V: Tensor, log_decay: Tensor, S: Tensor | None = None, chunk: int = 16
+) -> tuple[Tensor, Tensor]:
+    """Compute what chunks of any size should give, from inputs that fit together."""
+    if chunk < 1 or not log_decay.isfinite().all():
+        raise ValueError("a chunk has at least one step, and log γ is finite")
+    if not Q.shape == K.shape or not Q.shape[:3] == V.shape[:3] == log_decay.shape:
+        raise ValueError("queries, keys, values and decays must have the same steps")
+    return decayed(Q, K, V, log_decay.exp()[..., None], S)
+
+
 def faded(
     R: Tensor,
     K: Tensor,
@@ -1426,3 +1439,9 @@ def impossible(count, case):
 def more_heads(count, case):
     """raises ValueError when there are more heads than features"""
     case.raises(ValueError, lambda: count(3, 4, 8, 2), "D = 4 and H = 8")
+
+
+@check(chunked_scan_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "chunked_scan", by_all_pairs)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_pkg.checking.batched import made, of_each
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
@@ -25,6 +26,7 @@ from course_pkg.llama import (
     rope_rotate_pairs,
     sliding_window_mask,
     swiglu,
+    swiglu_fault,
 )
 
 forbid(RMSNorm, RMS_NORM)
@@ -1250,3 +1252,9 @@ def kinds(load, case):
     for name, value in given.items():
         kind = value.dtype
         case.that(kind == torch.float16, f"{name} should be torch.float16, yours is {kind}.")
+
+
+@check(swiglu_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "swiglu", through_gates)

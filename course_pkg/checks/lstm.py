@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from course_pkg.checking.batched import made
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules import rules
@@ -15,6 +16,7 @@ from course_pkg.lstm import (
     chrono_bias,
     convert_torch_lstm,
     gru_step,
+    gru_step_fault,
     init_forget_bias,
     lstm_step,
 )
@@ -373,6 +375,11 @@ def gradients(step, case):
         case.gradient(tensor, gradient, name)
 
 
+def torchs_gru_step(x, h, W_x, W_h, b_x, b_h):
+    """Take a step with torch's GRU."""
+    return torch.gru_cell(x, h, W_x, W_h, b_x, b_h)
+
+
 @check(cell_gradient, weight=2, see="How much of the memory is left")
 def values(gradient, case):
     """agrees with autograd through c_t = f_t ⊙ c_{t-1} + …"""
@@ -572,3 +579,9 @@ def shortest(chrono, case):
     case.equal(new[: 2 * H], torch.zeros(2 * H), "b of i and f")
     b, u = case.randn(4 * H), case.rand(H)
     case.raises(ValueError, lambda: chrono(b, u, 1), "T_max is 1")
+
+
+@check(gru_step_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "gru_step", torchs_gru_step)

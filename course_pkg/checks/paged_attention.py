@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_pkg.checking.batched import of_each, together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.guard import read_from
 from course_pkg.checking.programs.programs import Nonsense, Program, draw_calls, follow, played
@@ -24,6 +25,7 @@ from course_pkg.paged_attention import (
     PrefixCache,
     copy_on_write,
     fragmentation,
+    fragmentation_fault,
     online_softmax_merge,
     paged_attention,
     prefix_hash,
@@ -148,6 +150,13 @@ def full_and_empty(fragments, case):
     """has no holes in a full memory, and one in an empty one"""
     full = [(0, 10, 3, 8), (10, 6, 6, 6)]
     compare_scenes(case, fragments, [(full, 16, 4), ([], 16, 4), ([], 3, 4)])
+
+
+def told_by_slot(
+    regions: list[tuple[int, int, int, int]], memory: int, need: int
+) -> dict[str, int]:
+    """Count as `by_slot` does, under the names of the kinds."""
+    return dict(zip(KINDS, by_slot(regions, memory, need), strict=True))
 
 
 def references(allocator) -> list[int]:
@@ -930,6 +939,17 @@ def any_step(attend, case):
         case.equal(attend(*inputs, at_once), attended(*inputs), f"Y with at_once = {at_once}")
 
 
+@check(paged_attention, see="Two softmaxes make one")
+def far_apart(attend, case):
+    """subtracts from the scores of each query the largest of its own, however far apart they are"""
+    Q, K, V, tables, lengths = paged_inputs(case, 2, 2, 2, 1, [8, 13])
+    Q = torch.tensor([-400.0, 400.0])[:, None, None, None] + Q
+    inputs = Q, 1 + K / 100, V, tables, lengths
+    for at_once in (1, 4):
+        what = f"Y where scores are near -894 and near 894, with at_once = {at_once}"
+        case.equal(attend(*inputs, at_once), attended(*inputs), what)
+
+
 def must_copy(blocks: list[int], start: int, stop: int, S: int, users: list[int]) -> list[int]:
     """Look at every position that is written."""
     touched = {t // S for t in range(start, stop)}
@@ -1585,3 +1605,9 @@ def programs(managers, case):
     settings = [(3 + n % 4, 1 + n % 3) for n in range(10)]
     drawn = random_programs(case, PlainManager, Managing, managing, settings, 12)
     compare(managers, PlainManager, Managing, drawn)
+
+
+@check(fragmentation_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "fragmentation", told_by_slot)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_pkg.checking.batched import of_each, together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
@@ -21,6 +22,7 @@ from course_pkg.quantisation import (
     gptq,
     pack_int4,
     quantise,
+    quantise_fault,
     rotate,
     unpack_int4,
 )
@@ -204,6 +206,20 @@ def refuses(quantise, case):
     case.raises(ValueError, lambda: quantise(X, 8, 1, 4), "groups of 4 are to be cut out of 6")
     case.raises(ValueError, lambda: quantise(X, 8, 0, 8), "groups of 8 are to be cut out of 4")
     case.raises(ValueError, lambda: quantise(X, 8, (0, 1), 2), "groups come with two axes")
+
+
+def quantised(
+    X: Tensor,
+    bits: int,
+    dims: int | tuple[int, ...],
+    group: int | None = None,
+    symmetric: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Quantise what `quantise` takes, slice by slice."""
+    axes = tuple(axis % X.dim() for axis in ([dims] if isinstance(dims, int) else dims))
+    if bits not in range(2, 9) or (group and (len(axes) > 1 or X.shape[axes[0]] % group)):
+        raise ValueError("there are no such bits or groups")
+    return by_slices(X, bits, axes, group, symmetric)
 
 
 # Dequantise
@@ -1262,3 +1278,9 @@ def dtypes(rotate, case):
     case.trains(Y, "rotated X")
     Y.backward(seen)
     case.gradient(X, seen @ hadamard(8).T / math.sqrt(8), "X")
+
+
+@check(quantise_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "quantise", quantised)

@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor, nn
 
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules.rules import RNN, forbid
 from course_pkg.rnn import (
     clip_grad_norm,
+    clip_grad_norm_fault,
     gradient_norms,
     linear_rnn_gradient,
     rnn_backward,
@@ -486,3 +488,18 @@ def zero(clip, case):
     demand_clipped(case, clip(gradients, 1.0), gradients, 1.0)
     others = gradients_of(case)
     demand_clipped(case, clip(others, 2.5), others, 2.5)
+
+
+def torchs_clipping(gradients: list[Tensor], max_norm: float) -> tuple[list[Tensor], Tensor]:
+    """Let torch clip, if the arguments are such as `clip_grad_norm` takes."""
+    if not isinstance(gradients, list) or not gradients:
+        raise TypeError("the gradients should be a list of tensors")
+    if not max_norm > 0:
+        raise ValueError(f"max_norm must be positive, got {max_norm}")
+    return torch_clip(gradients, max_norm)
+
+
+@check(clip_grad_norm_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "clip_grad_norm", torchs_clipping)

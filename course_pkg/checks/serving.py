@@ -47,7 +47,7 @@ from course_pkg.checks.paged_attention import (
     same,
     tables,
 )
-from course_pkg.engine.requests import NeverFits, OutOfBlocks, Sampling
+from course_pkg.engine.requests import EngineConfig, NeverFits, OutOfBlocks, SamplingParams
 from course_pkg.engine.sequence import Sequence
 from course_pkg.inference.models import attend_to_all, generate_uncached
 from course_pkg.paged_attention import BlockManager, BlockTable
@@ -73,11 +73,11 @@ class Driver:
 
     Args:
         schedulers: the student's class.
-        settings: its arguments.
+        settings: those of its `EngineConfig`.
     """
 
     def __init__(self, schedulers, *settings, **named):
-        self.scheduler = schedulers(*settings, **named)
+        self.scheduler = schedulers(EngineConfig(*settings, **named))
         self.lengths: dict[int, int] = {}
         self.rows: list[tuple[int, ...]] = []
         self.copies: list[tuple[int, ...]] = []
@@ -552,9 +552,9 @@ def first_come(schedulers, case):
     driver.compare(case, [(0, 0, 0, 6), (1, 0, 6, 7), (2, 1, 0, 8), (2, 2, 0, 2)])
 
 
-def before_and_after_a_fork(schedulers, blocks: int, max_num_seqs: int) -> list[list[int]]:
+def before_and_after_a_fork(schedulers, num_blocks: int, max_num_seqs: int) -> list[list[int]]:
     """List who runs and who waits before and after a fork that was announced."""
-    driver = Driver(schedulers, blocks, 2, max_num_seqs)
+    driver = Driver(schedulers, num_blocks, 2, max_num_seqs)
     driver.add(0, 3, longest=6, forks=1)
     for sequence in (1, 2):
         driver.add(sequence, 3, longest=3)
@@ -593,7 +593,7 @@ ANNOUNCED = [[0, 1, -1, 2], [0, 7, 1, -1, 2]]
 @check(Scheduler, see="Room is set aside")
 def places_for_forks(schedulers, case):
     """keeps places for the forks that are still to come"""
-    seen = before_and_after_a_fork(schedulers, blocks=99, max_num_seqs=3)
+    seen = before_and_after_a_fork(schedulers, num_blocks=99, max_num_seqs=3)
     driver = Driver(schedulers, 99, 2, 2)
     for sequence in range(3):
         driver.add(sequence, 3)
@@ -609,7 +609,7 @@ def places_for_forks(schedulers, case):
 @check(Scheduler, see="Room is set aside")
 def blocks_for_forks(schedulers, case):
     """keeps blocks for the forks that are still to come"""
-    seen = before_and_after_a_fork(schedulers, blocks=8, max_num_seqs=99)
+    seen = before_and_after_a_fork(schedulers, num_blocks=8, max_num_seqs=99)
     moments = [f"With 8 blocks, {when} a fork of 0 to 7," for when in ("before", "after")]
     same_scenes(seen, ANNOUNCED, moments)
 
@@ -949,7 +949,7 @@ def refuses(schedulers, case):
     for max_num_seqs, budget in ((3, 2), (64, 63), (3, 0)):
         case.raises(
             ValueError,
-            lambda m=max_num_seqs, b=budget: schedulers(8, 2, m, 0, b),
+            lambda m=max_num_seqs, b=budget: schedulers(EngineConfig(8, 2, m, 0, b)),
             f"the budget is {budget} and {max_num_seqs} may run",
         )
     for max_num_seqs, budget in ((3, 3), (3, 4), (64, None)):
@@ -1104,7 +1104,7 @@ def run(engine, rows: dict[int, list[int]]) -> dict[int, list[int]]:
 
 
 @together
-def serve(engine, prompts: list[list[int]], sampling: Sampling) -> list[list[int]]:
+def serve(engine, prompts: list[list[int]], sampling: SamplingParams) -> list[list[int]]:
     """Serve prompts of one sample each, step by step."""
     begun = [number(engine.add(prompt, sampling), "add") for prompt in prompts]
     rows = run(engine, {each: [] for each in begun})
@@ -1145,7 +1145,7 @@ def plain_generation(engines, case):
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
     expected = [plain_tokens(model, prompt, 6) for prompt in prompts]
     for S, settings in ((4, {}), (1, {}), (4, {"max_num_seqs": 3, "max_num_batched_tokens": 5})):
-        rows = serve(engines(model, 80, S, **settings), prompts, Sampling(6))
+        rows = serve(engines(model, EngineConfig(80, S, **settings)), prompts, SamplingParams(6))
         compare_tokens(case, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
 
 
@@ -1154,9 +1154,21 @@ def again_in_pieces(engines, case):
     """adds nothing to one that is computed again, prompt and output, until the last piece is"""
     model, prompts = small_model(case), texts(case, 4, 2)
     expected = [plain_tokens(model, prompt, 9) for prompt in prompts]
-    engine = engines(model, 7, 2, max_num_seqs=2, max_num_batched_tokens=2)
-    rows = serve(engine, prompts, Sampling(9))
+    engine = engines(model, EngineConfig(7, 2, max_num_seqs=2, max_num_batched_tokens=2))
+    rows = serve(engine, prompts, SamplingParams(9))
     compare_tokens(case, rows, expected, "tokens of two, one of which is computed again in pieces")
+
+
+@check(EngineCore, see="One step of the engine")
+def chunks_draw_nothing(engines, case):
+    """draws the same samples whether a prompt is computed at once or in chunks"""
+    model, (prompt,), found = small_model(case), texts(case, 9), []
+    for budget in (None, 4):
+        engine = engines(model, EngineConfig(40, 2, 4, max_num_batched_tokens=budget))
+        request = engine.add(prompt, SamplingParams(7, n=2, temperature=1.5, seed=5))
+        found.append(list(run(engine, {request: []}).values()))
+    what = "tokens of two samples of a prompt in chunks of 4, as of one that is computed at once"
+    compare_tokens(case, found[1], found[0], what)
 
 
 @check(EngineCore, weight=2, see="One step of the engine")
@@ -1166,8 +1178,8 @@ def stops(engines, case):
     plain = [plain_tokens(model, prompt, 8) for prompt in prompts]
     stop = plain[0][3]
     expected = [plain_tokens(model, prompt, 8, stop) for prompt in prompts]
-    engine = engines(model, 12, 4)
-    rows = serve(engine, prompts, Sampling(8, stop))
+    engine = engines(model, EngineConfig(12, 4))
+    rows = serve(engine, prompts, SamplingParams(8, stop))
     compare_tokens(case, rows, expected, f"tokens with stop = {stop}")
     wanted = ["stop" if row[-1] == stop else "length" for row in expected]
     reasons = [record(engine, each).reason for each in (0, 1)]
@@ -1179,9 +1191,9 @@ def stops(engines, case):
 def ends(engines, case):
     """ends a sequence in the step that adds its last token, or its stop token"""
     model, prompts = small_model(case), texts(case, 4, 6)
-    engine = engines(model, 20, 4)
+    engine = engines(model, EngineConfig(20, 4))
     stop = plain_tokens(model, prompts[1], 1)[0]
-    settings = Sampling(2), Sampling(9, stop)
+    settings = SamplingParams(2), SamplingParams(9, stop)
     begun = [number(engine.add(*each), "add") for each in zip(prompts, settings, strict=True)]
     for count, wanted in (
         (1, "[None, 'stop'], running: 0; waiting: nobody"),
@@ -1210,13 +1222,13 @@ def samples(engines, case):
     while len({row[0] for row in expected}) < 2:  # some prompts have one likely next token
         model, (prompt,) = small_model(case), texts(case, 6)
         expected = [sampled(model, prompt, 5, seed=3 + k) for k in range(4)]
-    engine = engines(model, 12, 4)
-    first = number(engine.add(prompt, Sampling(5, None, 4, 1.0, seed=3)), "add")
+    engine = engines(model, EngineConfig(12, 4))
+    first = number(engine.add(prompt, SamplingParams(5, None, 4, 1.0, seed=3)), "add")
     rows = list(run(engine, {first: []}).values())
     compare_tokens(case, rows, expected, "tokens of four samples")
     outputs = [record(engine, each).output for each in engine.requests[first]]
     compare_tokens(case, outputs, expected, "outputs of the samples in the request's order")
-    short = number(engine.add(prompt, Sampling(1, None, 3)), "add")
+    short = number(engine.add(prompt, SamplingParams(1, None, 3)), "add")
     engine.step()
     reasons = [record(engine, each).reason for each in engine.requests[short]]
     case.that(
@@ -1224,7 +1236,7 @@ def samples(engines, case):
         "After a step, three samples of one token each should all have ended by 'length'; the "
         f"reasons are {reasons}.",
     )
-    last = number(engine.add(prompt[1:], Sampling(3, None, 2)), "add")
+    last = number(engine.add(prompt[1:], SamplingParams(3, None, 2)), "add")
     engine.step()
     computed = [number(record(engine, each).num_computed, "computed") for each in (last, last + 1)]
     same(case, computed, [5, 5], "computed of two samples after the step that read the prompt")
@@ -1235,27 +1247,31 @@ def samples(engines, case):
 def refuses(engines, case):
     """raises NeverFits for what no amount of waiting makes fit, ValueError for no request at all"""
     model, (prompt,) = small_model(case), texts(case, 6)
-    engine = engines(model, 3, 4, 2)
-    rows = serve(engine, [prompt], Sampling(7))
+    engine = engines(model, EngineConfig(3, 4, 2))
+    rows = serve(engine, [prompt], SamplingParams(7))
     same(case, [len(rows[0])], [7], "tokens added to a prompt of 6 with 12 slots and count 7")
-    large = engines(model, 99, 4)
+    large = engines(model, EngineConfig(99, 4))
     for one, sampling, why in (
-        (engine, Sampling(8), "13 slots are needed"),
-        (engine, Sampling(2, samples=3), "three samples are more than may run"),
-        (engine, Sampling(1, beams=2), "two beams need four blocks"),
-        (large, Sampling(59), "65 tokens exceed the context"),
-        (engines(model, 99, 4, 2), Sampling(2, beams=3), "three beams are more than may run"),
+        (engine, SamplingParams(8), "13 slots are needed"),
+        (engine, SamplingParams(2, n=3), "three samples are more than may run"),
+        (engine, SamplingParams(1, beams=2), "two beams need four blocks"),
+        (large, SamplingParams(59), "65 tokens exceed the context"),
+        (
+            engines(model, EngineConfig(99, 4, 2)),
+            SamplingParams(2, beams=3),
+            "three beams are more than may run",
+        ),
     ):
         case.raises(NeverFits, lambda e=one, s=sampling: e.add(prompt, s), why)
-    case.raises(ValueError, lambda: large.add([], Sampling(2)), "the prompt is empty")
-    drawn = Sampling(2, beams=2, temperature=1.0)
+    case.raises(ValueError, lambda: large.add([], SamplingParams(2)), "the prompt is empty")
+    drawn = SamplingParams(2, beams=2, temperature=1.0)
     case.raises(ValueError, lambda: large.validate(prompt, drawn), "beams come with a temperature")
-    large.validate(prompt, Sampling(4, beams=5))
-    fit = [engine.add(prompt, Sampling(2, samples=2)), large.add(prompt, Sampling(4, samples=5))]
+    large.validate(prompt, SamplingParams(4, beams=5))
+    fit = [engine.add(prompt, SamplingParams(2, n=2)), large.add(prompt, SamplingParams(4, n=5))]
     same(case, [number(each, "add") for each in fit], [1, 0], "numbers of two that just fit")
     engine.step()
     why = "number of one that fits when the others have ended"
-    same(case, [number(engine.add(prompt, Sampling(7)), "add")], [3], why)
+    same(case, [number(engine.add(prompt, SamplingParams(7)), "add")], [3], why)
 
 
 @check(EngineCore, see="Limits and errors")
@@ -1263,17 +1279,17 @@ def keeps_nothing(engines, case):
     """keeps nothing of a request that it refuses, and serves the next one"""
     model, prompts = small_model(case), texts(case, 5, 3)
     expected = [plain_tokens(model, prompts[0], 4)]
-    engine = engines(model, 12, 4)
+    engine = engines(model, EngineConfig(12, 4))
     for sampling, why in (
-        (Sampling(4, seed=2**64), "the seed is 2^64"),
-        (Sampling(4, samples=2, seed=2**64 - 1), "the seed of the second sample is 2^64"),
-        (Sampling(4, temperature=math.nan), "the temperature is NaN"),
-        (Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
+        (SamplingParams(4, seed=2**64), "the seed is 2^64"),
+        (SamplingParams(4, n=2, seed=2**64 - 1), "the seed of the second sample is 2^64"),
+        (SamplingParams(4, temperature=math.nan), "the temperature is NaN"),
+        (SamplingParams(4, temperature=1.0, top_p=2.0), "top_p is 2"),
     ):
         case.raises(ValueError, lambda s=sampling: engine.add(prompts[1], s), why)
         what = f"running, -1, waiting, after a request was refused: {why}"
         same(case, queues(engine.scheduler), [-1], what)
-    rows = serve(engine, prompts[:1], Sampling(4))
+    rows = serve(engine, prompts[:1], SamplingParams(4))
     compare_tokens(case, rows, expected, "tokens of the next request, which is right")
 
 
@@ -1300,8 +1316,8 @@ def requests_of(engine) -> str:
 def aborts(engines, case):
     """ends what has not ended of a request, and does nothing to one that has"""
     model, prompts = small_model(case), texts(case, 3, 4, 5)
-    engine = engines(model, 20, 4)
-    settings = Sampling(2), Sampling(9, samples=2), Sampling(4)
+    engine = engines(model, EngineConfig(20, 4))
+    settings = SamplingParams(2), SamplingParams(9, n=2), SamplingParams(4)
     numbers_of = [engine.add(*request) for request in zip(prompts, settings, strict=True)]
     for _ in range(2):
         engine.step()
@@ -1319,14 +1335,14 @@ def aborts(engines, case):
     same(case, rows.pop(numbers_of[2]), expected, "later tokens of the one that stayed")
     same(case, flat(list(rows.values())), [], "later tokens of those that left")
     same(case, [free_blocks(engine)], [20], "free blocks at the end")
-    pair = engine.add(prompts[0], Sampling(9, samples=2))
+    pair = engine.add(prompts[0], SamplingParams(9, n=2))
     engine.step()
     engine.end(pair, "stop")
     engine.abort(pair)
     reasons = [record(engine, each).reason for each in engine.requests[pair]]
     what = "The reasons of two samples, one of which had ended,"
     same_words(str(reasons), "['stop', 'abort']", what)
-    engine.abort(engine.add(prompts[0], Sampling(9)))
+    engine.abort(engine.add(prompts[0], SamplingParams(9)))
     what = "running, -1, waiting when one has left that waited"
     same(case, queues(engine.scheduler), [-1], what)
 
@@ -1335,8 +1351,8 @@ def aborts(engines, case):
 def errors_leave_no_trace(engines, case):
     """is as it was when the model has raised"""
     model, prompts = small_model(case, calls=3), texts(case, 4, 7)
-    engine = engines(model, 20, 2)
-    begun = [engine.add(prompt, Sampling(9)) for prompt in prompts]
+    engine = engines(model, EngineConfig(20, 2))
+    begun = [engine.add(prompt, SamplingParams(9)) for prompt in prompts]
     for _ in range(3):
         engine.step()
     for _ in range(2):
@@ -1356,30 +1372,30 @@ def errors_leave_no_trace(engines, case):
 def refuses_settings(engines, case):
     """raises ValueError for requests that make no sense, and stays usable"""
     model, (prompt,) = small_model(case), texts(case, 3)
-    engine = engines(model, 8, 4)
+    engine = engines(model, EngineConfig(8, 4))
     for text, sampling, why in (
-        ([], Sampling(4), "the prompt is empty"),
-        (prompt, Sampling(0), "nothing is to be added"),
-        (prompt, Sampling(4, None, 0), "samples is 0"),
-        (prompt, Sampling(4, beams=0), "beams is 0"),
-        (prompt, Sampling(4, temperature=1.0, top_p=2.0), "top_p is 2"),
-        (prompt, Sampling(4, top_p=2.0), "top_p is 2 and the temperature 0"),
-        (prompt, Sampling(4, temperature=1.0, top_k=0), "top_k is 0"),
-        (prompt, Sampling(4, temperature=-1.0), "the temperature is negative"),
+        ([], SamplingParams(4), "the prompt is empty"),
+        (prompt, SamplingParams(0), "nothing is to be added"),
+        (prompt, SamplingParams(4, None, 0), "samples is 0"),
+        (prompt, SamplingParams(4, beams=0), "beams is 0"),
+        (prompt, SamplingParams(4, temperature=1.0, top_p=2.0), "top_p is 2"),
+        (prompt, SamplingParams(4, top_p=2.0), "top_p is 2 and the temperature 0"),
+        (prompt, SamplingParams(4, temperature=1.0, top_k=0), "top_k is 0"),
+        (prompt, SamplingParams(4, temperature=-1.0), "the temperature is negative"),
     ):
         case.raises(ValueError, lambda t=text, s=sampling: engine.add(t, s), why)
     for sampling, why in (  # `add` refuses beams in any case
-        (Sampling(4, beams=2, temperature=1.0), "beams have a temperature"),
-        (Sampling(4, samples=2, beams=2), "there are samples and beams"),
+        (SamplingParams(4, beams=2, temperature=1.0), "beams have a temperature"),
+        (SamplingParams(4, n=2, beams=2), "there are samples and beams"),
     ):
         case.raises(ValueError, lambda s=sampling: engine.validate(prompt, s), why)
-    rows = serve(engine, [prompt], Sampling(1))
+    rows = serve(engine, [prompt], SamplingParams(1))
     same(case, [len(rows[0])], [1], "tokens added when one is wanted")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
-    rows = serve(engine, [prompt], Sampling(4))
+    rows = serve(engine, [prompt], SamplingParams(4))
     compare_tokens(case, rows, [plain_tokens(model, prompt, 4)], "tokens afterwards")
     (fits,) = texts(case, 60)
-    rows = serve(engines(model, 16, 4), [fits], Sampling(4))
+    rows = serve(engines(model, EngineConfig(16, 4)), [fits], SamplingParams(4))
     same(case, [len(rows[0])], [4], "tokens added when prompt and count fill the context")
 
 
@@ -1389,8 +1405,8 @@ def no_numbers(engines, case):
     model, prompts = small_model(case), texts(case, 4, 7)
     expected = plain_tokens(model, prompts[0], 5)
     model[1][9] = math.nan  # nobody can go on beyond position 9
-    engine = engines(model, 20, 2)
-    first, second = (engine.add(prompt, Sampling(5)) for prompt in prompts)
+    engine = engines(model, EngineConfig(20, 2))
+    first, second = (engine.add(prompt, SamplingParams(5)) for prompt in prompts)
     rows = {first: [], second: []}
     for _ in range(3):
         for each, token in pairs(engine.step(), "step"):
@@ -1429,8 +1445,8 @@ def interrupted_model(case: Case, calls: int) -> SmallServed:
 def interrupts(engines, case):
     """is as it was when somebody interrupts the model, and lets the KeyboardInterrupt pass"""
     model, prompts = interrupted_model(case, 3), texts(case, 4, 7)
-    engine = engines(model, 20, 2)
-    begun = [engine.add(prompt, Sampling(9)) for prompt in prompts]
+    engine = engines(model, EngineConfig(20, 2))
+    begun = [engine.add(prompt, SamplingParams(9)) for prompt in prompts]
     for _ in range(3):
         engine.step()
     passes = is_interrupted(engine.step)
@@ -1476,9 +1492,9 @@ def whatever_fails(engines, case):
         ("forward", "the model fails"),
         ("draw", "no token can be drawn for the last of three"),
     ):
-        engine = engines(model, 20, 4)
-        pair = number(engine.add(prompts[0], Sampling(4, None, 2, 1.0, seed=3)), "add")
-        other = number(engine.add(prompts[1], Sampling(4)), "add")
+        engine = engines(model, EngineConfig(20, 4))
+        pair = number(engine.add(prompts[0], SamplingParams(4, None, 2, 1.0, seed=3)), "add")
+        other = number(engine.add(prompts[1], SamplingParams(4)), "add")
         rows: dict[int, list[int]] = {}
         for each, token in pairs(engine.step(), "step"):
             rows.setdefault(each, []).append(token)
@@ -1581,7 +1597,7 @@ def few_candidates(choose, case):
 
 @once
 def search_by_hand(
-    model: SmallServed, prompt: list[int], sampling: Sampling
+    model: SmallServed, prompt: list[int], sampling: SamplingParams
 ) -> list[tuple[list[int], float]]:
     """Search with beams without any cache: their tokens and log p, best first."""
     beams = [([], 0.0)]
@@ -1600,14 +1616,14 @@ def search_by_hand(
     return sorted(beams, key=lambda beam: beam[1] / len(beam[0]) ** sampling.alpha, reverse=True)
 
 
-def search(case: Case, engine, prompt: list[int], sampling: Sampling) -> tuple[list, list]:
+def search(case: Case, engine, prompt: list[int], sampling: SamplingParams) -> tuple[list, list]:
     """Search with an engine: the tokens and log p of the beams, best first."""
     tokens, _, log_p = case.unpack(searched(engine, prompt, sampling), "tokens", "reasons", "log_p")
     return [numbers(row, "tokens") for row in tokens], log_p
 
 
 @together
-def searched(engine, prompt: list[int], sampling: Sampling):
+def searched(engine, prompt: list[int], sampling: SamplingParams):
     """Search with an engine, and collect what it has found."""
     request = number(engine.add(prompt, sampling), "add")
     for _ in range(STEPS):
@@ -1623,7 +1639,7 @@ def finds(engines, case):
     """finds the beams that a search without a cache finds"""
     for length in (5, 2):
         for beams, alpha in ((3, 1.0), (4, 0.0)):
-            sampling = Sampling(7, 2, beams=beams, alpha=alpha)
+            sampling = SamplingParams(7, 2, beams=beams, alpha=alpha)
             expected = found = None
             while expected == found:  # for some prompts another α finds the same
                 model, (prompt,) = small_model(case, V=7, calls=900), texts(case, length, V=7)
@@ -1631,7 +1647,7 @@ def finds(engines, case):
                     search_by_hand(model, prompt, sampling._replace(alpha=each))
                     for each in (alpha, 0.5)
                 )
-            tokens, log_p = search(case, engines(model, 40, 2), prompt, sampling)
+            tokens, log_p = search(case, engines(model, EngineConfig(40, 2)), prompt, sampling)
             compare_tokens(case, tokens, [row for row, _ in expected], "tokens of the beams")
             wanted = torch.tensor([value for _, value in expected], dtype=torch.float64)
             case.equal(torch.tensor(log_p, dtype=torch.float64), wanted, "log p of the beams")
@@ -1641,14 +1657,14 @@ def finds(engines, case):
 def gives_back(engines, case):
     """gives all blocks back: of beams that are dropped, that end, and that are aborted"""
     model, (prompt,) = small_model(case, V=7), texts(case, 5, V=7)
-    engine = engines(model, 40, 2)
-    search(case, engine, prompt, Sampling(7, 2, beams=4))
+    engine = engines(model, EngineConfig(40, 2))
+    search(case, engine, prompt, SamplingParams(7, 2, beams=4))
     free, expected = [free_blocks(engine)], [40]
-    request = engine.add(prompt, Sampling(9, beams=4))
+    request = engine.add(prompt, SamplingParams(9, beams=4))
     for count in range(1, 6):
         engine.step()
         free.append(free_blocks(engine))
-        beams = search_by_hand(model, prompt, Sampling(count, beams=4))
+        beams = search_by_hand(model, prompt, SamplingParams(count, beams=4))
         kept = [prompt + tokens[:-1] for tokens, _ in beams]
         expected.append(
             40 - len({tuple(row[: n + 2]) for row in kept for n in range(0, len(row), 2)})
@@ -1661,14 +1677,14 @@ def gives_back(engines, case):
 @check(BeamEngine, see="Branches share blocks")
 def nothing_left(engines, case):
     """drops every beam that is not chosen, also one that has ended"""
-    sampling, dropped = Sampling(7, 2, beams=4), set()
+    sampling, dropped = SamplingParams(7, 2, beams=4), set()
     while not dropped:  # a beam that has ended after some step, and is not among those of the next
         model, (prompt,) = small_model(case, V=7, calls=900), texts(case, 5, V=7)
         steps_of = [sampling._replace(max_tokens=count) for count in range(1, 8)]
         found = [{tuple(row) for row, _ in search_by_hand(model, prompt, s)} for s in steps_of]
         ended = [{row for row in rows if row[-1] == 2} for rows in found]
         dropped = set().union(*(a - b for a, b in itertools.pairwise(ended)))
-    engine = engines(model, 40, 2)
+    engine = engines(model, EngineConfig(40, 2))
     tokens, _ = search(case, engine, prompt, sampling)
     expected = [row for row, _ in search_by_hand(model, prompt, sampling)]
     compare_tokens(case, tokens, expected, "tokens of the beams")
@@ -1699,8 +1715,8 @@ def generates(engines, case):
     """continues all prompts to their ends, and says why each has ended"""
     model, prompts = small_model(case), texts(case, 5, 1, 8, 11, 4)
     expected = [plain_tokens(model, prompt, 6) for prompt in prompts]
-    engine = engines(model, 80, 4)
-    rows, reasons = added(case, engine.generate(prompts, Sampling(6)))
+    engine = engines(model, EngineConfig(80, 4))
+    rows, reasons = added(case, engine.generate(prompts, SamplingParams(6)))
     compare_tokens(case, rows, expected, "tokens")
     case.that(reasons == ["length"] * 5, f"The reasons should be 'length', yours are {reasons}.")
     seen = [len(engine.history), len(engine.requests)]
@@ -1712,10 +1728,12 @@ def beside_another(engines, case):
     """leaves the requests of others alone, and makes no step for them"""
     model, prompts = small_model(case), texts(case, 5, 3, 4)
     plain = plain_tokens(model, prompts[0], 9)
-    sampling = Sampling(9, next(token for token in plain if token != plain[0]))
-    engine = engines(model, 40, 4)
-    other = engine.add(prompts[1], Sampling(40))
-    rows, reasons = added(case, engine.generate([prompts[0], prompts[2]], [sampling, Sampling(2)]))
+    sampling = SamplingParams(9, next(token for token in plain if token != plain[0]))
+    engine = engines(model, EngineConfig(40, 4))
+    other = engine.add(prompts[1], SamplingParams(40))
+    rows, reasons = added(
+        case, engine.generate([prompts[0], prompts[2]], [sampling, SamplingParams(2)])
+    )
     stop = plain.index(sampling.stop) + 1
     expected = [plain[:stop], plain_tokens(model, prompts[2], 2)]
     compare_tokens(case, rows, expected, "tokens beside another request")
@@ -1731,8 +1749,8 @@ def interrupts(engines, case):
     """takes its requests out of the engine when somebody interrupts the model"""
     prompts = texts(case, 6, 5)
     for call in ("generate", "stream"):
-        engine = engines(interrupted_model(case, 3), 20, 4)
-        passes = is_interrupted(getattr(engine, call), prompts, Sampling(9))
+        engine = engines(interrupted_model(case, 3), EngineConfig(20, 4))
+        passes = is_interrupted(getattr(engine, call), prompts, SamplingParams(9))
         case.that(passes, f"{call} should let a KeyboardInterrupt pass, yours returns.")
         found = [free_blocks(engine), *queues(engine.scheduler), len(engine.requests)]
         same(case, found, [20, -1, 0], f"free blocks, running, -1, waiting, requests: {call}")
@@ -1743,8 +1761,8 @@ def little_memory(engines, case):
     """adds the same tokens when there is not enough memory for all"""
     model, prompts = small_model(case), texts(case, 7, 9, 2, 6)
     expected = [plain_tokens(model, prompt, 7) for prompt in prompts]
-    engine = engines(model, 8, 2)
-    rows, _ = added(case, engine.generate(prompts, Sampling(7)))
+    engine = engines(model, EngineConfig(8, 2))
+    rows, _ = added(case, engine.generate(prompts, SamplingParams(7)))
     compare_tokens(case, rows, expected, "tokens with 8 blocks of 2")
     same(case, [free_blocks(engine)], [8], "free blocks at the end")
 
@@ -1754,9 +1772,9 @@ def streams(engines, case):
     """hands out every token in the order in which they are made"""
     model, prompts = small_model(case), texts(case, 6, 2, 5)
     expected = [plain_tokens(model, prompt, 4) for prompt in prompts]
-    engine = engines(model, 20, 4)
-    engine.add([1, 2, 3], Sampling(3))
-    events = pairs(engine.stream(prompts, Sampling(4)), "the stream", 3)
+    engine = engines(model, EngineConfig(20, 4))
+    engine.add([1, 2, 3], SamplingParams(3))
+    events = pairs(engine.stream(prompts, SamplingParams(4)), "the stream", 3)
     wanted = [(place, 0, expected[place][n]) for n in range(4) for place in range(3)]
     same(case, events, wanted, "(prompt, sample, token) of the stream")
     found = [len(engine.history), len(engine.requests)]
@@ -1768,11 +1786,11 @@ def takes(engines, case):
     """keeps for each request what is added in steps that were made for another"""
     model, prompts = small_model(case), texts(case, 3, 6)
     first, second = (plain_tokens(model, prompt, 5) for prompt in prompts)
-    engine = engines(model, 20, 4)
-    begun = engine.add(prompts[0], Sampling(5))
+    engine = engines(model, EngineConfig(20, 4))
+    begun = engine.add(prompts[0], SamplingParams(5))
     engine.step()
     seen = pairs(engine.take(begun), "take")
-    events = pairs(engine.stream(prompts[1:], Sampling(5)), "the stream", 3)
+    events = pairs(engine.stream(prompts[1:], SamplingParams(5)), "the stream", 3)
     seen += [*pairs(engine.take(begun), "take"), *pairs(engine.take(begun), "take")]
     same(case, [token for _, _, token in events], second, "tokens of the stream")
     same(case, seen, [(0, token) for token in first], "(sample, token) of the other request")
@@ -1783,8 +1801,8 @@ def take_turns(engines, case):
     """gives each of two streams its own tokens, and makes no step that nobody asked for"""
     model, prompts = small_model(case), texts(case, 3, 6)
     expected = [plain_tokens(model, prompt, 5) for prompt in prompts]
-    engine, rows = engines(model, 20, 4), ([], [])
-    streams = [steps(engine.stream, [prompt], Sampling(5)) for prompt in prompts]
+    engine, rows = engines(model, EngineConfig(20, 4)), ([], [])
+    streams = [steps(engine.stream, [prompt], SamplingParams(5)) for prompt in prompts]
     for turn in range(5):
         for row, stream in zip(rows, streams, strict=True):
             row += pairs(list(itertools.islice(stream, 1)), "the stream", 3)
@@ -1794,7 +1812,7 @@ def take_turns(engines, case):
             case.that(left == 2, message)
     tokens = [[token for _, _, token in row] for row in rows]
     compare_tokens(case, tokens, expected, "tokens of two streams that are asked in turns")
-    kept = steps(engine.stream, prompts[:1], Sampling(5))
+    kept = steps(engine.stream, prompts[:1], SamplingParams(5))
     seen = [next(kept, (0, 0, -1))]
     for _ in range(4):  # somebody else makes all its other steps
         engine.step()
@@ -1808,8 +1826,8 @@ def takes_of_samples(engines, case):
     """hands out the new tokens of each of several samples, with its place in the request"""
     model, (prompt,) = small_model(case), texts(case, 5)
     plain = plain_tokens(model, prompt, 3)
-    engine = engines(model, 20, 4)
-    request, seen = engine.add(prompt, Sampling(3, samples=3)), []
+    engine = engines(model, EngineConfig(20, 4))
+    request, seen = engine.add(prompt, SamplingParams(3, n=3)), []
     for count in (2, 1):
         for _ in range(count):
             engine.step()
@@ -1822,17 +1840,25 @@ def takes_of_samples(engines, case):
 def refused_as_a_whole(engines, case):
     """begins none of the prompts if it must refuse one, and stays usable"""
     model, prompts = small_model(case), texts(case, 3, 15)
-    engine = engines(model, 4, 4)
-    case.raises(NeverFits, lambda: engine.generate(prompts, Sampling(4)), "the second never fits")
-    case.raises(ValueError, lambda: engine.generate([[1], []], Sampling(4)), "a prompt is empty")
+    engine = engines(model, EngineConfig(4, 4))
+    case.raises(
+        NeverFits, lambda: engine.generate(prompts, SamplingParams(4)), "the second never fits"
+    )
+    case.raises(
+        ValueError, lambda: engine.generate([[1], []], SamplingParams(4)), "a prompt is empty"
+    )
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after two errors")
-    each = [Sampling(4), Sampling(0)]
+    each = [SamplingParams(4), SamplingParams(0)]
     case.raises(ValueError, lambda: engine.stream([[1], [2]], each), "one of two wants no token")
-    case.raises(NeverFits, lambda: engine.stream(prompts, Sampling(4)), "the second never fits")
-    own = pairs(engine.stream([prompts[0]] * 2, [Sampling(1), Sampling(2)]), "the stream", 3)
+    case.raises(
+        NeverFits, lambda: engine.stream(prompts, SamplingParams(4)), "the second never fits"
+    )
+    own = pairs(
+        engine.stream([prompts[0]] * 2, [SamplingParams(1), SamplingParams(2)]), "the stream", 3
+    )
     same(case, [place for place, _, _ in own], [0, 1, 1], "prompts of a stream of 1 and 2 tokens")
     same(case, queues(engine.scheduler), [-1], "running, -1, waiting after the errors")
-    rows, _ = added(case, engine.generate(prompts[:1], Sampling(4)))
+    rows, _ = added(case, engine.generate(prompts[:1], SamplingParams(4)))
     compare_tokens(case, rows, [plain_tokens(model, prompts[0], 4)], "tokens afterwards")
 
 
@@ -1841,10 +1867,10 @@ def cleans_up(engines, case):
     """gives all blocks back when the model fails"""
     for call in ("generate", "stream"):
         model, prompts = small_model(case, calls=3), texts(case, 6, 5)
-        engine = engines(model, 20, 4)
+        engine = engines(model, EngineConfig(20, 4))
         case.raises(
             RuntimeError,
-            lambda e=engine, c=call, p=prompts: getattr(e, c)(p, Sampling(9)),
+            lambda e=engine, c=call, p=prompts: getattr(e, c)(p, SamplingParams(9)),
             "the model fails",
         )
         found = [free_blocks(engine), *queues(engine.scheduler), len(engine.requests)]
@@ -1855,8 +1881,8 @@ def cleans_up(engines, case):
 def left_alone(engines, case):
     """aborts what nobody listens to any more, and goes on with the rest"""
     model, prompts = small_model(case), texts(case, 6, 3)
-    engine = engines(model, 20, 4)
-    kept, left = (steps(engine.stream, [prompt], Sampling(5)) for prompt in prompts)
+    engine = engines(model, EngineConfig(20, 4))
+    kept, left = (steps(engine.stream, [prompt], SamplingParams(5)) for prompt in prompts)
     seen = [next(kept, (0, 0, -1)), next(left, (0, 0, -1)), next(kept, (0, 0, -1))]
     left.close()
     seen = pairs([seen[0], seen[2], *itertools.islice(kept, 9)], "the stream", 3)

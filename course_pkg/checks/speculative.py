@@ -26,7 +26,7 @@ from course_pkg.checks.serving import (
     small_model,
     texts,
 )
-from course_pkg.engine.requests import NeverFits, Sampling
+from course_pkg.engine.requests import EngineConfig, NeverFits, SamplingParams
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.trees import read_tree
 from course_pkg.llama import Llama
@@ -1326,13 +1326,14 @@ def plain_generation(engines, case):
     """adds the tokens that plain generation adds, with drafts from the text"""
     model, prompts = small_model(case, L=1), texts(case, 5, 1, 8, 11, 4, V=3)
     expected = [plain_tokens(model, prompt, 12) for prompt in prompts]
-    for S, settings in (
-        (4, {}),
-        (1, {"k": 2}),
-        (4, {"max_num_seqs": 3, "max_num_batched_tokens": 9}),
+    for S, k, limits in (
+        (4, 4, {}),
+        (1, 2, {}),
+        (4, 4, {"max_num_seqs": 3, "max_num_batched_tokens": 9}),
     ):
-        rows = serve(engines(model, 80, S, **settings), prompts, Sampling(12))
-        tell_served(prompts, rows, expected, f"tokens with {listed(block_size=S, **settings)}")
+        engine = engines(model, EngineConfig(80, S, **limits), k=k)
+        rows = serve(engine, prompts, SamplingParams(12))
+        tell_served(prompts, rows, expected, f"tokens with {listed(block_size=S, k=k, **limits)}")
 
 
 def tell_served(prompts: list, rows: list, expected: list, what: str) -> None:
@@ -1354,8 +1355,8 @@ def different_numbers(engines, case):
         partly(text, right, every)
         for text, right, every in zip(prompts, whole, (3, 99, 1), strict=True)
     ]
-    engine = engines(model, 80, 4, k=4, propose=SmallDraft(drafts_of))
-    begun = [number(engine.add(prompt, Sampling(21)), "add") for prompt in prompts]
+    engine = engines(model, EngineConfig(80, 4), k=4, propose=SmallDraft(drafts_of))
+    begun = [number(engine.add(prompt, SamplingParams(21)), "add") for prompt in prompts]
     rows, counts = {each: [] for each in begun}, []
     for found in steps_of(engine, 6):
         for each, token in found:
@@ -1424,8 +1425,8 @@ def gives_back(engines, case):
     """keeps blocks only for what is computed of each sequence's own tokens"""
     model, prompts = small_model(case, L=1), texts(case, 5, 3)
     whole = known(model, prompts, 20)
-    engine = engines(model, 40, 2, k=5, propose=wrong_drafts(prompts, whole, 2))
-    begun = [number(engine.add(prompt, Sampling(20)), "add") for prompt in prompts]
+    engine = engines(model, EngineConfig(40, 2), k=5, propose=wrong_drafts(prompts, whole, 2))
+    begun = [number(engine.add(prompt, SamplingParams(20)), "add") for prompt in prompts]
     found, expected = [], []
     for _ in range(7):
         lengths, kept = kept_after_a_step(engine, begun)
@@ -1460,11 +1461,13 @@ def cached(engines, case):
     whole = known(model, prompts, 18)
     rows, expected, hits, full = [], [], [], []
     for S, every in ((1, 2), (2, 3), (3, 2)):
-        engine = engines(model, 99, S, k=3, propose=wrong_drafts(prompts, whole, every))
-        serve(engine, prompts, Sampling(12))
+        engine = engines(
+            model, EngineConfig(99, S), k=3, propose=wrong_drafts(prompts, whole, every)
+        )
+        serve(engine, prompts, SamplingParams(12))
         before = number(engine.scheduler.hits, "hits")
         longer = [right[: len(text) + 11] for text, right in zip(prompts, whole, strict=True)]
-        rows += serve(engine, longer, Sampling(5))
+        rows += serve(engine, longer, SamplingParams(5))
         expected += [
             right[len(text) + 11 :][:5] for text, right in zip(prompts, whole, strict=True)
         ]
@@ -1491,8 +1494,8 @@ def stops(engines, case):
     rows, expected, free = [], [], []
     for place in (4, 5, 6, 7):
         stop = whole[0][5 + place]
-        engine = engines(model, 40, 4, k=4, propose=SmallDraft(whole))
-        rows += serve(engine, prompts, Sampling(12, stop))
+        engine = engines(model, EngineConfig(40, 4), k=4, propose=SmallDraft(whole))
+        rows += serve(engine, prompts, SamplingParams(12, stop))
         expected += [plain_tokens(model, prompt, 12, stop) for prompt in prompts]
         free.append(free_blocks(engine))
     scenes = [
@@ -1506,7 +1509,9 @@ def stops(engines, case):
 
 
 @once
-def sampled(model, text: list[int], sampling: Sampling, guess, k: int, seed: int) -> list[int]:
+def sampled(
+    model, text: list[int], sampling: SamplingParams, guess, k: int, seed: int
+) -> list[int]:
     """Draw a sample without any cache, from the numbers that the engine draws."""
     generator, whole, first = torch.Generator().manual_seed(seed), list(text), True
     settings = sampling.temperature, sampling.top_k, sampling.top_p
@@ -1529,9 +1534,9 @@ def samples(engines, case):
     model, (prompt,) = small_model(case, V=7, calls=900, L=1), texts(case, 6, V=7)
     guess, rows, expected = SmallDraft(known(model, [prompt], 14)), [], []
     # Blocks of 4 for 6 tokens: the three samples share one that is half full.
-    engine = engines(model, 99, 4, k=3, propose=guess)
+    engine = engines(model, EngineConfig(99, 4), k=3, propose=guess)
     for settings in ({}, {"top_k": 3}, {"top_p": 0.8}):
-        how = Sampling(14, None, 3, 4.0, seed=5, **settings)
+        how = SamplingParams(14, None, 3, 4.0, seed=5, **settings)
         first = number(engine.add(prompt, how), "add")
         rows += run(engine, {first: []}).values()
         expected += [sampled(model, prompt, how, guess, 3, 5 + n) for n in range(3)]
@@ -1549,8 +1554,8 @@ def errors_leave_no_trace(engines, case):
     model, prompts = small_model(case, calls=3, L=1), texts(case, 4, 7)
     patient = small_model(case, L=1)
     guess = wrong_drafts(prompts, known(patient, prompts, 20), 2)
-    engine = engines(model, 40, 2, k=3, propose=guess)
-    begun = [engine.add(prompt, Sampling(20)) for prompt in prompts]
+    engine = engines(model, EngineConfig(40, 2), k=3, propose=guess)
+    begun = [engine.add(prompt, SamplingParams(20)) for prompt in prompts]
     for _ in range(3):
         engine.step()
     before = []
@@ -1576,10 +1581,10 @@ def limits(engines, case):
     """fills the cache to its last slot, and refuses what never fits"""
     model, (prompt,) = small_model(case, L=1), texts(case, 6)
     (right,) = known(model, [prompt], 7)
-    engine = engines(model, 3, 4, 2, k=4, propose=SmallDraft([right]))
-    rows = serve(engine, [prompt], Sampling(7))
+    engine = engines(model, EngineConfig(3, 4, 2), k=4, propose=SmallDraft([right]))
+    rows = serve(engine, [prompt], SamplingParams(7))
     tell_served([prompt], rows, [right[6:]], "tokens when all 12 slots are needed")
-    case.raises(NeverFits, lambda: engine.add(prompt, Sampling(8)), "13 slots are needed")
+    case.raises(NeverFits, lambda: engine.add(prompt, SamplingParams(8)), "13 slots are needed")
     counts = [number(engine.drafted, "drafted"), number(engine.accepted, "accepted")]
     text = "Four drafts, all of them right, make drafted 4 and accepted 4, yours are"
     case.that(counts == [4, 4], f"{text} {counts[0]} and {counts[1]}.", torch.tensor(counts))
@@ -1597,8 +1602,10 @@ def stops_at_token_0(engines, case):
     order[0], order[stop] = stop, 0
     exchanged = SmallServed((model[0][order], *model[1:]))
     prompts = [[order[x] for x in text] for text in prompts]
-    engine = engines(exchanged, 40, 4, k=4, propose=SmallDraft(known(exchanged, prompts, 12)))
-    rows = serve(engine, prompts, Sampling(12, 0))
+    engine = engines(
+        exchanged, EngineConfig(40, 4), k=4, propose=SmallDraft(known(exchanged, prompts, 12))
+    )
+    rows = serve(engine, prompts, SamplingParams(12, 0))
     expected = [plain_tokens(exchanged, prompt, 12, 0) for prompt in prompts]
     tell_served(prompts, rows, expected, "tokens with stop token 0")
 
@@ -1607,8 +1614,10 @@ def stops_at_token_0(engines, case):
 def only_the_last(engines, case):
     """gives a block back if of all drafts only the last was rejected"""
     model, prompts = small_model(case, L=1), texts(case, 5)
-    engine = engines(model, 40, 1, k=3, propose=wrong_drafts(prompts, known(model, prompts, 24), 4))
-    begun = number(engine.add(prompts[0], Sampling(24)), "add")
+    engine = engines(
+        model, EngineConfig(40, 1), k=3, propose=wrong_drafts(prompts, known(model, prompts, 24), 4)
+    )
+    begun = number(engine.add(prompts[0], SamplingParams(24)), "add")
     found, expected = [], []
     for _ in range(6):
         (length,), (_, blocks, _, free) = kept_after_a_step(engine, [begun])
@@ -1621,8 +1630,8 @@ def only_the_last(engines, case):
 def pieces(engines, case):
     """makes one piece of a sequence's own tokens, and one of each draft"""
     model, (prompt,) = small_model(case, L=1), texts(case, 9)
-    engine = engines(model, 40, 4)
-    one = number(engine.add(prompt, Sampling(5)), "add")
+    engine = engines(model, EngineConfig(40, 4))
+    one = number(engine.add(prompt, SamplingParams(5)), "add")
     engine.step()
     own = numbers(record(engine, one).tokens, "tokens")
     _, *blocks = tables(engine, one)[0]
@@ -1651,7 +1660,7 @@ def next_number(generator) -> float:
 
 
 @together
-def kept_one_by_one(engine, prompt: list[int], sampling: Sampling, kept: list) -> list[tuple]:
+def kept_one_by_one(engine, prompt: list[int], sampling: SamplingParams, kept: list) -> list[tuple]:
     """Let `keep` add tokens to a new sequence, step after step, as if they had been judged.
 
     Args:
@@ -1688,7 +1697,9 @@ def keeps(engines, case):
     drafted = texts(case, 4, 4, 4, 3)
     kept = [(d, [*d[:n], 5]) for d, n in zip(drafted, (0, 2, 4, 3), strict=True)]
     count = 1 + sum(len(tokens) for _, tokens in kept)
-    found = kept_one_by_one(engines(model, 20, 2, k=4), prompt, Sampling(count), kept)
+    found = kept_one_by_one(
+        engines(model, EngineConfig(20, 2), k=4), prompt, SamplingParams(count), kept
+    )
     observed = torch.tensor([[*map(float, row[2:7]), float(row[7])] for row in found])
     text = found[0][1][:7]
     for step, ((d, tokens), row) in enumerate(zip(kept, found, strict=True)):
@@ -1709,7 +1720,9 @@ def keeps(engines, case):
 
 
 @together
-def judged_at_once(engine, prompt: list[int], how: Sampling, drafted: list, logits: list) -> list:
+def judged_at_once(
+    engine, prompt: list[int], how: SamplingParams, drafted: list, logits: list
+) -> list:
     """Let `judge` decide of several drafts what a new sequence gets, without keeping it.
 
     Returns:
@@ -1734,8 +1747,13 @@ def judges(engines, case):
     logits = [3 * case.randn(len(guess) + 1, 7) for guess in drafted]
     for guess, rows in zip(drafted[::2], logits[::2], strict=True):
         rows[range(len(guess)), guess] += 20  # of which the target is sure
-    for how in (Sampling(9, None, 1, 0.8, 3, seed=2), Sampling(9, drafted[0][1], 1, 1.3, seed=4)):
-        found = judged_at_once(engines(model, 20, 4, k=4), prompt, how, drafted, logits)
+    for how in (
+        SamplingParams(9, None, 1, 0.8, 3, seed=2),
+        SamplingParams(9, drafted[0][1], 1, 1.3, seed=4),
+    ):
+        found = judged_at_once(
+            engines(model, EngineConfig(20, 4), k=4), prompt, how, drafted, logits
+        )
         observed = [[len(new), *(new + [-1] * 5)[:5], *draws] for new, *draws in found]
         for guess, rows, (new, drawn, own) in zip(drafted, logits, found, strict=True):
             generator = torch.Generator().manual_seed(how.seed)
@@ -1784,7 +1802,7 @@ def served_in_turn(engine, calls: list[tuple]) -> list[tuple]:
     return found
 
 
-def follow_engine(case: Case, engines, S: int, blocks: int, count: int, **settings) -> None:
+def follow_engine(case: Case, engines, config: EngineConfig, count: int, k: int) -> None:
     """Let an engine serve drawn requests; look after each call at all that it keeps of them."""
     model, shared = small_model(case, calls=9 * count, L=1), texts(case, 5)[0]
     prompts = [
@@ -1792,7 +1810,8 @@ def follow_engine(case: Case, engines, S: int, blocks: int, count: int, **settin
         for n, text in zip((5, 0, 4, 5, 2), texts(case, 2, 4, 3, 1, 5), strict=True)
     ]
     whole = known(model, prompts, 12)
-    engine = engines(model, blocks, S, propose=wrong_drafts(prompts, whole, 3), **settings)
+    engine = engines(model, config, k=k, propose=wrong_drafts(prompts, whole, 3))
+    blocks, S = config.num_blocks, config.block_size
     calls: list[tuple] = []
     waiting = list(range(len(prompts)))
     stops: list[int | None] = []
@@ -1800,7 +1819,7 @@ def follow_engine(case: Case, engines, S: int, blocks: int, count: int, **settin
         chance = float(case.rand(1))
         if waiting and (chance < 0.4 or not stops):
             stop = whole[len(stops)][-3] if chance < 0.2 else None
-            calls.append(("add", prompts[waiting.pop(0)], Sampling(12, stop)))
+            calls.append(("add", prompts[waiting.pop(0)], SamplingParams(12, stop)))
             stops.append(stop)
         elif stops and chance > 0.93:
             calls.append(("abort", int(case.integers(0, len(stops), 1))))
@@ -1839,17 +1858,19 @@ def follow_engine(case: Case, engines, S: int, blocks: int, count: int, **settin
 @check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
 def calls(engines, case):
     """has the right tokens, blocks and free blocks after each of many calls"""
-    follow_engine(case, engines, 2, 40, 14, k=3)
-    follow_engine(case, engines, 3, 9, 16, k=2, watermark=1)
+    follow_engine(case, engines, EngineConfig(40, 2), 14, k=3)
+    follow_engine(case, engines, EngineConfig(9, 3, watermark=1), 16, k=2)
 
 
 @check(SpeculativeCore, see="Several tokens for each of many")
 def one_call(engines, case):
     """computes all sequences of a step, and all drafts, in one call of the model"""
     model, prompts = small_model(case, L=1, calls=3), texts(case, 5, 3, 7)
-    engine = engines(model, 40, 4, k=3, propose=SmallDraft(known(small_model(case), prompts, 9)))
+    engine = engines(
+        model, EngineConfig(40, 4), k=3, propose=SmallDraft(known(small_model(case), prompts, 9))
+    )
     for prompt in prompts:
-        engine.add(prompt, Sampling(9))
+        engine.add(prompt, SamplingParams(9))
     try:
         steps_of(engine, 3)
     except Failure as failure:

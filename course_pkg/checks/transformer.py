@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_pkg.checking.batched import made, of_each
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallTranslator
 from course_pkg.checking.registry import check
@@ -23,6 +24,7 @@ from course_pkg.transformer import (
     greedy_translate,
     label_smoothing_loss,
     layer_norm,
+    layer_norm_fault,
     noam_lr,
 )
 
@@ -129,6 +131,11 @@ def two_linears(state: State) -> nn.Sequential:
     network = nn.Sequential(nn.Linear(D, D_ff), nn.ReLU(), nn.Linear(D_ff, D))
     names = {"0.weight": state["W_1"].T, "0.bias": state["b_1"]}
     return load(network, names | {"2.weight": state["W_2"].T, "2.bias": state["b_2"]})
+
+
+def torchs_layer_norm(X: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """Let torch normalise over the last axis."""
+    return F.layer_norm(X, X.shape[-1:], gain, bias, eps)
 
 
 @check(FeedForward, weight=2, see="Each vector for itself", single="B")
@@ -917,3 +924,9 @@ def one_word(translate, case):
     """writes one word when no more are allowed"""
     model, X, lengths = greedy_case(case, end=0.0)
     case.equal(translate(model, X, lengths, 1), greedy_by_hand(model, X, lengths, 1), "words")
+
+
+@check(layer_norm_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "layer_norm", torchs_layer_norm)

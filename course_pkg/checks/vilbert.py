@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
@@ -29,6 +30,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    alignment_score_fault,
     clip_loss,
     lay_out_path,
     masked_multimodal_loss,
@@ -443,6 +445,14 @@ def first_alone(score, case):
     given = score(t, v, *weights)
     case.shape(given, (len(t),), "scores")
     case.equal(score(*others, *weights), given, "scores with other words and regions")
+
+
+def score_by_loop(t: Tensor, v: Tensor, *weights: Tensor) -> Tensor:
+    """Score pairs one by one, with weights of the right shapes."""
+    W_t, b_t, W_v, b_v, w, b = weights
+    if not (len(W_t),) == (len(W_v),) == b_t.shape == b_v.shape == w.shape or b.shape != ():
+        raise ValueError("the weights must have the shapes of the docstring")
+    return fits(t, v, [*weights])
 
 
 def asked(scores: Tensor, match: Tensor) -> Tensor:
@@ -1190,3 +1200,9 @@ def apart(attention, case):
     case.shape(update, tuple(m.shape), "update")
     expected = row_by_row(state, H, m, z)[0][:, 1:]
     case.equal(update[:, 1:], expected, "update of the other rows")
+
+
+@check(alignment_score_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "alignment_score", score_by_loop)

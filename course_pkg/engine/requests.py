@@ -28,7 +28,29 @@ class NoNumbers(FloatingPointError):
         self.seq_id = seq_id
 
 
-class Plan(NamedTuple):
+class EngineConfig(NamedTuple):
+    """The memory of an engine, and how it divides its steps.
+
+    Attributes:
+        num_blocks: N, how many blocks of the cache.
+        block_size: S, slots in a block.
+        max_num_seqs: how many sequences may run at once, forks to come included.
+        watermark: how many blocks must be left when a sequence is admitted while others run.
+        max_num_batched_tokens: the budget, how many tokens a step may compute: at least
+            `max_num_seqs`; any number when None.
+        num_cpu_blocks: H, how many blocks there are on the host to swap to; 0 to compute again
+            instead.
+    """
+
+    num_blocks: int
+    block_size: int = 16
+    max_num_seqs: int = 64
+    watermark: int = 0
+    max_num_batched_tokens: int | None = None
+    num_cpu_blocks: int = 0
+
+
+class SchedulerOutput(NamedTuple):
     """What a step is to do.
 
     Attributes:
@@ -42,13 +64,13 @@ class Plan(NamedTuple):
     copies: list[tuple[int, int]]
 
 
-class Sampling(NamedTuple):
+class SamplingParams(NamedTuple):
     """How to continue a prompt.
 
     Attributes:
         max_tokens: how many tokens to add at most.
         stop: a token that ends a sequence; it is part of the result.
-        samples: how many continuations to draw.
+        n: how many continuations, or samples, to draw.
         temperature, top_k, top_p: as in `token_probabilities` of gpt; 0 takes the best token.
         seed: sample number k draws with a generator seeded with seed + k.
         beams: more than 1 for a beam search of that width, in place of sampling.
@@ -59,7 +81,7 @@ class Sampling(NamedTuple):
 
     max_tokens: int = 16
     stop: int | None = None
-    samples: int = 1
+    n: int = 1
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
@@ -69,7 +91,7 @@ class Sampling(NamedTuple):
     min_p: float = 0.0
 
 
-class Output(NamedTuple):
+class RequestOutput(NamedTuple):
     """What became of a prompt.
 
     Attributes:

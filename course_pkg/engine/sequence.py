@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 import torch
 
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import SamplingParams
 
 
 class Table(Protocol):
@@ -51,7 +51,7 @@ class Sequence:
     longest: int = 0
     forks: int = 0
     group: list[int] | None = None
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     generator: torch.Generator | None = None
     samples: list[int] = field(default_factory=list)
     taken: int = 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from course_pkg import serving
 from course_pkg.data import small_llama
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.gpt import BPETokenizer
 from course_pkg.http.server import serve
 from course_pkg.inference.models import ServedLlama, shipped
@@ -54,8 +54,8 @@ def try_out(engines: Any, model: ServedLlama, notebook: Path) -> None:
         SystemExit: that fails, because something is not written yet, or for another reason.
     """
     try:
-        engine = engines(model, 8)
-        number = engine.add([0], Sampling(max_tokens=2, temperature=1.0))
+        engine = engines(model, EngineConfig(8))
+        number = engine.add([0], SamplingParams(max_tokens=2, temperature=1.0))
         for _ in range(2):
             engine.step()
             engine.take(number)
@@ -95,7 +95,7 @@ def main() -> None:
     if chosen.notebook is not None:
         engines = engine_of(chosen.notebook)
         try_out(engines, model, chosen.notebook)
-    engine = engines(model, chosen.blocks, chosen.block_size)
+    engine = engines(model, EngineConfig(chosen.blocks, chosen.block_size))
     tokenizer = BPETokenizer(small_llama.merges())
     example = json.dumps({"model": chosen.model, "prompt": "## numpy.", "max_tokens": 40})
 

@@ -8,7 +8,7 @@ import random
 import time
 from typing import Any, NamedTuple, TypeGuard
 
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import SamplingParams
 from course_pkg.gpt import BPETokenizer
 
 KINDS = {404: "not_found_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
@@ -66,7 +66,7 @@ class CompletionRequest(NamedTuple):
     Attributes:
         prompts: the tokens of each prompt.
         sampling: how to continue each of them; sample k has the seed of this one plus k.
-        samples: how many continuations of each prompt.
+        n: how many continuations of each prompt.
         stops: texts that end a continuation.
         least: how many tokens a continuation has before a stop text may end it.
         streams: whether its text is wanted as it comes.
@@ -74,8 +74,8 @@ class CompletionRequest(NamedTuple):
     """
 
     prompts: list[list[int]]
-    sampling: Sampling
-    samples: int
+    sampling: SamplingParams
+    n: int
     stops: list[str]
     least: int
     streams: bool
@@ -246,7 +246,7 @@ def parse(
         raise Refused(f"min_tokens is {least}, but no more than {count} are added", "min_tokens")
     options = _value(asked, "stream_options", dict, {})
     top_k = _whole(asked, "top_k", 0, -1)
-    sampling = Sampling(
+    sampling = SamplingParams(
         max_tokens=count,
         temperature=_share(asked, "temperature", 0, 2),
         top_k=top_k if top_k > 0 else None,  # 0 and -1 keep all, as elsewhere

@@ -106,7 +106,7 @@ class Server:
         samples = [
             (prompt, wanted.sampling._replace(seed=wanted.sampling.seed + k))
             for prompt in wanted.prompts
-            for k in range(wanted.samples)
+            for k in range(wanted.n)
         ]
         async with self.lock:
             if len(self.engine.scheduler.waiting) + len(samples) > self.queue:
@@ -390,7 +390,7 @@ def background(
     """Serve clients in a thread of its own, while the block of a with statement runs.
 
     Example:
-        >>> with background(Engine(shipped(), 64), tokenizer, "target") as address:
+        >>> with background(Engine(shipped(), EngineConfig(64)), tokenizer, "target") as address:
         ...     client = openai.OpenAI(base_url=address + "/v1", api_key="none")
 
     Args:

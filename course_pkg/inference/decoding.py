@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from course_pkg.checking.notebook.ready import is_stub
-from course_pkg.engine.requests import NoNumbers, Sampling
+from course_pkg.engine.requests import NoNumbers, SamplingParams
 
 
 def by_kernel(kernel: Callable, attention: Callable) -> Callable:
@@ -63,7 +63,7 @@ def demand_numbers(logits: Float[Tensor, "V"], number: int) -> None:
         raise NoNumbers(number)
 
 
-def demand_request(prompt: list[int], sampling: Sampling) -> None:
+def demand_request(prompt: list[int], sampling: SamplingParams) -> None:
     """Demand of a request that no step can fail because of what it says.
 
     Whether it makes sense, and fits, is asked by `EngineCore.validate`.
@@ -74,7 +74,7 @@ def demand_request(prompt: list[int], sampling: Sampling) -> None:
     """
     if not all(isinstance(token, Integral) and token >= 0 for token in prompt):
         raise ValueError("a prompt must be a list of tokens: whole numbers from 0 up")
-    for name in ("max_tokens", "samples", "seed", "beams", "top_k"):
+    for name in ("max_tokens", "n", "seed", "beams", "top_k"):
         value = getattr(sampling, name)
         if not isinstance(value, Integral) and (name, value) != ("top_k", None):
             raise ValueError(f"{name} must be a whole number, got {value!r:.60}")
@@ -85,5 +85,5 @@ def demand_request(prompt: list[int], sampling: Sampling) -> None:
             raise ValueError(f"{name} must be a finite number, got {value!r:.60}")
     if not 0 <= sampling.min_p <= 1:
         raise ValueError(f"min_p must lie in [0, 1], got {sampling.min_p}")
-    if not -(2**63) <= sampling.seed <= 2**64 - max(sampling.samples, 1):
+    if not -(2**63) <= sampling.seed <= 2**64 - max(sampling.n, 1):
         raise ValueError("seed must lie in [-2^63, 2^64), and that of the last sample too")

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from course_pkg.engine.requests import HISTORY, NoNumbers, Plan
+from course_pkg.engine.requests import HISTORY, EngineConfig, NoNumbers, SchedulerOutput
 from course_pkg.inference.models import ServedLlama
 from course_pkg.serving import BeamEngine, ChunkedScheduler, ModelRunner, SwappingScheduler
 
@@ -236,7 +236,7 @@ class TunedScheduler(ChunkedScheduler):
         super().preempt(number)
         self.spent = 0, 0
 
-    def hand_over(self) -> Plan:
+    def hand_over(self) -> SchedulerOutput:
         """Give out the plan, and begin a new one."""
         self.spent = 0, 0
         return super().hand_over()
@@ -272,11 +272,11 @@ class TunedEngine(BeamEngine):
     """A `BeamEngine` with all of this.
 
     Args:
-        settings: as in `EngineCore`.
+        model, config: as in `EngineCore`.
     """
 
-    def __init__(self, *settings: Any, **named: Any):
-        super().__init__(*settings, **named)
+    def __init__(self, model: Any, config: EngineConfig):
+        super().__init__(model, config)
         self.runner = TunedRunner(self.runner)
         if not isinstance(self.scheduler, SwappingScheduler):
             self.scheduler = TunedScheduler(self.scheduler)
@@ -311,7 +311,7 @@ class TunedEngine(BeamEngine):
         del self.history[:-HISTORY]
         return added
 
-    def draw_all(self, plan: Plan, logits: Float[Tensor, "R V"]) -> dict[int, Any]:
+    def draw_all(self, plan: SchedulerOutput, logits: Float[Tensor, "R V"]) -> dict[int, Any]:
         """Draw for every sequence whose tokens are all computed.
 
         Returns:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from course_pkg.checking.lending import exception
 from course_pkg.remote.messages import Decoder, Encoder, Source, read
 
 _TIMERS = (signal.SIGALRM, signal.SIGPROF, signal.SIGINT)
@@ -221,7 +222,7 @@ class _Question:
     def _answer(self, message: bytes) -> Decoder:
         answer = self._wire.ask(message)
         if "problem" in answer.header:
-            raise _exception(*answer.header["problem"])
+            raise exception_of(*answer.header["problem"])
         return answer
 
     def _refer(self, value: object) -> list | None:
@@ -317,11 +318,10 @@ def _update(part: Part, state: dict, same: list[str]) -> None:
     part._names = tuple(dict.fromkeys([*part._names, *state]))
 
 
-def _exception(module: str, name: str, text: str) -> Exception:
+def exception_of(module: str, name: str, text: str) -> Exception:
     """Make the exception that a right part raised; RuntimeError if it is none of the course's."""
     place = builtins if module == "builtins" else importlib.import_module(module)
     kind = getattr(place, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):
-        with contextlib.suppress(TypeError):
-            return kind(text)
+        return exception(kind, text)
     return RuntimeError(text)

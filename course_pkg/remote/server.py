@@ -30,6 +30,7 @@ from course_pkg.checking.telling.failure import (
     describe,
     odd,
 )
+from course_pkg.remote.borrowed import Loan
 from course_pkg.remote.leaves import Leaves, equal
 from course_pkg.remote.messages import LABEL, MESSAGE, Decoder, Encoder, WireError, read
 from course_pkg.remote.parts import Offer, Wire, put_in_place
@@ -86,7 +87,7 @@ class Server:
 
     Args:
         namespace: the names that requests may ask for.
-        wire: where right parts are asked for.
+        wire: where right parts, and what is lent, are asked for.
     """
 
     def __init__(self, namespace: dict, wire: Wire):
@@ -96,6 +97,7 @@ class Server:
         self.objects: dict[int, Guarded] = {}
         self.graphs: dict[int, Graph] = {}
         self.leaves = Leaves(weak=True)
+        self.loan = Loan(wire)  # what the present call may borrow
         self.seconds = 0.0  # that a call has
         self.random: Tensor | None = None  # the random state that the parent knows
         self._rule = contextlib.ExitStack()  # what is in force of the present exercise's
@@ -175,6 +177,7 @@ class Server:
         header = request.header
         leaves = [request.tensors[number].requires_grad_() for number in header["inputs"]]
         self.arguments = [*leaves]
+        self.loan = Loan(self.wire)
         grads = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
         for number, leaf in zip(header["inputs"], leaves, strict=True):
             if not request.specs[number]["leaf"]:
@@ -261,9 +264,11 @@ class Server:
         return None
 
     def _resolve(self, tree: list) -> Any:
-        kind, number = tree
+        kind, number = tree[:2]
         if kind == "leaf":
             return self.leaves.tensor(number)
+        if kind == "lent":
+            return self.loan.resolve(tree)
         self.objects[number]._seconds = self.seconds
         return self.objects[number]
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.inference.decoding import demand_numbers
 from course_pkg.serving.engine import Engine
 
@@ -60,24 +60,26 @@ class BeamEngine(Engine):
         next_log_p: for the beams that wait for others, the log-probabilities of their next tokens.
 
     Args:
-        settings: as in `Engine`.
+        model, config: as in `Engine`.
     """
 
     searches = True
 
-    def __init__(self, *settings: Any, **named: Any):
-        super().__init__(*settings, **named)
+    def __init__(self, model: Any, config: EngineConfig):
+        super().__init__(model, config)
         self.next_log_p: dict[int, Tensor] = {}
 
     def stream(
-        self, prompts: list[list[int]], sampling: Sampling | list[Sampling] | None = None
+        self,
+        prompts: list[list[int]],
+        sampling: SamplingParams | list[SamplingParams] | None = None,
     ) -> Iterator[tuple[int, int, int]]:
         """Continue prompts as in `Engine`, and hand out every token as soon as there is one.
 
         Raises:
             ValueError: one of them wants beams, whose tokens change until they have ended.
         """
-        each = sampling if isinstance(sampling, list) else [sampling or Sampling()]
+        each = sampling if isinstance(sampling, list) else [sampling or SamplingParams()]
         if any(one.beams > 1 for one in each):
             raise ValueError("beams change until they have ended, and cannot be streamed")
         return super().stream(prompts, sampling)

@@ -12,7 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from course_pkg.engine.requests import HISTORY, NeverFits, Output, Sampling
+from course_pkg.engine.requests import (
+    HISTORY,
+    EngineConfig,
+    NeverFits,
+    RequestOutput,
+    SamplingParams,
+)
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.decoding import demand_numbers, demand_request
 from course_pkg.serving.runner import ModelRunner
@@ -33,38 +39,23 @@ class EngineCore:
 
     Args:
         model: see `ModelRunner`.
-        blocks: N, how many blocks of the cache.
-        block_size: S, slots in a block.
-        max_num_seqs: how many sequences may run at once.
-        max_num_batched_tokens: the budget, how many tokens a step may compute: at least
-            `max_num_seqs`; any number when None.
-        watermark: how many blocks must be left when a sequence is admitted while others run.
-        host: H, how many blocks there are on the host to swap to; 0 to compute again instead.
+        config: the memory of the engine, and how it divides its steps.
     Raises:
         ValueError: the budget is less than `max_num_seqs`.
     """
 
     searches = False
 
-    def __init__(
-        self,
-        model: Any,
-        blocks: int,
-        block_size: int = 16,
-        max_num_seqs: int = 64,
-        max_num_batched_tokens: int | None = None,
-        watermark: int = 0,
-        host: int = 0,
-    ):
-        settings = blocks, block_size, max_num_seqs, watermark, max_num_batched_tokens
-        self.runner = ModelRunner(model, blocks, block_size, host)
-        self.scheduler = SwappingScheduler(*settings, host) if host else ChunkedScheduler(*settings)
+    def __init__(self, model: Any, config: EngineConfig):
+        num_cpu_blocks = config.num_cpu_blocks
+        self.runner = ModelRunner(model, config.num_blocks, config.block_size, num_cpu_blocks)
+        self.scheduler = (SwappingScheduler if num_cpu_blocks else ChunkedScheduler)(config)
         self.sequences = self.scheduler.sequences
         self.requests: dict[int, list[int]] = {}
         self.counter = itertools.count()  # of the sequences to come
         self.history: list[dict[str, int]] = []
 
-    def add(self, prompt: list[int], sampling: Sampling | None = None) -> int:
+    def add(self, prompt: list[int], sampling: SamplingParams | None = None) -> int:
         """Let a request wait for its turn. Of one that is refused, the engine keeps nothing.
 
         Returns:
@@ -78,22 +69,22 @@ class EngineCore:
                 or torch has no generator for the seed of one of the samples; or it wants beams of
                 an engine that does not search.
         """
-        sampling = Sampling() if sampling is None else sampling
+        sampling = SamplingParams() if sampling is None else sampling
         demand_request(prompt, sampling)
         self.validate(prompt, sampling)
         if sampling.beams > 1 and not self.searches:
             raise ValueError("this engine does not search with beams; a BeamEngine does")
         seq_id, slots = next(self.counter), len(prompt) + sampling.max_tokens - 1
-        forks, together = max(sampling.samples, sampling.beams) - 1, sampling.beams > 1
+        forks, together = max(sampling.n, sampling.beams) - 1, sampling.beams > 1
         self.scheduler.add(seq_id, prompt, slots, forks, together)
         self.requests[seq_id] = []
         self.enter(seq_id, sampling, self.requests[seq_id])
         return seq_id
 
-    def validate(self, prompt: list[int], sampling: Sampling) -> None:
+    def validate(self, prompt: list[int], sampling: SamplingParams) -> None:
         """Refuse a request that cannot be served; see `add`."""
         ### BEGIN SOLUTION
-        count, samples, beams = sampling.max_tokens, sampling.samples, sampling.beams
+        count, samples, beams = sampling.max_tokens, sampling.n, sampling.beams
         if not prompt or count < 1 or samples < 1 or beams < 1:
             raise ValueError("a request needs a token, one to add at least, and a sample")
         if beams > 1 and (samples > 1 or sampling.temperature > 0):
@@ -113,7 +104,7 @@ class EngineCore:
             )
         ### END SOLUTION
 
-    def enter(self, seq_id: int, sampling: Sampling, samples: list[int]) -> None:
+    def enter(self, seq_id: int, sampling: SamplingParams, samples: list[int]) -> None:
         """Make a sequence one more sample of a request, with randomness of its own."""
         sample = self.sequences[seq_id]
         sample.sampling, sample.samples = sampling, samples
@@ -243,7 +234,7 @@ class EngineCore:
         samples = [sample for request_id in request_ids for sample in self.requests[request_id]]
         return [sample for sample in samples if self.sequences[sample].reason is None]
 
-    def collect(self, request_ids: list[int]) -> list[Output]:
+    def collect(self, request_ids: list[int]) -> list[RequestOutput]:
         """Take requests that have ended out of the engine: what became of each."""
         outputs = []
         for request_id in request_ids:
@@ -252,7 +243,7 @@ class EngineCore:
             if done[0].sampling.beams > 1:
                 done.sort(key=lambda beam: beam.merit, reverse=True)
                 log_p = [each.log_p for each in done]
-            outputs.append(Output([x.output for x in done], [x.reason for x in done], log_p))
+            outputs.append(RequestOutput([x.output for x in done], [x.reason for x in done], log_p))
         return outputs
 
     def counters(self, batch: int) -> dict[str, int]:
@@ -281,7 +272,7 @@ class Engine(EngineCore):
     """Serve many prompts at once with one model and a fixed amount of memory.
 
     Args:
-        settings: as in `EngineCore`.
+        model, config: as in `EngineCore`.
     """
 
     def take(self, request_id: int) -> list[tuple[int, int]]:
@@ -303,7 +294,9 @@ class Engine(EngineCore):
         ### END SOLUTION
 
     def stream(
-        self, prompts: list[list[int]], sampling: Sampling | list[Sampling] | None = None
+        self,
+        prompts: list[list[int]],
+        sampling: SamplingParams | list[SamplingParams] | None = None,
     ) -> Iterator[tuple[int, int, int]]:
         """Continue prompts, and hand out every token as soon as there is one.
 
@@ -334,8 +327,10 @@ class Engine(EngineCore):
         ### END SOLUTION
 
     def generate(
-        self, prompts: list[list[int]], sampling: Sampling | list[Sampling] | None = None
-    ) -> list[Output]:
+        self,
+        prompts: list[list[int]],
+        sampling: SamplingParams | list[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
         """Continue prompts, all at once as far as memory allows.
 
         Args:
@@ -359,7 +354,7 @@ class Engine(EngineCore):
         ### END SOLUTION
 
     def enlist(
-        self, prompts: list[list[int]], sampling: Sampling | list[Sampling] | None
+        self, prompts: list[list[int]], sampling: SamplingParams | list[SamplingParams] | None
     ) -> list[int]:
         """Add all prompts, or none if one is refused."""
         each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)

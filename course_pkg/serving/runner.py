@@ -21,7 +21,7 @@ class ModelRunner:
 
     Attributes:
         cache: the `PagedKVCache`.
-        host: a `PagedKVCache` on the host, for blocks that are swapped out.
+        cpu_cache: a `PagedKVCache` on the host, for blocks that are swapped out.
         attention: `paged_attention`, or on a GPU a kernel, see `course_pkg.inference.decoding`.
         left: the copies of blocks that are still to be made, because one has failed.
 
@@ -30,17 +30,17 @@ class ModelRunner:
             (M,), their positions (M,), a function attend and rows (R,): it returns the logits
             (R, V) of those rows. For each layer it calls attend(layer, Q, K, V), with Q (M, H, D_h)
             and K and V (M, G, D_h), and gets the outputs (M, H, D_h).
-        blocks: N, how many blocks of the cache.
+        num_blocks: N, how many blocks of the cache.
         block_size: S, slots in a block.
-        host: H, how many blocks on the host.
+        num_cpu_blocks: H, how many blocks on the host.
     """
 
-    def __init__(self, model: Any, blocks: int, block_size: int, host: int = 0):
+    def __init__(self, model: Any, num_blocks: int, block_size: int, num_cpu_blocks: int = 0):
         L, G, D_h = model.shape
         make = partial(PagedKVCache, L, block_size=block_size, G=G, D_h=D_h, dtype=model.dtype)
         self.model = model
-        self.cache = make(blocks=blocks, device=model.device)
-        self.host = make(blocks=host, device=torch.device("cpu"))
+        self.cache = make(blocks=num_blocks, device=model.device)
+        self.cpu_cache = make(blocks=num_cpu_blocks, device=torch.device("cpu"))
         self.attention = with_kernel(partial(paged_attention, at_once=16), model.device)
         self.left: list[tuple[int, int]] = []
 
@@ -112,4 +112,4 @@ class ModelRunner:
     def place(self, block: int) -> tuple[PagedKVCache, int]:
         """Look up where a block is, and its number there."""
         N = self.cache.K.shape[2]
-        return (self.cache, block) if block < N else (self.host, block - N)
+        return (self.cache, block) if block < N else (self.cpu_cache, block - N)

@@ -5,7 +5,7 @@ Shapes: N blocks of S slots.
 
 import math
 
-from course_pkg.engine.requests import OutOfBlocks, Plan
+from course_pkg.engine.requests import EngineConfig, OutOfBlocks, SchedulerOutput
 from course_pkg.engine.sequence import Sequence
 from course_pkg.paged_attention import BlockManager
 
@@ -27,18 +27,16 @@ class Scheduler:
         preemptions, swaps: how often a sequence lost its blocks, and how often to the host.
 
     Args:
-        blocks: N, how many blocks.
-        block_size: S, slots in a block.
-        max_num_seqs: how many sequences may run at once, forks to come included.
+        config: how many blocks there are of which size, and how many sequences may run at once.
     """
 
-    def __init__(self, blocks: int, block_size: int, max_num_seqs: int = 64):
-        self.manager = BlockManager(blocks, block_size)
+    def __init__(self, config: EngineConfig):
+        self.manager = BlockManager(config.num_blocks, config.block_size)
         self.sequences: dict[int, Sequence] = self.manager.sequences
         self.running: list[int] = []
         self.waiting: list[int] = []
-        self.max_num_seqs = max_num_seqs
-        self.plan = Plan([], [])
+        self.max_num_seqs = config.max_num_seqs
+        self.plan = SchedulerOutput([], [])
         self.hits = self.preemptions = self.swaps = 0
 
     def add(
@@ -63,7 +61,7 @@ class Scheduler:
         sequence.group = [seq_id] if together else None
         self.waiting.append(seq_id)
 
-    def schedule(self) -> Plan:
+    def schedule(self) -> SchedulerOutput:
         """Choose the work of one step and make room for it.
 
         1. Every running sequence, the first to come first, computes what is not computed yet.
@@ -152,9 +150,9 @@ class Scheduler:
         self.manager.free(seq_id)
         self.sequences[seq_id].num_computed = 0
 
-    def hand_over(self) -> Plan:
+    def hand_over(self) -> SchedulerOutput:
         """Give out the plan, and begin a new one."""
-        plan, self.plan = self.plan, Plan([], [])
+        plan, self.plan = self.plan, SchedulerOutput([], [])
         return plan
 
     def advance(self, seq_id: int, stop: int) -> None:
@@ -213,15 +211,15 @@ class PreemptingScheduler(Scheduler):
     (Kwon et al. 2023, §4.5)
 
     Args:
-        blocks, block_size, max_num_seqs: as in `Scheduler`.
-        watermark: how many blocks must be left when a sequence is admitted while others run.
+        config: as in `Scheduler`; its watermark is how many blocks must be left when a sequence is
+            admitted while others run.
     """
 
-    def __init__(self, blocks: int, block_size: int, max_num_seqs: int = 64, watermark: int = 0):
-        super().__init__(blocks, block_size, max_num_seqs)
-        self.watermark = watermark
+    def __init__(self, config: EngineConfig):
+        super().__init__(config)
+        self.watermark = config.watermark
 
-    def schedule(self) -> Plan:
+    def schedule(self) -> SchedulerOutput:
         """Choose the work of one step and make room for it.
 
         1. Every running sequence, the first to come first, is extended. While blocks run out, the
@@ -325,26 +323,20 @@ class ChunkedScheduler(PreemptingScheduler):
     one that came later is computed. (Agrawal et al. 2023, §4.2; Agrawal et al. 2024, §4.2)
 
     Args:
-        blocks, block_size, max_num_seqs, watermark: as in `PreemptingScheduler`.
-        max_num_batched_tokens: the budget: how many tokens a step may compute, any if None.
+        config: as in `PreemptingScheduler`; its `max_num_batched_tokens` is the budget: how many
+            tokens a step may compute, any if None.
     Raises:
         ValueError: the budget is less than `max_num_seqs`: some who run would never get a token.
     """
 
-    def __init__(
-        self,
-        blocks: int,
-        block_size: int,
-        max_num_seqs: int = 64,
-        watermark: int = 0,
-        max_num_batched_tokens: int | None = None,
-    ):
-        super().__init__(blocks, block_size, max_num_seqs, watermark)
+    def __init__(self, config: EngineConfig):
+        super().__init__(config)
         ### BEGIN SOLUTION
-        budget = math.inf if max_num_batched_tokens is None else max_num_batched_tokens
-        if budget < max_num_seqs:
+        limit = config.max_num_batched_tokens
+        budget = math.inf if limit is None else limit
+        if budget < config.max_num_seqs:
             raise ValueError(
-                f"a budget of {budget} tokens starves some of {max_num_seqs} sequences"
+                f"a budget of {budget} tokens starves some of {config.max_num_seqs} sequences"
             )
         self.max_num_batched_tokens = budget
         ### END SOLUTION

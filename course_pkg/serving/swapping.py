@@ -5,7 +5,7 @@ Shapes: N blocks of S slots in the cache, H on the host.
 
 import math
 
-from course_pkg.engine.requests import OutOfBlocks
+from course_pkg.engine.requests import EngineConfig, OutOfBlocks
 from course_pkg.paged_attention import BlockAllocator, BlockTable
 from course_pkg.serving.scheduler import ChunkedScheduler
 
@@ -107,22 +107,12 @@ class SwappingScheduler(ChunkedScheduler):
         space: the `SwapSpace`.
 
     Args:
-        blocks, block_size, max_num_seqs, watermark, max_num_batched_tokens: as in
-            `ChunkedScheduler`.
-        host: H, how many blocks the host has.
+        config: as in `ChunkedScheduler`; its `num_cpu_blocks` is H, how many blocks the host has.
     """
 
-    def __init__(
-        self,
-        blocks: int,
-        block_size: int,
-        max_num_seqs: int = 64,
-        watermark: int = 0,
-        max_num_batched_tokens: int | None = None,
-        host: int = 0,
-    ):
-        super().__init__(blocks, block_size, max_num_seqs, watermark, max_num_batched_tokens)
-        self.space = SwapSpace(host, blocks)
+    def __init__(self, config: EngineConfig):
+        super().__init__(config)
+        self.space = SwapSpace(config.num_cpu_blocks, config.num_blocks)
 
     def preempt(self, seq_id: int) -> None:
         """Take the blocks of a running sequence and its group, who then wait before all others.

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.inference.contiguous import ContiguousEngine
 from course_pkg.inference.models import ServedLlama
 from course_pkg.llama import Llama
@@ -34,10 +34,10 @@ def measure(batch: int, longest: int, block_size: int, steps: int) -> tuple[floa
     numbers = random.Random(0)
     lengths = [numbers.randrange(longest // 4, longest - steps - 2) for _ in range(batch)]
     prompts = [[numbers.randrange(256) for _ in range(length)] for length in lengths]
-    paged = Engine(model, batch * longest // block_size, block_size)
+    paged = Engine(model, EngineConfig(batch * longest // block_size, block_size))
     contiguous = ContiguousEngine(model, batch * longest, longest, continuous=True)
     for number, prompt in enumerate(prompts):
-        paged.add(prompt, Sampling(max_tokens=steps + 2))
+        paged.add(prompt, SamplingParams(max_tokens=steps + 2))
         contiguous.waiting.append((number, list(prompt), len(prompt) + steps + 2))
     times = [], []
     for step in range(steps + 1):

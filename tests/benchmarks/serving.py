@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from course_pkg.data import small_llama
-from course_pkg.engine.requests import Sampling
+from course_pkg.data import pretrained
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.inference.models import shipped
 from course_pkg.inference.tuned import GatheredAttention, TunedEngine, TunedLlama
 from course_pkg.serving import Engine
@@ -70,12 +70,12 @@ def by_engine(
 ) -> Serve:
     """Make a function that serves requests with an engine, of which a part may be exchanged."""
     limits = {"max_num_seqs": count, "max_num_batched_tokens": max(512, 16 * count)}
-    engine = kind(model, count * (longest // 16 + 2), 16, **limits)
+    engine = kind(model, EngineConfig(count * (longest // 16 + 2), 16, **limits))
     if change is not None:
         change(engine)
 
     def serve(requests: Requests) -> list[list[int]]:
-        each = [Sampling(max_tokens=wanted) for _, wanted in requests]
+        each = [SamplingParams(max_tokens=wanted) for _, wanted in requests]
         found = engine.generate([prompt for prompt, _ in requests], each)
         return [output.tokens[0] for output in found]
 
@@ -87,7 +87,7 @@ def their_model() -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    folder = small_llama.FOLDER / "llama" / "target"
+    folder = pretrained.FOLDER / "llama" / "target"
     model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.to(DEVICE).eval()
 

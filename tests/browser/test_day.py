@@ -138,7 +138,7 @@ def read(ada: Student) -> None:
     """Fetch the feedback, and read points, diagnosis and comment."""
     page = ada.feedback(LSTM.name)
     ada.window.picture("feedback")
-    expect(page.locator("h3").first).to_have_text(f"{LSTM.name}: 9 of 38 points")
+    expect(page.locator("h3").first).to_have_text(f"{LSTM.name}: 9 of 40 points")
     rows = page.locator("#summary tbody tr")
     expect(rows.filter(has_text="gru_step").first).to_contain_text(DIAGNOSIS)
     answer = rows.filter(has_text="shortcut").first

@@ -105,7 +105,7 @@ def measure_progress(ada: Student) -> None:
     ada.page.keyboard.type("import course_pkg; course_pkg.progress()")
     output = ada.run(ada.cell("import course_pkg; course_pkg.progress()"))
     expect(output).to_contain_text(EXERCISE)
-    expect(output).to_contain_text("2 of 29")
+    expect(output).to_contain_text("2 of 31")
     ada.window.picture("progress")
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.data.translation import BOS, EOS
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import SamplingParams
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.models import attend_to_all
 from course_pkg.seq2seq import beam_search
@@ -32,7 +32,7 @@ class Plain:
             self.known[text] = rows[0]
         return self.known[text]
 
-    def sample(self, prompt: list[int], sampling: Sampling, k: int = 0) -> list[int]:
+    def sample(self, prompt: list[int], sampling: SamplingParams, k: int = 0) -> list[int]:
         """Continue a prompt as sample number k of a request must."""
         text, generator = list(prompt), torch.Generator().manual_seed(sampling.seed + k)
         while len(text) < len(prompt) + sampling.max_tokens:
@@ -47,7 +47,7 @@ class Plain:
                 break
         return text[len(prompt) :]
 
-    def search(self, prompt: list[int], sampling: Sampling) -> list[tuple[list[int], float]]:
+    def search(self, prompt: list[int], sampling: SamplingParams) -> list[tuple[list[int], float]]:
         """Search with the beams of seq2seq, whose end of a sentence must be the stop token."""
         assert sampling.stop == EOS
         key = tuple(prompt), sampling

@@ -17,7 +17,7 @@ from course_pkg.checking.guard import Guarded
 from course_pkg.checking.notebook.ready import ready
 from course_pkg.checking.registry import Exercise
 from course_pkg.checking.telling.failure import Failure, NotImplementedYet
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     flash_attention_forward,
@@ -219,9 +219,9 @@ def test_an_engine_decodes_with_the_kernel():
         return triton_paged_decode(*arguments)
 
     for attention in (by_kernel(kernel, paged_attention), paged_attention):
-        engine = Engine(model, blocks=12, block_size=4)
+        engine = Engine(model, EngineConfig(num_blocks=12, block_size=4))
         engine.runner.attention = attention
-        given.append([out.tokens for out in engine.generate(prompts, Sampling(max_tokens=3))])
+        given.append([out.tokens for out in engine.generate(prompts, SamplingParams(max_tokens=3))])
     assert given[0] == given[1]
     assert lengths == [[4, 7], [5, 8]]  # each step but the first, which reads the prompts
 

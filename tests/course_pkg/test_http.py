@@ -18,7 +18,7 @@ import pytest
 
 from autograder.assignment import ROOT
 from course_pkg.data import small_llama
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.gpt import BPETokenizer
 from course_pkg.http import background
 from course_pkg.http.__main__ import main
@@ -41,7 +41,7 @@ def model():
 
 @pytest.fixture
 def engine(model) -> Engine:
-    return Engine(model, blocks=96, block_size=4, max_num_seqs=24)
+    return Engine(model, EngineConfig(num_blocks=96, block_size=4, max_num_seqs=24))
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def client(address) -> openai.OpenAI:
     return openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0)
 
 
-def alone(model, tokenizer, prompt: str, sampling: Sampling) -> str:
+def alone(model, tokenizer, prompt: str, sampling: SamplingParams) -> str:
     """Say what an engine says to one who is alone."""
-    engine = Engine(model, blocks=200, block_size=4)
+    engine = Engine(model, EngineConfig(num_blocks=200, block_size=4))
     (output,) = engine.generate([tokenizer.encode(prompt.encode())], sampling)
     return tokenizer.decode(output.tokens[0]).decode(errors="replace")
 
@@ -71,7 +71,7 @@ def eventually(is_true) -> None:
 
 
 def test_a_completion_is_what_the_engine_says(client, model, tokenizer):
-    drawn = Sampling(12, temperature=0.8, top_p=0.9, seed=3)
+    drawn = SamplingParams(12, temperature=0.8, top_p=0.9, seed=3)
     given = client.completions.create(
         model="draft", prompt=PROMPT, max_tokens=12, temperature=0.8, top_p=0.9, seed=3, n=2
     )
@@ -111,7 +111,7 @@ def test_a_chat_is_one_text(client, model, tokenizer):
     ]
     settings = {"model": "draft", "messages": messages, "temperature": 0}
     given = client.chat.completions.create(**settings, max_completion_tokens=9)
-    expected = alone(model, tokenizer, "numpy\n\n## numpy.mean\n\n", Sampling(9))
+    expected = alone(model, tokenizer, "numpy\n\n## numpy.mean\n\n", SamplingParams(9))
     assert given.choices[0].message.content == expected
     assert given.choices[0].message.role == "assistant"
     pieces = list(client.chat.completions.create(**settings, max_tokens=9, stream=True))
@@ -198,7 +198,9 @@ def test_64_clients_some_of_whom_leave(client, engine, model, tokenizer):
     numbers = random.Random(0)
     words = [numbers.choice(["numpy", "torch", "scipy", "math"]) for _ in range(64)]
     prompts = [f"## {word}.{n % 9}" for n, word in enumerate(words)]
-    drawn = [Sampling(numbers.randrange(3, 25), None, 1, n % 3 / 2, seed=n) for n in range(64)]
+    drawn = [
+        SamplingParams(numbers.randrange(3, 25), None, 1, n % 3 / 2, seed=n) for n in range(64)
+    ]
 
     def ask(n: int) -> str | None:
         settings = {"model": "draft", "prompt": prompts[n], "seed": n}

@@ -19,7 +19,7 @@ import torch
 
 from autograder.assignment import ROOT
 from course_pkg.data import small_llama
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.gpt import BPETokenizer
 from course_pkg.http import background
 from course_pkg.http.__main__ import engine_of, main, try_out
@@ -43,7 +43,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def engine(model) -> Engine:
-    return Engine(model, BLOCKS, block_size=4, max_num_seqs=24)
+    return Engine(model, EngineConfig(BLOCKS, block_size=4, max_num_seqs=24))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def said(model, tokenizer) -> dict[str, str]:
     """Give what an engine says to one who is alone."""
     prompts = ["## numpy.", "## torch."]
     tokens = [tokenizer.encode(prompt.encode()) for prompt in prompts]
-    outputs = Engine(model, BLOCKS, 4).generate(tokens, Sampling(LENGTH))
+    outputs = Engine(model, EngineConfig(BLOCKS, 4)).generate(tokens, SamplingParams(LENGTH))
     texts = [tokenizer.decode(output.tokens[0]).decode(errors="replace") for output in outputs]
     return dict(zip(prompts, texts, strict=True))
 
@@ -286,8 +286,8 @@ def test_what_changes_nothing_is_accepted(address, fields):
 
 def test_min_p_leaves_out_what_is_improbable(address, model, tokenizer):
     tokens, settings = tokenizer.encode(b"## numpy."), {"temperature": 1.5, "seed": 5}
-    drawn = Sampling(LENGTH, min_p=0.2, **settings)
-    (output,) = Engine(model, BLOCKS, 4).generate([tokens], drawn)
+    drawn = SamplingParams(LENGTH, min_p=0.2, **settings)
+    (output,) = Engine(model, EngineConfig(BLOCKS, 4)).generate([tokens], drawn)
     expected = tokenizer.decode(output.tokens[0]).decode(errors="replace")
     given = [texts_of(address, prompt=tokens, min_p=p, **settings) for p in (0.2, 0)]
     assert given[0] == [expected] != given[1]
@@ -295,7 +295,7 @@ def test_min_p_leaves_out_what_is_improbable(address, model, tokenizer):
 
 def test_a_stop_text_counts_after_min_tokens(address, model, tokenizer):
     prompt = tokenizer.encode(b"## numpy.")
-    (output,) = Engine(model, BLOCKS, 4).generate([prompt], Sampling(LENGTH))
+    (output,) = Engine(model, EngineConfig(BLOCKS, 4)).generate([prompt], SamplingParams(LENGTH))
     stop = tokenizer.decode(output.tokens[0])[:1].decode()
     for least in (0, 1, 9, LENGTH):
         parts = output.tokens[0][:least], output.tokens[0][least:]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard
 from torch import nn
 
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.inference.models import ServedLlama
 from course_pkg.llama import Llama, LlamaAttention
 from course_pkg.paged_attention import paged_attention
@@ -280,12 +280,12 @@ def test_an_engine_over_quantised_blocks_writes_what_each_request_gets_alone():
     prompts += [prompts[0] + [7], prompts[2]]
 
     def write(prompts, blocks):
-        engine = Engine(model, blocks, block_size=4)
+        engine = Engine(model, EngineConfig(blocks, block_size=4))
         cache = engine.runner.cache = QuantisedPagedCache(2, blocks, 4, 2, 6, 8, torch.float64)
         engine.runner.attention = lambda Q, K, V, *rest: paged_attention(
             Q, cache.decode(K), cache.decode(V), *rest
         )
-        outputs = engine.generate(prompts, Sampling(max_tokens=8))
+        outputs = engine.generate(prompts, SamplingParams(max_tokens=8))
         assert engine.scheduler.preemptions or blocks > 9
         return [output.tokens for output in outputs]
 

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from course_pkg.data.translation import EOS
-from course_pkg.engine.requests import NeverFits, NoNumbers, OutOfBlocks, Sampling
+from course_pkg.engine.requests import (
+    EngineConfig,
+    NeverFits,
+    NoNumbers,
+    OutOfBlocks,
+    SamplingParams,
+)
 from course_pkg.gpt import GPT
 from course_pkg.inference import block_map
 from course_pkg.inference.models import (
@@ -73,7 +79,7 @@ def do(scheduler: Scheduler, token: int = 5) -> list[tuple[int, int, int]]:
 
 
 def test_what_is_set_aside_never_runs_out():
-    scheduler = Scheduler(blocks=6, block_size=2)
+    scheduler = Scheduler(EngineConfig(num_blocks=6, block_size=2))
     for number in range(4):
         scheduler.add(number, [number] * 3, longest=5)  # three blocks each
     assert do(scheduler) == [(0, 0, 3), (1, 0, 3)]
@@ -85,7 +91,7 @@ def test_what_is_set_aside_never_runs_out():
 
 def test_forks_to_come_have_their_places_and_blocks():
     for most, blocks in ((3, 99), (99, 8)):
-        scheduler = Scheduler(blocks, block_size=2, max_num_seqs=most)
+        scheduler = Scheduler(EngineConfig(blocks, block_size=2, max_num_seqs=most))
         scheduler.add(0, [1, 2, 3], longest=6, forks=1)
         for number in (1, 2):
             scheduler.add(number, [number] * 3, longest=3)
@@ -95,7 +101,7 @@ def test_forks_to_come_have_their_places_and_blocks():
 
 
 def test_more_forks_than_were_announced_are_refused():
-    scheduler = PreemptingScheduler(9, 2, max_num_seqs=2)
+    scheduler = PreemptingScheduler(EngineConfig(9, 2, max_num_seqs=2))
     for number in range(2):
         scheduler.add(number, [number])
     scheduler.schedule()
@@ -104,7 +110,7 @@ def test_more_forks_than_were_announced_are_refused():
 
 
 def test_the_last_to_come_is_the_first_to_go():
-    scheduler = PreemptingScheduler(blocks=4, block_size=2)
+    scheduler = PreemptingScheduler(EngineConfig(num_blocks=4, block_size=2))
     for number in range(3):
         scheduler.add(number, [number, 7])
     assert [number for number, _, _ in do(scheduler)] == [0, 1, 2]
@@ -114,7 +120,7 @@ def test_the_last_to_come_is_the_first_to_go():
 
 
 def test_nobody_is_admitted_in_a_step_that_preempted():
-    scheduler = PreemptingScheduler(blocks=5, block_size=1)
+    scheduler = PreemptingScheduler(EngineConfig(num_blocks=5, block_size=1))
     for number, length in enumerate((1, 3, 1)):
         scheduler.add(number, [number] * length)
     assert [number for number, _, _ in do(scheduler)] == [0, 1, 2]
@@ -125,7 +131,7 @@ def test_nobody_is_admitted_in_a_step_that_preempted():
 
 @pytest.mark.parametrize("watermark", [0, 2])
 def test_a_watermark_is_left_while_others_run(watermark):
-    scheduler = PreemptingScheduler(blocks=6, block_size=2, watermark=watermark)
+    scheduler = PreemptingScheduler(EngineConfig(num_blocks=6, block_size=2, watermark=watermark))
     scheduler.add(0, [0] * 8)
     scheduler.add(1, [1] * 3)
     do(scheduler)
@@ -136,13 +142,13 @@ def test_a_watermark_is_left_while_others_run(watermark):
 
 
 def test_a_budget_that_starves_is_refused():
-    ChunkedScheduler(8, 2, max_num_seqs=3, max_num_batched_tokens=3)
+    ChunkedScheduler(EngineConfig(8, 2, max_num_seqs=3, max_num_batched_tokens=3))
     with pytest.raises(ValueError, match="a budget of 2 tokens starves some of 3 sequences"):
-        ChunkedScheduler(8, 2, max_num_seqs=3, max_num_batched_tokens=2)
+        ChunkedScheduler(EngineConfig(8, 2, max_num_seqs=3, max_num_batched_tokens=2))
 
 
 def test_who_generates_goes_on_beside_a_long_prompt():
-    scheduler = ChunkedScheduler(40, 2, max_num_seqs=4, max_num_batched_tokens=6)
+    scheduler = ChunkedScheduler(EngineConfig(40, 2, max_num_seqs=4, max_num_batched_tokens=6))
     for number, length in enumerate((4, 9, 3)):
         scheduler.add(number, [10 * number + n for n in range(length)])
     expected = [[(0, 0, 4), (1, 0, 2)], [(0, 4, 5), (1, 2, 7)]]
@@ -152,10 +158,10 @@ def test_who_generates_goes_on_beside_a_long_prompt():
 
 @pytest.mark.parametrize("host", [None, 8])
 def test_a_group_leaves_and_comes_back_as_a_whole(host):
-    settings = {"blocks": 8, "block_size": 2, "max_num_seqs": 9}
-    scheduler = PreemptingScheduler(**settings)
+    settings = {"num_blocks": 8, "block_size": 2, "max_num_seqs": 9}
+    scheduler = PreemptingScheduler(EngineConfig(**settings))
     if host:
-        scheduler = SwappingScheduler(**settings, host=host)
+        scheduler = SwappingScheduler(EngineConfig(**settings, num_cpu_blocks=host))
     scheduler.add(0, [0, 1, 2, 3, 4, 5, 6])
     scheduler.add(1, [7, 8, 9], forks=2, together=True)
     do(scheduler)
@@ -194,7 +200,7 @@ def test_swapped_blocks_stay_shared():
 
 
 def test_copies_of_blocks_lead_to_the_host_and_back(model):
-    runner = ModelRunner(model, 4, 2, host=3)
+    runner = ModelRunner(model, 4, 2, num_cpu_blocks=3)
     runner.cache.K.normal_()
     runner.cache.V.normal_()
     K, V = runner.cache.K[:, :, 1].clone(), runner.cache.V[:, :, 1].clone()
@@ -227,8 +233,8 @@ def test_the_runner_scores_prompts_chunks_and_single_tokens_together(model, rng)
     [
         (1, {"max_num_seqs": 6, "max_num_batched_tokens": 6}),
         (3, {}),
-        (3, {"host": 9, "max_num_seqs": 6, "max_num_batched_tokens": 6, "watermark": 1}),
-        (16, {"host": 40}),
+        (3, {"num_cpu_blocks": 9, "max_num_seqs": 6, "max_num_batched_tokens": 6, "watermark": 1}),
+        (16, {"num_cpu_blocks": 40}),
         (64, {"watermark": 2}),
     ],
     ids=str,
@@ -237,29 +243,29 @@ def test_the_engine_says_what_plain_generation_says(model, rng, block_size, sett
     prompts = prompts_of(rng, 6, longest=30)
     prompts.append(prompts[0] + [1, 2, 3])
     blocks = max(64 // block_size, 1)
-    engine = Engine(model, blocks, block_size, **settings)
-    outputs = engine.generate(prompts, Sampling(max_tokens=14))
+    engine = Engine(model, EngineConfig(blocks, block_size, **settings))
+    outputs = engine.generate(prompts, SamplingParams(max_tokens=14))
     for prompt, output in zip(prompts, outputs, strict=True):
         assert output.tokens == [generate_uncached(model, prompt, 14)]
         assert output.reasons == ["length"]
     assert engine.scheduler.manager.allocator.available == blocks
     assert not engine.sequences and not engine.requests
-    if "host" in settings:
-        assert engine.scheduler.space.available == settings["host"]
+    if "num_cpu_blocks" in settings:
+        assert engine.scheduler.space.available == settings["num_cpu_blocks"]
 
 
 @pytest.mark.parametrize("rng", [0], indirect=True)
 def test_samples_share_the_prompt_and_repeat(model, rng):
     prompt, plain = prompts_of(rng, 1)[0], Plain(model)
-    sampling = Sampling(max_tokens=9, samples=3, temperature=1.0, top_k=20, top_p=0.9, seed=4)
+    sampling = SamplingParams(max_tokens=9, n=3, temperature=1.0, top_k=20, top_p=0.9, seed=4)
     expected = [plain.sample(prompt, sampling, k) for k in range(3)]
     few = math.ceil((len(prompt) + 9) / 4) + 1
     for blocks, host in ((60, 0), (few, 0), (few, 20)):
-        engine = Engine(model, blocks, 4, host=host)
+        engine = Engine(model, EngineConfig(blocks, 4, num_cpu_blocks=host))
         assert engine.generate([prompt], sampling)[0].tokens == expected
     probable = sampling._replace(min_p=0.9, top_k=None, top_p=None)
     expected = [plain.sample(prompt, probable, k) for k in range(3)]
-    assert Engine(model, 60, 4).generate([prompt], probable)[0].tokens == expected
+    assert Engine(model, EngineConfig(60, 4)).generate([prompt], probable)[0].tokens == expected
     unlimited = probable._replace(min_p=0.0)
     assert expected != [plain.sample(prompt, unlimited, k) for k in range(3)]
 
@@ -269,16 +275,18 @@ def test_stop_stream_and_leave(model, rng):
     prompts = prompts_of(rng, 3)
     plain = [generate_uncached(model, prompt, 12) for prompt in prompts]
     stop = plain[1][4]
-    outputs = Engine(model, 80, 4).generate(prompts, Sampling(max_tokens=12, stop=stop))
+    outputs = Engine(model, EngineConfig(80, 4)).generate(
+        prompts, SamplingParams(max_tokens=12, stop=stop)
+    )
     for output, prompt in zip(outputs, prompts, strict=True):
         assert output.tokens == [generate_uncached(model, prompt, 12, stop)]
-    engine = Engine(model, 80, 4)
+    engine = Engine(model, EngineConfig(80, 4))
     streamed = [[], [], []]
-    for place, sample, token in engine.stream(prompts, Sampling(max_tokens=12)):
+    for place, sample, token in engine.stream(prompts, SamplingParams(max_tokens=12)):
         assert sample == 0
         streamed[place].append(token)
     assert streamed == plain
-    stream = engine.stream(prompts, Sampling(max_tokens=12))
+    stream = engine.stream(prompts, SamplingParams(max_tokens=12))
     next(stream)
     stream.close()
     assert not engine.sequences and engine.scheduler.manager.allocator.available == 80
@@ -288,8 +296,8 @@ def test_two_streams_at_once_each_get_all_their_tokens(model):
     rng = random.Random(0)
     prompts = prompts_of(rng, 6)
     plain = [generate_uncached(model, prompt, 11) for prompt in prompts]
-    engine = Engine(model, 40, 4)
-    sampling = Sampling(max_tokens=11)
+    engine = Engine(model, EngineConfig(40, 4))
+    sampling = SamplingParams(max_tokens=11)
     streams = [engine.stream(prompts[n : n + 2], sampling) for n in (0, 2)]
     streamed = [[[], []], [[], []]]
     alive = [0, 1]
@@ -309,8 +317,11 @@ def test_two_streams_at_once_each_get_all_their_tokens(model):
 
 
 def test_who_leaves_late_disturbs_nothing(model):
-    engine = Engine(model, 40, 4)
-    first, second = engine.add([1, 2, 3], Sampling(2)), engine.add([4, 5], Sampling(6, samples=2))
+    engine = Engine(model, EngineConfig(40, 4))
+    first, second = (
+        engine.add([1, 2, 3], SamplingParams(2)),
+        engine.add([4, 5], SamplingParams(6, n=2)),
+    )
     for _ in range(2):
         engine.step()
     engine.abort(first)
@@ -339,17 +350,17 @@ class Failing(ServedLlama):
         return logits * math.nan if self.fails == "numbers" else logits
 
 
-@pytest.mark.parametrize("settings", [{}, {"host": 20}, SMALL_STEPS], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"num_cpu_blocks": 20}, SMALL_STEPS], ids=str)
 def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
     torch.manual_seed(0)
     model = Failing(Llama(V=61, D=24, H=6, G=2, L=2)).double()
     rng, plain = random.Random(0), Plain(model)
-    drawn = Sampling(9, samples=2, temperature=1.0, seed=7)
+    drawn = SamplingParams(9, n=2, temperature=1.0, seed=7)
     requests = [(prompt, drawn) for prompt in prompts_of(rng, 6, longest=20)]
-    requests.append((prompts_of(rng, 1, 5)[0], Sampling(5, EOS, beams=3)))
+    requests.append((prompts_of(rng, 1, 5)[0], SamplingParams(5, EOS, beams=3)))
     expected = [[plain.sample(text, drawn, k) for k in range(2)] for text, _ in requests[:-1]]
     found = plain.search(*requests[-1])
-    engine = BeamEngine(model, 24, 2, **settings)
+    engine = BeamEngine(model, EngineConfig(24, 2, **settings))
     numbers = [engine.add(*request) for request in requests]
     failures = 0
     while engine.unfinished(numbers):
@@ -374,9 +385,9 @@ def test_an_error_inside_the_model_leaves_the_engine_as_it_was(settings):
     ("kind", "temperature"), [(Engine, 1.0), (TunedEngine, 1.0), (SpeculativeCore, 0.0)]
 )
 def test_copies_that_fail_are_made_in_the_next_step(model, rng, kind, temperature):
-    plain, drawn = Plain(model), Sampling(9, samples=3, temperature=temperature, seed=7)
-    prompts, greedy = prompts_of(rng, 6, longest=20), Sampling(9)
-    engine, failures = kind(model, 24, 2, host=20), 0
+    plain, drawn = Plain(model), SamplingParams(9, n=3, temperature=temperature, seed=7)
+    prompts, greedy = prompts_of(rng, 6, longest=20), SamplingParams(9)
+    engine, failures = kind(model, EngineConfig(24, 2, num_cpu_blocks=20)), 0
     numbers = [engine.add(text, (drawn, greedy)[n % 2]) for n, text in enumerate(prompts)]
     usual = engine.runner.place
 
@@ -403,54 +414,54 @@ def test_copies_that_fail_are_made_in_the_next_step(model, rng, kind, temperatur
 
 
 def test_what_can_never_fit_is_refused_at_once(model):
-    engine = BeamEngine(model, blocks=5, block_size=4, max_num_seqs=4)
-    assert len(engine.generate([[1] * 13], Sampling(max_tokens=8))[0].tokens[0]) == 8
+    engine = BeamEngine(model, EngineConfig(num_blocks=5, block_size=4, max_num_seqs=4))
+    assert len(engine.generate([[1] * 13], SamplingParams(max_tokens=8))[0].tokens[0]) == 8
     with pytest.raises(NeverFits, match="21 tokens to keep, but the cache has 20 slots"):
-        engine.generate([[1], [1] * 14], Sampling(max_tokens=8))
+        engine.generate([[1], [1] * 14], SamplingParams(max_tokens=8))
     with pytest.raises(NeverFits, match="24 tokens to keep"):
-        engine.add([1], Sampling(max_tokens=8, beams=3))
+        engine.add([1], SamplingParams(max_tokens=8, beams=3))
     with pytest.raises(NeverFits, match="more samples or beams than the 4"):
-        engine.add([1], Sampling(max_tokens=8, samples=5))
+        engine.add([1], SamplingParams(max_tokens=8, n=5))
     assert not engine.sequences and not engine.scheduler.waiting
     with pytest.raises(NeverFits, match="exceed the context"):
-        Engine(model, 10_000, 4).add([1] * 2000, Sampling(max_tokens=49))
-    for prompt, wrong in [([], {}), ([1], {"max_tokens": 0}), ([1], {"samples": 0})]:
+        Engine(model, EngineConfig(10_000, 4)).add([1] * 2000, SamplingParams(max_tokens=49))
+    for prompt, wrong in [([], {}), ([1], {"max_tokens": 0}), ([1], {"n": 0})]:
         with pytest.raises(ValueError, match="a request needs"):
-            engine.add(prompt, Sampling(**wrong))
-    for wrong in ({"samples": 2}, {"temperature": 1.0}):
+            engine.add(prompt, SamplingParams(**wrong))
+    for wrong in ({"n": 2}, {"temperature": 1.0}):
         with pytest.raises(ValueError, match="neither sampled nor drawn"):
-            engine.add([1], Sampling(beams=2, **wrong))
+            engine.add([1], SamplingParams(beams=2, **wrong))
     with pytest.raises(ValueError, match="top_p"):
-        engine.add([1], Sampling(temperature=1.0, top_p=2.0))
+        engine.add([1], SamplingParams(temperature=1.0, top_p=2.0))
     with pytest.raises(ValueError, match="cannot be streamed"):
-        engine.stream([[1], [2]], [Sampling(3), Sampling(3, beams=2)])
+        engine.stream([[1], [2]], [SamplingParams(3), SamplingParams(3, beams=2)])
     with pytest.raises(ValueError, match="this engine does not search with beams"):
-        Engine(model, 5, 4).generate([[1]], Sampling(3, beams=2))
+        Engine(model, EngineConfig(5, 4)).generate([[1]], SamplingParams(3, beams=2))
     assert not engine.sequences and not engine.scheduler.waiting
 
 
 WRONG = [
     *({"seed": seed} for seed in (2**64, -(2**63) - 1, 1.5, "1", None)),
-    {"seed": 2**64 - 2, "samples": 3},
+    {"seed": 2**64 - 2, "n": 3},
     *({"temperature": each} for each in (math.nan, math.inf, -1.0, "1", None, 1j)),
     *({"top_p": each, "temperature": 1.0} for each in (math.nan, 0, 2.0, "1")),
     *({"top_k": each, "temperature": 1.0} for each in (0, 2.5, "1")),
     *({"min_p": each} for each in (-0.1, 1.1, math.nan, None)),
     *({"alpha": each, "beams": 2} for each in (math.nan, "1")),
-    *({name: each} for name in ("max_tokens", "samples", "beams") for each in (0, 1.5, "1", None)),
-    *({name: 2**70} for name in ("max_tokens", "samples", "beams")),
+    *({name: each} for name in ("max_tokens", "n", "beams") for each in (0, 1.5, "1", None)),
+    *({name: 2**70} for name in ("max_tokens", "n", "beams")),
 ]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_of_a_request_that_is_refused_nothing_stays(model, wrong):
-    engine = Engine(model, 20, 4)
-    right = Sampling(5, samples=2, temperature=1.0, seed=3)
-    expected = Engine(model, 20, 4).generate([[1, 2]], right)
+    engine = Engine(model, EngineConfig(20, 4))
+    right = SamplingParams(5, n=2, temperature=1.0, seed=3)
+    expected = Engine(model, EngineConfig(20, 4)).generate([[1, 2]], right)
     with pytest.raises(ValueError):
-        engine.add([1, 2, 3], Sampling()._replace(**wrong))
+        engine.add([1, 2, 3], SamplingParams()._replace(**wrong))
     with pytest.raises(ValueError):  # of several, the right ones do not stay either
-        engine.generate([[1, 2], [1, 2, 3]], [right, Sampling()._replace(**wrong)])
+        engine.generate([[1, 2], [1, 2, 3]], [right, SamplingParams()._replace(**wrong)])
     assert not engine.sequences and not engine.requests and not engine.scheduler.waiting
     assert engine.generate([[1, 2]], right) == expected
     assert engine.scheduler.manager.allocator.available == 20
@@ -458,7 +469,7 @@ def test_of_a_request_that_is_refused_nothing_stays(model, wrong):
 
 @pytest.mark.parametrize("prompt", [[], [1.0], ["a"], [None], [-1], "abc", [[1]]], ids=str)
 def test_a_prompt_that_is_no_tokens_is_refused(model, prompt):
-    engine = Engine(model, 20, 4)
+    engine = Engine(model, EngineConfig(20, 4))
     with pytest.raises(ValueError):
         engine.add(prompt)
     assert not engine.sequences and not engine.requests and not engine.scheduler.waiting
@@ -467,14 +478,19 @@ def test_a_prompt_that_is_no_tokens_is_refused(model, prompt):
 @pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e-38])
 @pytest.mark.parametrize("model", [torch.float64, torch.float32], indirect=True, ids=str)
 def test_the_smallest_temperatures_take_the_best_token(model, temperature):
-    best = Engine(model, 20, 4).generate([[1, 2]], Sampling(6))
-    assert Engine(model, 20, 4).generate([[1, 2]], Sampling(6, temperature=temperature)) == best
+    best = Engine(model, EngineConfig(20, 4)).generate([[1, 2]], SamplingParams(6))
+    assert (
+        Engine(model, EngineConfig(20, 4)).generate(
+            [[1, 2]], SamplingParams(6, temperature=temperature)
+        )
+        == best
+    )
 
 
 @pytest.mark.parametrize("seed", [-(2**63), 2**64 - 2])
 def test_the_last_seeds_are_seeds(model, seed):
-    engine = Engine(model, 20, 4)
-    (output,) = engine.generate([[1]], Sampling(3, samples=2, temperature=1.0, seed=seed))
+    engine = Engine(model, EngineConfig(20, 4))
+    (output,) = engine.generate([[1]], SamplingParams(3, n=2, temperature=1.0, seed=seed))
     assert [len(tokens) for tokens in output.tokens] == [3, 3]
 
 
@@ -484,8 +500,8 @@ INFINITE = math.nan, math.inf, -math.inf, torch.tensor([math.inf] + [0.0] * 60)
 @pytest.mark.parametrize("wrong", INFINITE, ids=["nan", "inf", "-inf", "one inf"])
 def test_who_gets_no_numbers_is_named(model, monkeypatch, wrong):
     """Also where they are infinite: then there is no best token, nor a probability."""
-    engine = Engine(model, 20, 4)
-    numbers = [engine.add(prompt, Sampling(5, temperature=1.0)) for prompt in ([1], [2], [3])]
+    engine = Engine(model, EngineConfig(20, 4))
+    numbers = [engine.add(prompt, SamplingParams(5, temperature=1.0)) for prompt in ([1], [2], [3])]
     forward = engine.runner.forward
 
     def broken(batch):
@@ -500,15 +516,15 @@ def test_who_gets_no_numbers_is_named(model, monkeypatch, wrong):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("settings", [{}, EIGHT, {"host": 30}], ids=str)
+@pytest.mark.parametrize("settings", [{}, EIGHT, {"num_cpu_blocks": 30}], ids=str)
 def test_beams_are_those_of_seq2seq(few_words, alpha, settings):
     rng, plain = random.Random(1), Plain(few_words)
     requests = [
-        (prompt, Sampling(rng.randrange(1, 9), EOS, beams=width, alpha=alpha))
+        (prompt, SamplingParams(rng.randrange(1, 9), EOS, beams=width, alpha=alpha))
         for width in (2, 3, 4, 8)
         for prompt in prompts_of(rng, 3, longest=9, V=7)
     ]
-    engine = BeamEngine(few_words, 64, 2, **settings)
+    engine = BeamEngine(few_words, EngineConfig(64, 2, **settings))
     outputs = engine.generate(*map(list, zip(*requests, strict=True)))
     for (prompt, sampling), output in zip(requests, outputs, strict=True):
         expected = plain.search(prompt, sampling)
@@ -519,8 +535,8 @@ def test_beams_are_those_of_seq2seq(few_words, alpha, settings):
 
 
 def test_only_its_search_forks_a_beam(few_words):
-    engine = BeamEngine(few_words, 64, 2)
-    number = engine.add([1, 3], Sampling(4, beams=2))
+    engine = BeamEngine(few_words, EngineConfig(64, 2))
+    number = engine.add([1, 3], SamplingParams(4, beams=2))
     engine.step()
     with pytest.raises(ValueError, match="only its search"):
         engine.fork(number)
@@ -555,9 +571,9 @@ def test_what_is_swapped_is_not_computed_again(model):
     least = sum(len(prompt) + 13 for prompt in prompts)
     totals = {}
     for host in (0, 5, 40):
-        engine = Engine(model, 14, 4, host=host)
+        engine = Engine(model, EngineConfig(14, 4, num_cpu_blocks=host))
         counts = computed_by(engine)
-        outputs = engine.generate(prompts, Sampling(14))
+        outputs = engine.generate(prompts, SamplingParams(14))
         assert [each.tokens for each in outputs] == [
             [generate_uncached(model, prompt, 14)] for prompt in prompts
         ]
@@ -575,15 +591,17 @@ def test_the_engine_serves_the_gpt_of_08(rng):
         given = ServedGPT(gpt)(tokens[0], torch.arange(20), attend_to_all, torch.arange(20))
         torch.testing.assert_close(given, gpt(tokens)[0], **CLOSE)
     prompts = prompts_of(rng, 4)
-    outputs = Engine(ServedGPT(gpt), 30, 4).generate(prompts, Sampling(max_tokens=8))
+    outputs = Engine(ServedGPT(gpt), EngineConfig(30, 4)).generate(
+        prompts, SamplingParams(max_tokens=8)
+    )
     for prompt, output in zip(prompts, outputs, strict=True):
         assert output.tokens == [generate_uncached(ServedGPT(gpt), prompt, 8)]
 
 
 @pytest.fixture
 def frames(model) -> list[block_map.Frame]:
-    engine = Engine(model, blocks=20, block_size=4)
-    engine.add([1] * 10, Sampling(max_tokens=3, samples=2, temperature=1.0))
+    engine = Engine(model, EngineConfig(num_blocks=20, block_size=4))
+    engine.add([1] * 10, SamplingParams(max_tokens=3, n=2, temperature=1.0))
     found = [block_map.snapshot(engine, "at first")]
     while engine.scheduler.running or engine.scheduler.waiting:
         engine.step()

@@ -22,7 +22,7 @@ from course_pkg.checks.serving import (
     spaces_program,
 )
 from course_pkg.data.translation import EOS
-from course_pkg.engine.requests import NeverFits, Plan, Sampling
+from course_pkg.engine.requests import EngineConfig, NeverFits, SamplingParams, SchedulerOutput
 from course_pkg.inference.models import ServedLlama
 from course_pkg.llama import Llama
 from course_pkg.serving import (
@@ -71,10 +71,11 @@ class Serving(RuleBasedStateMachine):
         host=st.sampled_from([0, 3, 30]),
     )
     def begin(self, shape, limits, watermark, host):
-        self.engine = BeamEngine(MODEL, *shape, *limits, watermark, host)
+        most, budget = limits
+        self.engine = BeamEngine(MODEL, EngineConfig(*shape, most, watermark, budget, host))
         cache, users = self.engine.runner.cache, self.scheduler.manager.allocator.references
         write, forward, schedule = cache.write, self.engine.runner.forward, self.scheduler.schedule
-        S, budget = shape[1], limits[1]
+        S = shape[1]
 
         def checked_schedule():
             running, before = list(self.scheduler.running), self.scheduler.preemptions
@@ -88,7 +89,7 @@ class Serving(RuleBasedStateMachine):
                 assert set(self.scheduler.running) <= set(running), "admitted while blocks ran out"
             places = self.scheduler.places(self.scheduler.running)
             assert places <= limits[0], "more run than may"
-            return Plan(self.work, copies)
+            return SchedulerOutput(self.work, copies)
 
         def checked_write(layer, slots, K, V):
             assert len(set(slots.tolist())) == len(slots), "two tokens in one slot"
@@ -118,10 +119,10 @@ class Serving(RuleBasedStateMachine):
     def alive(self) -> list[int]:
         return sorted(n for n, each in self.sequences.items() if each.reason is None)
 
-    def submit(self, prompt: list[int], sampling: Sampling) -> None:
+    def submit(self, prompt: list[int], sampling: SamplingParams) -> None:
         S, slots = self.scheduler.manager.block_size, len(prompt) + sampling.max_tokens - 1
         fits = sampling.beams * math.ceil(slots / S) <= self.engine.runner.cache.K.shape[2]
-        fits &= max(sampling.samples, sampling.beams) <= self.scheduler.max_num_seqs
+        fits &= max(sampling.n, sampling.beams) <= self.scheduler.max_num_seqs
         try:
             number = self.engine.add(prompt, sampling)
         except NeverFits:
@@ -138,7 +139,7 @@ class Serving(RuleBasedStateMachine):
         temperature=st.sampled_from([0.0, 0.0, 1.0]),
     )
     def add(self, prompt, count, samples, temperature):
-        self.submit(prompt, Sampling(count, None, samples, temperature, seed=sum(prompt)))
+        self.submit(prompt, SamplingParams(count, None, samples, temperature, seed=sum(prompt)))
 
     @precondition(lambda self: self.engine is not None)
     @rule(
@@ -148,7 +149,7 @@ class Serving(RuleBasedStateMachine):
         alpha=st.sampled_from([0.0, 1.0]),
     )
     def search(self, prompt, count, beams, alpha):
-        self.submit(prompt, Sampling(count, EOS, beams=beams, alpha=alpha))
+        self.submit(prompt, SamplingParams(count, EOS, beams=beams, alpha=alpha))
 
     @precondition(lambda self: self.engine is not None)
     @rule(times=st.integers(1, 4), fails=st.sampled_from([False, False, True]))
@@ -200,7 +201,7 @@ class Serving(RuleBasedStateMachine):
     @precondition(lambda self: self.engine is not None and len(self.streams) < 3)
     @rule(prompt=st.lists(BITS, min_size=1, max_size=6), samples=st.integers(1, 2))
     def listen(self, prompt, samples):
-        sampling = Sampling(5, None, samples, temperature=1.0, seed=len(prompt))
+        sampling = SamplingParams(5, None, samples, temperature=1.0, seed=len(prompt))
         S, blocks = self.scheduler.manager.block_size, self.engine.runner.cache.K.shape[2]
         if math.ceil((len(prompt) + 4) / S) <= blocks:
             expected = [PLAIN.sample(prompt, sampling, k) for k in range(samples)]
@@ -236,7 +237,7 @@ class Serving(RuleBasedStateMachine):
         blocks_are_in_order(scheduler.manager)
         assert sorted(tables_of(scheduler.manager)) == sorted(scheduler.running)
         assert sorted([*scheduler.running, *scheduler.waiting]) == self.alive()
-        swapped = scheduler.space.tables if self.engine.runner.host.K.shape[2] else {}
+        swapped = scheduler.space.tables if self.engine.runner.cpu_cache.K.shape[2] else {}
         assert set(swapped) <= set(scheduler.waiting)
         for number in scheduler.waiting:
             computed = self.sequences[number].num_computed
@@ -287,7 +288,7 @@ class Serving(RuleBasedStateMachine):
             self.nothing_is_lost()
         allocator = self.scheduler.manager.allocator
         assert not self.alive() and allocator.available == len(allocator.references)
-        if self.engine.runner.host.K.shape[2]:
+        if self.engine.runner.cpu_cache.K.shape[2]:
             space = self.scheduler.space
             assert not space.tables and space.available == len(space.allocator.references)
         for sequence in self.sequences.values():
@@ -306,14 +307,14 @@ def test_where_blocks_lie_changes_no_bit():
     seen = []
     with one_thread():
         for shuffle in (None, 1, 2):
-            engine = Engine(MODEL, blocks=20, block_size=4)
+            engine = Engine(MODEL, EngineConfig(num_blocks=20, block_size=4))
             if shuffle is not None:
                 random.Random(shuffle).shuffle(engine.scheduler.manager.allocator.unused)
             forward, logits = engine.runner.forward, []
             engine.runner.forward = lambda batch, f=forward, kept=logits: (
                 kept.append(f(batch)) or kept[-1]
             )
-            engine.generate(prompts, Sampling(max_tokens=6, samples=2))
+            engine.generate(prompts, SamplingParams(max_tokens=6, n=2))
             seen.append(torch.cat(logits))
     assert torch.equal(seen[0], seen[1]) and torch.equal(seen[0], seen[2])
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from course_pkg.checking.models import SmallDraft
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.gpt import token_probabilities
 from course_pkg.inference.models import ServedLlama, generate_uncached
 from course_pkg.inference.trees import read_tree
@@ -332,7 +332,7 @@ def test_the_best_draft_is_none_unless_more_is_accepted_than_it_costs():
         best_draft_length(0.5, -0.1)
 
 
-def served(engine, prompts: list, sampling: list[Sampling]) -> list[list[int]]:
+def served(engine, prompts: list, sampling: list[SamplingParams]) -> list[list[int]]:
     return [output.tokens for output in engine.generate(prompts, sampling)]
 
 
@@ -346,8 +346,8 @@ SETTINGS = [
     {"block_size": 3},
     {"block_size": 16, "k": 7},
     {"block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 6},
-    {"block_size": 2, "blocks": 24},
-    {"block_size": 2, "blocks": 24, "host": 9},
+    {"block_size": 2, "num_blocks": 24},
+    {"block_size": 2, "num_blocks": 24, "num_cpu_blocks": 9},
     {"block_size": 4, "k": 1, "watermark": 2},
 ]
 
@@ -356,7 +356,7 @@ SETTINGS = [
 @pytest.mark.parametrize("kind", ["lookup", "known", "wrong"])
 def test_the_engine_writes_what_it_writes_without_drafts(rng, model, settings, kind):
     prompts = [[rng.randrange(9) for _ in range(rng.randrange(1, 12))] for _ in range(6)]
-    how = [Sampling(rng.randrange(1, 30), stop=rng.choice([None, 3])) for _ in prompts]
+    how = [SamplingParams(rng.randrange(1, 30), stop=rng.choice([None, 3])) for _ in prompts]
     expected = [
         [generate_uncached(model, prompt, each.max_tokens, each.stop)]
         for prompt, each in zip(prompts, how, strict=True)
@@ -365,23 +365,24 @@ def test_the_engine_writes_what_it_writes_without_drafts(rng, model, settings, k
     if kind == "wrong":  # every fourth guess
         known = [[(x + (n % 4 == 0)) % 9 for n, x in enumerate(text)] for text in known]
         known = [p + text[len(p) :] for p, text in zip(prompts, known, strict=True)]
-    named = {"blocks": 200, "k": 4} | settings
+    named = {"num_blocks": 200} | settings
+    drafting = {"k": named.pop("k", 4)}
     if kind != "lookup":
-        named["propose"] = SmallDraft(known)
+        drafting["propose"] = SmallDraft(known)
     engine, plain_engine = (
-        SpeculativeEngine(model, **named),
-        Engine(model, **{name: x for name, x in named.items() if name not in ("k", "propose")}),
+        SpeculativeEngine(model, EngineConfig(**named), **drafting),
+        Engine(model, EngineConfig(**named)),
     )
     assert served(engine, prompts, how) == expected == served(plain_engine, prompts, how)
-    assert engine.scheduler.manager.allocator.available == named["blocks"]
-    if named["blocks"] == 200:  # enough that nobody waits
+    assert engine.scheduler.manager.allocator.available == named["num_blocks"]
+    if named["num_blocks"] == 200:  # enough that nobody waits
         assert len(engine.history) <= len(plain_engine.history)
     if kind == "known" and all(each.stop is None for each in how):
         assert engine.accepted == engine.drafted
     # What is cached now is right: the same again, from blocks that speculation wrote.
     longer = [p + e[0] for p, e in zip(prompts, expected, strict=True)]
     again = [[generate_uncached(model, p, 5)] for p in longer]
-    assert served(engine, longer, [Sampling(5)] * 6) == again
+    assert served(engine, longer, [SamplingParams(5)] * 6) == again
     assert engine.scheduler.hits > 0
 
 
@@ -389,9 +390,12 @@ def test_samples_have_the_models_distribution():
     model, prompt = ServedLlama(llama(4)).double(), [1, 3, 0]
     law = law_of(model.llama, torch.tensor(prompt), 3, 0.9)
     continuations = [prompt + list(more) for more in itertools.product(range(4), repeat=3)]
-    engine, counts = SpeculativeEngine(model, 400, 2, k=2, propose=SmallDraft(continuations)), {}
+    engine, counts = (
+        SpeculativeEngine(model, EngineConfig(400, 2), k=2, propose=SmallDraft(continuations)),
+        {},
+    )
     for seed in range(25):
-        sampling = Sampling(3, samples=40, temperature=0.9, seed=1000 * seed)
+        sampling = SamplingParams(3, n=40, temperature=0.9, seed=1000 * seed)
         (output,) = engine.generate([prompt], sampling)
         for new in map(tuple, output.tokens):
             counts[new] = counts.get(new, 0) + 1
@@ -406,29 +410,32 @@ def test_the_smallest_temperatures_take_the_best_token(temperature):
     writer = SpeculativeWriter(target, llama(9).float(), 20, temperature)
     found = writer.speculative_generate(torch.tensor(prompt), 12, 3)
     assert found.tolist() == prompt + expected
-    engine = SpeculativeEngine(ServedLlama(target), 60, 2)
-    assert served(engine, [prompt], [Sampling(12, temperature=temperature)]) == [[expected]]
+    engine = SpeculativeEngine(ServedLlama(target), EngineConfig(60, 2))
+    assert served(engine, [prompt], [SamplingParams(12, temperature=temperature)]) == [[expected]]
 
 
 def test_who_draws_with_min_p_gets_no_drafts(model):
-    prompts, how = [[1, 2, 1, 2, 1]], [Sampling(12, temperature=1.5, min_p=0.3, seed=3)]
-    engine = SpeculativeEngine(model, 60, 2)
-    assert served(engine, prompts, how) == served(Engine(model, 60, 2), prompts, how)
+    prompts, how = [[1, 2, 1, 2, 1]], [SamplingParams(12, temperature=1.5, min_p=0.3, seed=3)]
+    engine = SpeculativeEngine(model, EngineConfig(60, 2))
+    assert served(engine, prompts, how) == served(Engine(model, EngineConfig(60, 2)), prompts, how)
     assert engine.drafted == 0
 
 
 def test_beams_are_found_as_without_drafts(model):
-    prompts, how = [[1, 2, 1, 2, 1], [4, 4, 4]], [Sampling(8, beams=3), Sampling(12)]
-    found = SpeculativeEngine(model, 60, 2).generate(prompts, how)
-    expected = BeamEngine(model, 60, 2).generate(prompts, how)
+    prompts, how = [[1, 2, 1, 2, 1], [4, 4, 4]], [SamplingParams(8, beams=3), SamplingParams(12)]
+    found = SpeculativeEngine(model, EngineConfig(60, 2)).generate(prompts, how)
+    expected = BeamEngine(model, EngineConfig(60, 2)).generate(prompts, how)
     for one, other in zip(found, expected, strict=True):
         assert one.tokens == other.tokens
         assert one.log_p == pytest.approx(other.log_p, rel=1e-10)
 
 
 def test_an_error_leaves_no_trace(model):
-    engine = SpeculativeEngine(model, 60, 2)
-    numbers = [engine.add([1, 1, 1, 1], Sampling(30)), engine.add([2, 2, 2], Sampling(30))]
+    engine = SpeculativeEngine(model, EngineConfig(60, 2))
+    numbers = [
+        engine.add([1, 1, 1, 1], SamplingParams(30)),
+        engine.add([2, 2, 2], SamplingParams(30)),
+    ]
     for _ in range(4):
         engine.step()
     before = [list(engine.sequences[n].tokens) for n in numbers], engine.drafted

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from course_pkg.engine.requests import NoNumbers, Sampling
+from course_pkg.engine.requests import EngineConfig, NoNumbers, SamplingParams
 from course_pkg.gpt import GPT
 from course_pkg.inference.models import ServedGPT, ServedLlama
 from course_pkg.inference.tuned import GatheredAttention, TunedEngine, TunedLlama
@@ -26,18 +26,16 @@ def gpt() -> ServedGPT:
     return ServedGPT(GPT(V, CONTEXT, 24, 3, 2).double())
 
 
-def requests(draw: random.Random) -> tuple[list[list[int]], list[Sampling]]:
+def requests(draw: random.Random) -> tuple[list[list[int]], list[SamplingParams]]:
     """Draw prompts, some of which begin alike, and how to continue them."""
     shared = [draw.randrange(V) for _ in range(20)]
     prompts, each = [], []
     for _ in range(9):
         own = [draw.randrange(V) for _ in range(draw.randint(1, 9))]
         prompts.append(shared[: draw.randrange(20)] + own)
-        kind = draw.choice(
-            [{}, {}, {"temperature": 0.7, "samples": 2}, {"samples": 3}, {"beams": 3}]
-        )
+        kind = draw.choice([{}, {}, {"temperature": 0.7, "n": 2}, {"n": 3}, {"beams": 3}])
         settings = {"max_tokens": draw.randint(1, 20), "seed": draw.randrange(99), **kind}
-        each.append(Sampling(stop=draw.choice([None, 3]), **settings))
+        each.append(SamplingParams(stop=draw.choice([None, 3]), **settings))
     return prompts, each
 
 
@@ -47,24 +45,24 @@ def test_requests_end_as_with_the_engine_after_the_same_steps(make, seed):
     draw = random.Random(seed)
     prompts, each = requests(draw)
     settings = {
-        "blocks": draw.choice([36, 40, 60]),
+        "num_blocks": draw.choice([36, 40, 60]),
         "block_size": draw.choice([4, 5]),
         "max_num_seqs": draw.choice([4, 7]),
         "max_num_batched_tokens": draw.choice([None, 7, 20]),
         "watermark": draw.choice([0, 2]),
-        "host": draw.choice([0, 0, 12]),
+        "num_cpu_blocks": draw.choice([0, 0, 12]),
     }
     model, found = make(), []
     for kind in (BeamEngine, TunedEngine):
-        engine = kind(model, **settings)
+        engine = kind(model, EngineConfig(**settings))
         outputs = engine.generate(prompts, each)
         found.append(([(o.tokens, o.reasons) for o in outputs], engine.history))
     assert found[0] == found[1]
 
 
 def test_logits_that_are_no_numbers_end_one_step_and_change_nothing(monkeypatch):
-    engine = TunedEngine(llama(), blocks=20, block_size=4)
-    numbers = [engine.add([1, 2, 3], Sampling(max_tokens=4)) for _ in range(2)]
+    engine = TunedEngine(llama(), EngineConfig(num_blocks=20, block_size=4))
+    numbers = [engine.add([1, 2, 3], SamplingParams(max_tokens=4)) for _ in range(2)]
     forward = engine.runner.forward
 
     def broken(batch):
@@ -80,8 +78,8 @@ def test_logits_that_are_no_numbers_end_one_step_and_change_nothing(monkeypatch)
     monkeypatch.undo()
     while engine.unfinished(numbers):
         engine.step()
-    tokens = BeamEngine(llama(), blocks=20, block_size=4).generate(
-        [[1, 2, 3]], Sampling(max_tokens=4)
+    tokens = BeamEngine(llama(), EngineConfig(num_blocks=20, block_size=4)).generate(
+        [[1, 2, 3]], SamplingParams(max_tokens=4)
     )
     assert [output.tokens for output in engine.collect(numbers)] == [tokens[0].tokens] * 2
 

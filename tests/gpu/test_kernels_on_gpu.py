@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.flash_kernels import (
     flash_attention_backward,
     triton_flash_forward,
@@ -137,13 +137,15 @@ def test_the_engine_decodes_with_the_kernel(where):
     prompts = [[5, 3, 9], [1] * 40, [7, 8] * 9]
     given = []
     for attention in (None, paged_attention):
-        engine = Engine(model, blocks=40, block_size=4)
+        engine = Engine(model, EngineConfig(num_blocks=40, block_size=4))
         if attention:
             engine.runner.attention = attention
         else:
             chosen = getattr(engine.runner.attention, "func", engine.runner.attention)
             assert (chosen is not paged_attention) is (where.type == "cuda")
-        given.append([out.tokens for out in engine.generate(prompts, Sampling(max_tokens=30))])
+        given.append(
+            [out.tokens for out in engine.generate(prompts, SamplingParams(max_tokens=30))]
+        )
     assert given[0] == given[1]
 
 
@@ -152,9 +154,9 @@ def test_the_tuned_engine_gives_the_engines_tokens(where):
     model = ServedLlama(Llama(V=64, D=64, H=4, G=2, L=2), context=128).to(where)
     prompts, given = [[5, 3, 9], [1] * 40, [7, 8] * 9], []
     for kind in (Engine, TunedEngine):
-        engine = kind(model, blocks=40, block_size=4)
+        engine = kind(model, EngineConfig(num_blocks=40, block_size=4))
         for count in (3, 2):  # the second time with what the first has recorded
-            found = engine.generate(prompts[:count], Sampling(max_tokens=30))
+            found = engine.generate(prompts[:count], SamplingParams(max_tokens=30))
             given.append([output.tokens for output in found])
     assert given[:2] == given[2:]
 

@@ -95,4 +95,4 @@ def test_what_is_tuned_is_a_table_that_can_be_committed(monkeypatch, tmp_path):
 
 def test_the_checkout_fits_beside_its_wheels():
     assert size.checkout() <= size.CHECKOUT
-    assert size.CHECKOUT + size.WHEELS == 62 << 20
+    assert size.CHECKOUT + size.WHEELS <= 64 << 20

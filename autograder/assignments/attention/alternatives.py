@@ -18,6 +18,7 @@ from course_pkg.attention import (
     scaled_dot_attention,
     soft_lookup,
     split_heads,
+    split_heads_fault,
 )
 
 
@@ -148,6 +149,16 @@ def permuted(X, H):
     if rest > 0:
         raise ValueError(f"{X.shape[2]} is not a multiple of {H}")
     return X.unflatten(2, (H, size)).permute(0, 2, 1, 3).contiguous()
+
+
+@alternative(split_heads_fault)
+def large_and_in_float64():
+    return "C", [torch.randn(2, 5, 12, dtype=torch.float64), 3]
+
+
+@alternative(split_heads_fault)
+def whole_numbers():
+    return ["C", (torch.arange(24).view(2, 2, 6), 2)]
 
 
 @alternative(merge_heads)

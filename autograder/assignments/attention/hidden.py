@@ -11,7 +11,9 @@ from course_pkg.attention import (
     scaled_dot_attention,
     soft_lookup,
     split_heads,
+    split_heads_fault,
 )
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.attention import (
     asked,
@@ -96,6 +98,12 @@ def gradient(split, case):
     case.trains(heads, "the heads")
     heads.backward(torch.stack(seen.split(D_h, dim=2), dim=1))
     case.gradient(X, seen, "X")
+
+
+@check(split_heads_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "C")
 
 
 @check(merge_heads, see="One vector, several heads")

@@ -1,5 +1,6 @@
 """Known wrong solutions of attention."""
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import changed, equivalent, mistakes
 from course_pkg.attention import (
     MultiHeadAttention,
@@ -12,6 +13,7 @@ from course_pkg.attention import (
     scaled_dot_attention,
     soft_lookup,
     split_heads,
+    split_heads_fault,
 )
 
 mistakes(
@@ -303,6 +305,44 @@ dropped: features that are left over are silently dropped
 """,
 )
 
+black_box(
+    split_heads,
+    "dealt_out",
+    curve='visiting["2 heads"].losses',
+    label="mean squared error",
+)
+
+wrong_letters(split_heads_fault, "C")
+mistakes(
+    split_heads_fault,
+    """
+one_head: there is one head
+    (X, 2) → (X, 1)
+    says: With these arguments the black box gives what is right
+head_for_each: every feature has a head of its own
+    (X, 2) → (X, 4)
+    says: With these arguments the black box gives what is right
+two_features: each of two heads gets one feature
+    0.0, 1.0, 2.0, 3.0 → 0.0, 1.0
+    says: With these arguments the black box gives what is right
+all_alike: all features are alike
+    0.0, 1.0, 2.0, 3.0 → 5.0, 5.0, 5.0, 5.0
+    says: With these arguments the black box gives what is right
+three_heads: three heads cannot share four features
+    (X, 2) → (X, 3)
+    says: split_heads raised ValueError
+no_batch: X has no axis for the batch
+    [[[0.0, 1.0, 2.0, 3.0]]] → [[0.0, 1.0, 2.0, 3.0]]
+    says: split_heads raised ValueError
+only_arguments: the letter is missing
+    "C", (X, 2) → X, 2
+    says: The letter should be one of A to E
+only_letter: the arguments are missing
+    "C", (X, 2) → "C"
+    says: should return (letter, arguments)
+""",
+)
+
 mistakes(
     merge_heads,
     """
@@ -416,12 +456,6 @@ unpadded: the convolution does not pad: only T - k + 1 windows
     k * T * D**2 → k * max(T - k + 1, 0) * D**2
 too_wide: a convolution is taken to reach k positions to each side
     (k // 2) → k
-""",
-)
-
-mistakes(
-    attention_cost,
-    """
 twice_as_wide: a convolution is taken to reach k - 1 positions to each side
     k // 2 → k - 1
 rounded_down: the convolution's path length is rounded down

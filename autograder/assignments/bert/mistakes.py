@@ -80,23 +80,10 @@ all_targets: there are targets at all places
 * visible_targets: only places with [MASK] have targets, not chosen words that stay or are replaced
     torch.where(chosen, tokens, -100) → torch.where(inputs == mask, tokens, -100)
     says: inputs should differ from the text only where there is a target
-""",
-)
-
-changed(
-    mask_tokens,
-    "exchanged",
-    "inputs and targets change places",
-    (
-        "return inputs, torch.where(chosen, tokens, -100)",
-        "return torch.where(chosen, tokens, -100), inputs",
-    ),
-    told_by="targets should be the words",
-)
-
-mistakes(
-    mask_tokens,
-    """
+exchanged: inputs and targets change places
+    return inputs, torch.where(chosen, tokens, -100)
+    → return torch.where(chosen, tokens, -100), inputs
+    says: targets should be the words
 shown_targets: the targets are what the input shows
     (chosen, tokens, -100) → (chosen, inputs, -100)
     says: targets should be the words
@@ -125,7 +112,7 @@ def own_randomness(tokens, special, mask, V, generator=None):
     return mask_tokens(tokens, special, mask, V)
 
 
-@bug(mask_tokens, "the text is changed in place", told_by="changes its input tokens in place")
+@bug(mask_tokens, "the text is changed in place", told_by="changes its argument tokens in place")
 def in_place(tokens, special, mask, V, generator=None):
     inputs, targets = mask_tokens(tokens, special, mask, V, generator)
     return tokens.copy_(inputs), targets
@@ -134,21 +121,13 @@ def in_place(tokens, special, mask, V, generator=None):
 # next_sentence_pairs
 
 
-changed(
-    next_sentence_pairs,
-    "any_document",
-    "the second sentence of a wrong pair is from any document, even its own",
-    (
-        "documents[(document + 1 + draw(len(documents) - 1)) % len(documents)]",
-        "documents[draw(len(documents))]",
-    ),
-    told_by="from another document",
-    classic=True,
-)
-
 mistakes(
     next_sentence_pairs,
     """
+* any_document: the second sentence of a wrong pair is from any document, even its own
+    documents[(document + 1 + draw(len(documents) - 1)) % len(documents)]
+    → documents[draw(len(documents))]
+    says: from another document
 * exchanged_targets: 0 and 1 are exchanged
     targets.append(target) → targets.append(1 - target)
     says: The target of sentence
@@ -170,25 +149,12 @@ next_document: the second sentence of a wrong pair is from the next document
 openings: every pair begins with the first sentence of a document
     range(len(sentences) - 1) → range(min(len(sentences) - 1, 1))
     says: The first sentences should be spread
-""",
-)
-
-changed(
-    next_sentence_pairs,
-    "documents_first",
-    "documents are drawn first, so that sentences of short ones are drawn more often",
-    (
-        "document, place = places[draw(len(places))]",
-        "long = [d for d, sentences in enumerate(documents) if len(sentences) > 1]\n"
-        "        document = long[draw(len(long))]\n"
-        "        place = draw(len(documents[document]) - 1)",
-    ),
-    told_by="The first sentences should be spread",
-)
-
-mistakes(
-    next_sentence_pairs,
-    """
+documents_first: documents are drawn first, so that sentences of short ones are drawn more often
+    document, place = places[draw(len(places))]
+    → long = [d for d, sentences in enumerate(documents) if len(sentences) > 1]
+      document = long[draw(len(long))]
+      place = draw(len(documents[document]) - 1)
+    says: The first sentences should be spread
 too_far: the last sentence of a document also begins a pair
     range(len(sentences) - 1) → range(len(sentences))
     says: raised IndexError
@@ -241,25 +207,14 @@ mistakes(
 in_turn: right and wrong pairs take turns
     draw(2) → len(pairs) % 2
     says: that equal the one before should be 0.5
-""",
-)
-
-changed(
-    next_sentence_pairs,
-    "exactly_half",
-    "exactly half of the pairs are wrong, in random order",
-    (
-        "pairs, targets = [], []\n",
-        "pairs, targets = [], []\n"
-        "    kinds = (torch.randperm(B, generator=generator) % 2).tolist()\n",
-    ),
-    ("draw(2)", "kinds[len(pairs)]"),
-    told_by="Of 6 pairs not always 3 should be wrong",
-)
-
-mistakes(
-    next_sentence_pairs,
-    """
+exactly_half: exactly half of the pairs are wrong, in random order
+    pairs, targets = [], []
+    for
+    → pairs, targets = [], []
+      kinds = (torch.randperm(B, generator=generator) % 2).tolist()
+      for
+    draw(2) → kinds[len(pairs)]
+    says: Of 6 pairs not always 3 should be wrong
 stops_early: a sentence whose follower is the last one begins no pair
     range(len(sentences) - 1) → range(max(len(sentences) - 2, min(len(sentences) - 1, 1)))
     says: should begin some pairs, in yours it begins none
@@ -275,20 +230,13 @@ def own_pairs(documents, B, generator=None):
 # The model
 
 
-changed(
-    BertEmbeddings, "NoPositions", "the positions are left out", (" + self.position.weight[:T]", "")
-)
-
-changed(
-    BertEmbeddings,
-    "NoSegments",
-    "the segment's vector is left out",
-    (" + self.segment(segments)", ""),
-)
-
 mistakes(
     BertEmbeddings,
     """
+NoPositions: the positions are left out
+    ) + self.position.weight[:T] → )
+NoSegments: the segment's vector is left out
+    ] + self.segment(segments) → ]
 NoNorm: the sum is not normalised
     return self.norm(X) → return X
 NormedTokens: only the tokens are normalised, before the sum
@@ -316,45 +264,31 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     BertEmbeddings,
-    "Cut",
-    "a text that is too long is cut",
-    (
-        'raise ValueError(f"{T} words do not fit into a context of {context}")',
-        "tokens, T = tokens[:, :context], context\n"
-        "            segments = None if segments is None else segments[:, :context]",
-    ),
-    told_by="should raise ValueError when a text is longer than the context",
-)
-
-changed(
-    BertLayer,
-    "PreNorm",
-    "the norms come before attention and network, as in GPT-2",
-    ("self.attention(X,", "self.attention(self.norm_1(X),"),
-    ("X = self.norm_1(X + Y)", "X = X + Y"),
-    (
-        "self.norm_2(X + self.contract(functional.gelu(self.expand(X))))",
-        "X + self.contract(functional.gelu(self.expand(self.norm_2(X))))",
-    ),
+    """
+Cut: a text that is too long is cut
+    raise ValueError(f"{T} words do not fit into a context of {context}")
+    → tokens, T = tokens[:, :context], context
+      segments = None if segments is None else segments[:, :context]
+    says: should raise ValueError when a text is longer than the context
+""",
 )
 
 mistakes(
     BertLayer,
     """
+PreNorm: the norms come before attention and network, as in GPT-2
+    self.attention(X, → self.attention(self.norm_1(X),
+    X = self.norm_1(X + Y) → X = X + Y
+    self.norm_2(X + self.contract(functional.gelu(self.expand(X))))
+    → X + self.contract(functional.gelu(self.expand(self.norm_2(X))))
 TanhForm: GELU has GPT-2's tanh form
     functional.gelu(self.expand(X)) → functional.gelu(self.expand(X), approximate="tanh")
 Relu: the network has ReLU in place of GELU
     functional.gelu → functional.relu
-""",
-)
-
-changed(BertLayer, "NoMask", "the mask is not passed on", ("mask=mask, ", ""))
-
-mistakes(
-    BertLayer,
-    """
+NoMask: the mask is not passed on
+    mask=mask, return → return
 NoResidual: attention is not added to what came in
     self.norm_1(X + Y) → self.norm_1(Y)
 NoSecondResidual: the network is not added to what came in
@@ -369,20 +303,12 @@ NoFirstNorm: the first norm is left out
 Parallel: attention and network work side by side on the same input
     X = self.norm_1(X + Y) → Z = self.norm_1(X + Y)
     self.norm_2(X + → self.norm_2(Z +
+* OldLayer: the layer is GPT-2's: its norms come first, and its GELU has the tanh form
+    self.attention(X, → self.attention(self.norm_1(X),
+    X = self.norm_1(X + Y) → X = X + Y
+    self.norm_2(X + self.contract(functional.gelu(self.expand(X))))
+    → X + self.contract(functional.gelu(self.expand(self.norm_2(X)), approximate="tanh"))
 """,
-)
-
-changed(
-    BertLayer,
-    "OldLayer",
-    "the layer is GPT-2's: its norms come first, and its GELU has the tanh form",
-    ("self.attention(X,", "self.attention(self.norm_1(X),"),
-    ("X = self.norm_1(X + Y)", "X = X + Y"),
-    (
-        "self.norm_2(X + self.contract(functional.gelu(self.expand(X))))",
-        'X + self.contract(functional.gelu(self.expand(self.norm_2(X)), approximate="tanh"))',
-    ),
-    classic=True,
 )
 
 mistakes(
@@ -390,22 +316,9 @@ mistakes(
     """
 * PaddingSeen: the padding is not masked
     None if lengths is None else padding_mask(lengths, tokens.shape[1]) → None
-""",
-)
-
-changed(
-    BertModel,
-    "Causal",
-    "a causal mask hides what comes after each word",
-    (
-        "None if lengths is None else padding_mask(lengths, tokens.shape[1])",
-        "torch.ones(2 * tokens.shape[1:], dtype=torch.bool).tril()",
-    ),
-)
-
-mistakes(
-    BertModel,
-    """
+Causal: a causal mask hides what comes after each word
+    None if lengths is None else padding_mask(lengths, tokens.shape[1])
+    → torch.ones(2 * tokens.shape[1:], dtype=torch.bool).tril()
 Inverted: the mask is inverted, so that only padding is attended to
     padding_mask(lengths, tokens.shape[1]) → ~padding_mask(lengths, tokens.shape[1])
 OneTooFew: the mask hides one word too many
@@ -585,38 +498,17 @@ TransformedTwice: the encoder's vectors go through the transform before both hea
     nsp_head(X, → nsp_head(self.norm(functional.gelu(self.transform(X))),
 WrongNorm: the norm of the embeddings is used in the head
     *self.norm.parameters() → *self.bert.embeddings.norm.parameters()
-""",
-)
-
-changed(
-    BertPretraining,
-    "Untransformed",
-    "the words are scored without the transform",
-    (
-        "mlm_head(X, *parts, self.bert.embeddings.token.weight, self.bias)",
-        "X @ self.bert.embeddings.token.weight.T + self.bias",
-    ),
-)
-
-mistakes(
-    BertPretraining,
-    """
+Untransformed: the words are scored without the transform
+    mlm_head(X, *parts, self.bert.embeddings.token.weight, self.bias)
+    → X @ self.bert.embeddings.token.weight.T + self.bias
 HeadsExchanged: the heads come in the wrong order
     return words, nsp_head(X, *parts) → return nsp_head(X, *parts), words
     says: mlm_logits should have shape
+* Copied: the table is copied, so that only reading trains it
+    self.bert.embeddings.token.weight
+    → nn.Parameter(self.bert.embeddings.token.weight.detach().clone())
+    says: in yours absent words get none
 """,
-)
-
-changed(
-    BertPretraining,
-    "Copied",
-    "the table is copied, so that only reading trains it",
-    (
-        "self.bert.embeddings.token.weight",
-        "nn.Parameter(self.bert.embeddings.token.weight.detach().clone())",
-    ),
-    told_by="in yours absent words get none",
-    classic=True,
 )
 
 
@@ -653,14 +545,9 @@ mean_of_means: the mean is taken in each text first, and then over the texts
     "sum") → "none").sum(dim=1)
     -100).sum() → -100).sum(dim=1)
     words / chosen → (words / chosen).mean()
+words_alone: the loss of the pairs is left out
+    chosen + functional.cross_entropy(nsp_logits, nsp_targets) → chosen
 """,
-)
-
-changed(
-    pretraining_loss,
-    "words_alone",
-    "the loss of the pairs is left out",
-    (" + functional.cross_entropy(nsp_logits, nsp_targets)", ""),
 )
 
 
@@ -752,15 +639,13 @@ def all_allowed(X, S, E, allowed=None):
     return X @ S, X @ E
 
 
-changed(
+mistakes(
     span_head,
-    "zero_scores",
-    "where no answer may be, the score is 0, not −∞",
-    (
-        "start.masked_fill(~allowed, -torch.inf), end.masked_fill(~allowed, -torch.inf)",
-        "start.masked_fill(~allowed, 0), end.masked_fill(~allowed, 0)",
-    ),
-    classic=True,
+    """
+* zero_scores: where no answer may be, the score is 0, not −∞
+    start.masked_fill(~allowed, -torch.inf), end.masked_fill(~allowed, -torch.inf)
+    → start.masked_fill(~allowed, 0), end.masked_fill(~allowed, 0)
+""",
 )
 
 
@@ -831,20 +716,14 @@ def log_of_zero(words, goals, follows, kinds):
     return loss
 
 
-changed(
-    SentenceClassifier,
-    "Frozen",
-    "the encoder is frozen when it starts from pretrained weights",
-    (
-        "self.load_state_dict(own)",
-        "self.load_state_dict(own)\n        self.bert.requires_grad_(False)",
-    ),
-    told_by="SentenceClassifier.start_from changes which parameters of self learn",
-)
-
 mistakes(
     SentenceClassifier,
     """
+Frozen: the encoder is frozen when it starts from pretrained weights
+    self.load_state_dict(own)
+    → self.load_state_dict(own)
+      self.bert.requires_grad_(False)
+    says: SentenceClassifier.start_from changes which parameters of self learn
 EncoderCut: no gradient goes back into the encoder
     self.bert(tokens, segments, lengths) → self.bert(tokens, segments, lengths).detach()
     says: A gradient should go from the logits to bert.
@@ -977,33 +856,13 @@ not_turned: attention's matrices are not transposed, though ours are x W and nn.
     value.t() → value
 * output_not_turned: W_O is not transposed
     = value.t() → = value if place.endswith("W_O") else value.t()
-""",
-)
-
-changed(
-    load_bert,
-    "all_turned",
-    "all matrices of a layer are transposed, even those of nn.Linear",
-    (
-        'ours[f"{prefix}{in_layers[place]}.{kind}"] = value',
-        'ours[f"{prefix}{in_layers[place]}.{kind}"] = value.t()',
-    ),
-)
-
-changed(
-    load_bert,
-    "heads_turned",
-    "pooler and transform are transposed like attention's matrices",
-    (
-        'ours[f"{outside[place]}.{kind}".removeprefix(".")] = value',
-        'value = value.t() if outside[place] in ("pooler", "transform") else value\n'
-        '            ours[f"{outside[place]}.{kind}".removeprefix(".")] = value',
-    ),
-)
-
-mistakes(
-    load_bert,
-    """
+all_turned: all matrices of a layer are transposed, even those of nn.Linear
+    ours[f"{prefix}{in_layers[place]}.{kind}"] = value
+    → ours[f"{prefix}{in_layers[place]}.{kind}"] = value.t()
+heads_turned: pooler and transform are transposed like attention's matrices
+    ours[f"{outside[place]}.{kind}".removeprefix(".")] = value
+    → value = value.t() if outside[place] in ("pooler", "transform") else value
+      ours[f"{outside[place]}.{kind}".removeprefix(".")] = value
 keys_first: queries and keys are mixed up
     "self.query": "Q", "self.key": "K" → "self.query": "K", "self.key": "Q"
 values_first: values and keys are mixed up
@@ -1017,17 +876,10 @@ heads_mixed_up: pooler and transform are mixed up
 outer_norms: the norm of the embeddings and that of the head are mixed up
     "embeddings.LayerNorm": "bert.embeddings.norm" → "embeddings.LayerNorm": "norm"
     transform.LayerNorm": "norm" → transform.LayerNorm": "bert.embeddings.norm"
+gains_and_biases: gain and bias of the norms are mixed up
+    {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+    → {"gamma": "bias", "beta": "weight", "weight": "bias", "bias": "weight"}[kind]
 """,
-)
-
-changed(
-    load_bert,
-    "gains_and_biases",
-    "gain and bias of the norms are mixed up",
-    (
-        '{"gamma": "weight", "beta": "bias"}.get(kind, kind)',
-        '{"gamma": "bias", "beta": "weight", "weight": "bias", "bias": "weight"}[kind]',
-    ),
 )
 
 

@@ -12,6 +12,7 @@ from course_pkg.experts import (
     MixtureOfExperts,
     balance_by_bias,
     load_balancing_loss,
+    load_balancing_loss_fault,
     lora_parameters,
     route_top_k,
 )
@@ -81,6 +82,16 @@ def by_scattering(logits, experts):
     f = torch.zeros(E, dtype=logits.dtype)
     f.scatter_add_(0, experts.reshape(-1), torch.full((experts.numel(),), 1 / M).to(logits))
     return E * torch.einsum("e,me->", f, logits.softmax(dim=-1)) / M
+
+
+@alternative(load_balancing_loss_fault)
+def drawn_in_float64():
+    return ["D", [torch.randn(4, 5, dtype=torch.float64), torch.tensor([[1, 4, 0]] * 4)]]
+
+
+@alternative(load_balancing_loss_fault)
+def equal_loads():
+    return "D", (torch.zeros(2, 4), torch.tensor([[0, 1], [2, 3]]))
 
 
 @alternative(balance_by_bias)

@@ -2,6 +2,7 @@
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.experts import (
     adapted,
@@ -17,6 +18,7 @@ from course_pkg.experts import (
     MixtureOfExperts,
     balance_by_bias,
     load_balancing_loss,
+    load_balancing_loss_fault,
     lora_parameters,
     route_top_k,
 )
@@ -53,6 +55,12 @@ def any_order(loss, case):
     logits, experts = 3 * case.randn(M, E), drawn_choices(case, M, E, k)
     other = experts.flip(1)
     case.equal(loss(logits, other), counted_loss(logits, experts), "L in another order")
+
+
+@check(load_balancing_loss_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "D")
 
 
 @check(balance_by_bias, see="Balance without a loss")

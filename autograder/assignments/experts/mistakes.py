@@ -2,12 +2,14 @@
 
 from torch import nn
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.experts import (
     LoRA,
     MixtureOfExperts,
     balance_by_bias,
     load_balancing_loss,
+    load_balancing_loss_fault,
     lora_parameters,
     route_top_k,
 )
@@ -17,12 +19,6 @@ mistakes(
     """
 * over_all: softmax is taken over all experts, and the weights do not sum to one
     torch.softmax(best, dim=1) → torch.softmax(logits, dim=1).gather(1, experts)
-""",
-)
-
-mistakes(
-    route_top_k,
-    """
 all_the_same: all chosen experts get the same weight
     softmax(best, → softmax(0 * best,
 worst: the worst experts are chosen
@@ -31,24 +27,13 @@ first_ones: the first k experts are chosen
     logits.topk(k) → logits[:, :k], torch.arange(k).expand(len(logits), k)
 best_last: the best expert comes last
     logits.topk(k) → (part.flip(1) for part in logits.topk(k))
-""",
-)
-
-changed(
-    route_top_k,
-    "by_number",
-    "the experts come in the order of their numbers",
-    (
-        "logits.topk(k)  # (M, k) each\n",
-        "logits.topk(k)\n"
-        "    experts = experts.sort(dim=1).values\n"
-        "    best = logits.gather(1, experts)\n",
-    ),
-)
-
-mistakes(
-    route_top_k,
-    """
+by_number: the experts come in the order of their numbers
+    logits.topk(k)  # (M, k) each
+    return
+    → logits.topk(k)
+      experts = experts.sort(dim=1).values
+      best = logits.gather(1, experts)
+      return
 over_tokens: softmax is taken over the tokens
     softmax(best, dim=1) → softmax(best, dim=0)
 no_exponential: the logits themselves are divided by their sum
@@ -93,11 +78,6 @@ def without_E(logits, experts):
     return load_balancing_loss(logits, experts) / logits.shape[1]
 
 
-@bug(load_balancing_loss, "f is divided by all k M choices, and not by M")
-def per_choice(logits, experts):
-    return load_balancing_loss(logits, experts) / experts.shape[1]
-
-
 @bug(load_balancing_loss, "f, or P, is not divided by M")
 def a_sum_for_a_mean(logits, experts):
     return load_balancing_loss(logits, experts) * len(logits)
@@ -116,26 +96,15 @@ def best_by_logits(logits, experts):
 mistakes(
     load_balancing_loss,
     """
+per_choice: f is divided by all k M choices, and not by M
+    .to(logits) / M → .to(logits) / experts.numel()
 loads_squared: the loads are squared: it is E Σ f²
     (f * P) → (f * f + 0 * P)
-""",
-)
-
-changed(
-    load_balancing_loss,
-    "token_by_token",
-    "f and P are multiplied for each token, and averaged afterwards",
-    (
-        "torch.bincount(experts.flatten(), minlength=E).to(logits) / M",
-        "nn.functional.one_hot(experts, E).sum(dim=1)",
-    ),
-    (".mean(dim=0)", ""),
-    ("(f * P).sum()", "(f * P).sum(dim=1).mean()"),
-)
-
-mistakes(
-    load_balancing_loss,
-    """
+token_by_token: f and P are multiplied for each token, and averaged afterwards
+    torch.bincount(experts.flatten(), minlength=E).to(logits) / M
+    → nn.functional.one_hot(experts, E).sum(dim=1)
+    .mean(dim=0) →
+    (f * P).sum() → (f * P).sum(dim=1).mean()
 raw_logits: P is a mean of the logits themselves
     torch.softmax(logits, dim=1) → logits
 over_the_tokens: softmax is taken over the tokens
@@ -145,6 +114,49 @@ softmax_of_the_mean: softmax is taken over the mean of the logits
 used_ones: experts behind the last one that is used are not counted
     , minlength=E →
     says: raised RuntimeError: The size of tensor
+""",
+)
+
+
+black_box(
+    load_balancing_loss,
+    "per_choice",
+    curve="""(
+        torch.manual_seed(seed),
+        train.fit(
+            Sparse().to(device), draw, balanced(0.02), steps=120, lr=4e-3, clip=1.0, seed=seed
+        ).losses,
+    )[1]""",
+    after="EXPERTS",
+    label="loss, nats for each token",
+)
+
+
+wrong_letters(load_balancing_loss_fault, "D")
+mistakes(
+    load_balancing_loss_fault,
+    """
+one_choice: each token goes to one expert
+    [[0, 1]] → [[1]]
+    says: With these arguments the black box gives what is right
+two_tokens: two tokens go to one expert each
+    torch.zeros(1, 3), torch.tensor([[0, 1]]) → torch.zeros(2, 3), torch.tensor([[0], [1]])
+    says: With these arguments the black box gives what is right
+one_expert: there is one expert
+    torch.zeros(1, 3), torch.tensor([[0, 1]]) → torch.zeros(1, 1), torch.tensor([[0]])
+    says: With these arguments the black box gives what is right
+uneven: the scores differ, but each token goes to one expert
+    torch.zeros(1, 3), torch.tensor([[0, 1]]) → torch.arange(3.0)[None], torch.tensor([[2]])
+    says: With these arguments the black box gives what is right
+no_experts: nothing says where the tokens go
+    (logits, experts) → (logits,)
+    says: load_balancing_loss raised
+with_k: k comes as well
+    (logits, experts) → (logits, experts, 2)
+    says: load_balancing_loss raised
+only_arguments: the letter is missing
+    "D", (logits, experts) → logits, experts
+    says: The letter should be one of A to E
 """,
 )
 
@@ -200,7 +212,7 @@ by_score: loads are those of the choice without the bias
 @bug(
     balance_by_bias,
     "the bias is changed in the tensor that is given",
-    told_by="changes its input bias in place",
+    told_by="changes its argument bias in place",
 )
 def bias_in_place(logits, bias, k, gamma):
     weights, experts, moved = balance_by_bias(logits, bias, k, gamma)
@@ -258,20 +270,15 @@ changed(
     classic=True,
 )
 
-changed(
-    MixtureOfExperts,
-    "OverAllExperts",
-    "the weights come from a softmax over all experts",
-    (
-        "self.k)  # (M, k) each\n",
-        "self.k)\n"
-        "        weights = torch.softmax(tokens @ self.W_router, dim=1).gather(1, experts)\n",
-    ),
-)
-
 mistakes(
     MixtureOfExperts,
     """
+OverAllExperts: the weights come from a softmax over all experts
+    self.k)  # (M, k) each
+    Y
+    → self.k)
+      weights = torch.softmax(tokens @ self.W_router, dim=1).gather(1, experts)
+      Y
 Unweighted: what the experts return is added without weights
     weights[rows, slots, None] * out → out
 WeightedInputs: the weights multiply what goes into the experts
@@ -291,57 +298,33 @@ changed(
     ("            rows, slots = rows[: self.capacity], slots[: self.capacity]\n", ""),
 )
 
-changed(
-    MixtureOfExperts,
-    "ZeroIsNoLimit",
-    "a capacity of 0 is no limit",
-    (
-        "rows[: self.capacity], slots[: self.capacity]",
-        "rows[: self.capacity or None], slots[: self.capacity or None]",
-    ),
-)
-
 mistakes(
     MixtureOfExperts,
     """
+ZeroIsNoLimit: a capacity of 0 is no limit
+    rows[: self.capacity], slots[: self.capacity]
+    → rows[: self.capacity or None], slots[: self.capacity or None]
 AddsInFloat32: what the experts return is added up in float32, whatever X is
     Y.view_as(X) → Y.view_as(X).float()
     says: should be torch.bfloat16 as X is, yours is torch.float32
+LastOnes: an expert takes the tokens that come last
+    rows[: self.capacity], slots[: self.capacity]
+    → rows.flip(0)[: self.capacity], slots.flip(0)[: self.capacity]
+Heaviest: an expert takes the tokens for which it counts most
+    rows, slots = torch.where(experts == e)
+    rows
+    → rows, slots = torch.where(experts == e)
+      order = weights[rows, slots].argsort(descending=True)
+      rows, slots = rows[order], slots[order]
+      rows
+FirstChoices: first choices are served before second ones
+    rows, slots = torch.where(experts == e)
+    rows
+    → rows, slots = torch.where(experts == e)
+      order = (slots * len(weights) + rows).argsort()
+      rows, slots = rows[order], slots[order]
+      rows
 """,
-)
-
-changed(
-    MixtureOfExperts,
-    "LastOnes",
-    "an expert takes the tokens that come last",
-    (
-        "rows[: self.capacity], slots[: self.capacity]",
-        "rows.flip(0)[: self.capacity], slots.flip(0)[: self.capacity]",
-    ),
-)
-
-changed(
-    MixtureOfExperts,
-    "Heaviest",
-    "an expert takes the tokens for which it counts most",
-    (
-        "rows, slots = torch.where(experts == e)\n",
-        "rows, slots = torch.where(experts == e)\n"
-        "            order = weights[rows, slots].argsort(descending=True)\n"
-        "            rows, slots = rows[order], slots[order]\n",
-    ),
-)
-
-changed(
-    MixtureOfExperts,
-    "FirstChoices",
-    "first choices are served before second ones",
-    (
-        "rows, slots = torch.where(experts == e)\n",
-        "rows, slots = torch.where(experts == e)\n"
-        "            order = (slots * len(weights) + rows).argsort()\n"
-        "            rows, slots = rows[order], slots[order]\n",
-    ),
 )
 
 changed(
@@ -367,14 +350,13 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     MixtureOfExperts,
-    "Unchanged",
-    "tokens that all experts dropped stay as they are",
-    (
-        "return Y.view_as(X)",
-        "return torch.where((Y == 0).all(dim=1, keepdim=True), tokens, Y).view_as(X)",
-    ),
+    """
+Unchanged: tokens that all experts dropped stay as they are
+    return Y.view_as(X)
+    → return torch.where((Y == 0).all(dim=1, keepdim=True), tokens, Y).view_as(X)
+""",
 )
 
 
@@ -389,22 +371,12 @@ mistakes(
     """
 GateAndUp: W_up makes the gates, and W_gate what passes through them
     self.W_gate[e], self.W_up[e] → self.W_up[e], self.W_gate[e]
-""",
-)
-
-changed(
-    MixtureOfExperts,
-    "FirstExperts",
-    "every token passes through the first k experts",
-    (
-        "self.k)  # (M, k) each\n",
-        "self.k)\n        experts = torch.arange(self.k).expand_as(experts)\n",
-    ),
-)
-
-mistakes(
-    MixtureOfExperts,
-    """
+FirstExperts: every token passes through the first k experts
+    self.k)  # (M, k) each
+    Y
+    → self.k)
+      experts = torch.arange(self.k).expand_as(experts)
+      Y
 NoRouter: the router gets no gradient
     weights[rows, slots, None] * → weights[rows, slots, None].detach() *
     says: No gradient reaches W_router
@@ -423,42 +395,21 @@ mistakes(
 
 
 # The same with an A that is drawn by other means: it has no part in the mistake.
-changed(
-    LoRA,
-    "ScaledByAlphaDrawnElse",
-    "what is added is scaled by alpha, not by alpha / r",
-    ("self.scale = alpha / r", "self.scale = alpha"),
-    (
-        "torch.randn(D_in, r).to(W) / math.sqrt(D_in)",
-        "torch.empty(D_in, r).to(W).normal_() / math.sqrt(D_in)",
-    ),
-    classic=True,
-)
-
 mistakes(
     LoRA,
     """
+* ScaledByAlphaDrawnElse: what is added is scaled by alpha, not by alpha / r
+    self.scale = alpha / r → self.scale = alpha
+    torch.randn(D_in, r).to(W) / math.sqrt(D_in)
+    → torch.empty(D_in, r).to(W).normal_() / math.sqrt(D_in)
 * TrainsW: W is a parameter, and trains
     self.register_buffer("W", W.detach().clone()) → self.W = nn.Parameter(W.detach().clone())
     says: should be A, B, yours are A, B, W
-""",
-)
-
-changed(
-    LoRA,
-    "InPlace",
-    "merge adds to W in place",
-    (
-        "return self.W + self.scale * (",
-        "self.W += (self.scale * self.A @ self.B).detach()\n        return self.W + 0 * (",
-    ),
-    told_by="It has changed W in place.",
-    classic=True,
-)
-
-mistakes(
-    LoRA,
-    """
+* InPlace: merge adds to W in place
+    return self.W + self.scale * (
+    → self.W += (self.scale * self.A @ self.B).detach()
+      return self.W + 0 * (
+    says: It has changed W in place.
 RootOfRank: what is added is scaled by alpha / √r
     self.scale = alpha / r → self.scale = alpha / math.sqrt(r)
 UpsideDown: what is added is scaled by r / alpha
@@ -471,24 +422,11 @@ MergesTheRest: merge gives what is added, without W
     self.W + self.scale * (self.A → self.scale * (self.A
 MergesNothing: merge gives W alone
     self.scale * (self.A → 0 * (self.A
-""",
-)
-
-changed(LoRA, "WithoutW", "X is not multiplied by W, only by what is added", ("X @ self.W + ", ""))
-
-changed(
-    LoRA,
-    "ScalesAll",
-    "X W is scaled too",
-    (
-        "X @ self.W + self.scale * ((X @ self.A) @ self.B)",
-        "self.scale * (X @ self.W + (X @ self.A) @ self.B)",
-    ),
-)
-
-mistakes(
-    LoRA,
-    """
+WithoutW: X is not multiplied by W, only by what is added
+    X @ self.W + self → self
+ScalesAll: X W is scaled too
+    X @ self.W + self.scale * ((X @ self.A) @ self.B)
+    → self.scale * (X @ self.W + (X @ self.A) @ self.B)
 NotCopied: W is the given matrix itself and no copy, so that it changes when that does
     W.detach().clone() → W.detach()
 """,
@@ -536,15 +474,14 @@ class WideA(LoRA):
         nn.init.normal_(self.A)
 
 
-changed(
+mistakes(
     LoRA,
-    "UniformA",
-    "A is drawn from a uniform distribution",
-    (
-        "torch.randn(D_in, r).to(W) / math.sqrt(D_in)",
-        "torch.empty(D_in, r).to(W).uniform_(-1, 1) * math.sqrt(3 / D_in)",
-    ),
-    told_by="share of A within one standard",
+    """
+UniformA: A is drawn from a uniform distribution
+    torch.randn(D_in, r).to(W) / math.sqrt(D_in)
+    → torch.empty(D_in, r).to(W).uniform_(-1, 1) * math.sqrt(3 / D_in)
+    says: share of A within one standard
+""",
 )
 
 

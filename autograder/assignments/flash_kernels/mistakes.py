@@ -138,41 +138,19 @@ mistakes(
     """
 not_scaled: dQ and dK are not divided by √D_h
     - inner[:, :, t]) / math.sqrt(D_h) → - inner[:, :, t])
-""",
-)
-changed(
-    flash_attention_backward,
-    "scores_not_scaled",
-    "the scores are not divided by √D_h when they are computed again",
-    (".mT / math.sqrt(D_h)\n", ".mT\n"),
-)
-mistakes(
-    flash_attention_backward,
-    """
+scores_not_scaled: the scores are not divided by √D_h when they are computed again
+    .mT / math.sqrt(D_h)
+    if
+    → .mT
+      if
 softmax_of_a_tile: each tile's weights are a softmax of their own, not exp(E - s)
     torch.exp(E - s[:, :, t, None]) → torch.softmax(E, dim=-1).nan_to_num(0)
-""",
-)
-changed(
-    flash_attention_backward,
-    "no_inner_product",
-    "rowsum(dY ∘ Y) is not subtracted from dA",
-    (" - inner[:, :, t]", ""),
-)
-changed(
-    flash_attention_backward,
-    "inner_product_of_the_tile",
-    "the row sum that is subtracted runs over the tile's keys, not over all",
-    (
-        "dE = A * (dY[:, :, t] @ V[:, :, n].mT - inner[:, :, t])",
-        "dA = dY[:, :, t] @ V[:, :, n].mT\n"
-        "            dE = A * (dA - (A * dA).sum(dim=-1, keepdim=True))",
-    ),
-    classic=True,
-)
-mistakes(
-    flash_attention_backward,
-    """
+no_inner_product: rowsum(dY ∘ Y) is not subtracted from dA
+    mT - inner[:, :, t] → mT
+* inner_product_of_the_tile: the row sum that is subtracted runs over the tile's keys, not over all
+    dE = A * (dY[:, :, t] @ V[:, :, n].mT - inner[:, :, t])
+    → dA = dY[:, :, t] @ V[:, :, n].mT
+      dE = A * (dA - (A * dA).sum(dim=-1, keepdim=True))
 sum_of_values: the row sum that is subtracted is that of dY, not of dY ∘ Y
     (dY * Y).sum → dY.sum
 * keys_of_the_last_rows: dK and dV hold what the last tile of queries gives, not the sum over all
@@ -259,40 +237,18 @@ not_scaled: the scores are not divided by √D_h
     scale * tl.dot → tl.dot
 blocks_in_order: block number n of a sequence is taken for physical block n: the table is not read
     tl.load(tables + b * M + t // S, mask=t < end, other=0) → t // S
-""",
-)
-changed(
-    triton_paged_decode,
-    "first_table",
-    "every sequence reads the table of the first",
-    ("tables + b * M + ", "tables + "),
-)
-mistakes(
-    triton_paged_decode,
-    """
+first_table: every sequence reads the table of the first
+    tables + b * M + t → tables + t
 whole_tiles: the last tile is read to its end, whatever the sequence's length
     E = tl.where(t[None, :] < end, E, float("-inf")) → E = E
 first_head: all query heads read the first key and value head
     ((g * N + block) → (block
 * heads_in_turn: query head h reads key and value head h modulo G
     g * (H // G) + r → g + G * r
-""",
-)
-changed(
-    triton_paged_decode,
-    "offset_forgotten",
-    "every position of a block is read from its first slot",
-    (" * S + t % S)", " * S + 0 * t)"),
-)
-changed(
-    triton_paged_decode,
-    "sum_not_shrunk",
-    "the running sum z is not multiplied by exp(m - m') when m changes",
-    ("z = shrink * z + ", "z = z + "),
-)
-mistakes(
-    triton_paged_decode,
-    """
+offset_forgotten: every position of a block is read from its first slot
+    ) * S + t % S) → ) * S + 0 * t)
+sum_not_shrunk: the running sum z is not multiplied by exp(m - m') when m changes
+    z = shrink * z + tl → z = z + tl
 values_not_shrunk: the running U is not multiplied by exp(m - m') when m changes
     U = shrink[:, None] * U → U = U
 parts_overlap: every part reads on to the sequence's end

@@ -101,14 +101,13 @@ changed(
     classic=True,
 )
 
-changed(
+mistakes(
     byte_pair_merges,
-    "largest",
-    "ties go to the largest pair",
-    (
-        "min(totals, key=lambda pair: (-totals[pair], pair))",
-        "max(totals, key=lambda pair: (totals[pair], pair))",
-    ),
+    """
+largest: ties go to the largest pair
+    min(totals, key=lambda pair: (-totals[pair], pair))
+    → max(totals, key=lambda pair: (totals[pair], pair))
+""",
 )
 
 
@@ -315,39 +314,21 @@ class Growing(BPETokenizer):
         return [] if found is None else list(found)
 
 
-changed(
-    GPTBlock,
-    "PostNorm",
-    "norms come after the sums, as in the transformer of 2017",
-    ("self.attention(self.norm_1(X),", "self.attention(X,"),
-    (
-        "X = X + Y\n        hidden = functional.gelu(self.expand(self.norm_2(X))",
-        "X = self.norm_1(X + Y)\n        hidden = functional.gelu(self.expand(X)",
-    ),
-    ("X + self.contract(hidden)", "self.norm_2(X + self.contract(hidden))"),
-)
-
 mistakes(
     GPTBlock,
     """
+PostNorm: norms come after the sums, as in the transformer of 2017
+    self.attention(self.norm_1(X), → self.attention(X,
+    X = X + Y
+    hidden = functional.gelu(self.expand(self.norm_2(X))
+    → X = self.norm_1(X + Y)
+      hidden = functional.gelu(self.expand(X)
+    X + self.contract(hidden) → self.norm_2(X + self.contract(hidden))
 ExactGelu: GELU is the exact one, with the error function, not GPT-2's with tanh
     , approximate="tanh" →
-""",
-)
-
-changed(
-    GPTBlock,
-    "Relu",
-    "a ReLU is used instead of GELU",
-    (
-        'functional.gelu(self.expand(self.norm_2(X)), approximate="tanh")',
-        "functional.relu(self.expand(self.norm_2(X)))",
-    ),
-)
-
-mistakes(
-    GPTBlock,
-    """
+Relu: a ReLU is used instead of GELU
+    functional.gelu(self.expand(self.norm_2(X)), approximate="tanh")
+    → functional.relu(self.expand(self.norm_2(X)))
 Linear: the non-linearity is missing
     functional.gelu(self.expand(self.norm_2(X)), approximate="tanh") → self.expand(self.norm_2(X))
 NoFirstResidual: the first residual connection is missing
@@ -365,33 +346,20 @@ changed(
     ("return X + self", "return X + Y + self"),
 )
 
-changed(
-    GPTBlock,
-    "NormalisedResidual",
-    "the sum is made with the normalised input, not with the input itself",
-    (
-        "Y, A = self.attention(self.norm_1(X),",
-        "X = self.norm_1(X)\n        Y, A = self.attention(X,",
-    ),
-    ("X = X + Y", "X = self.norm_2(X + Y)"),
-    ("self.expand(self.norm_2(X))", "self.expand(X)"),
-    classic=True,
-)
-
 mistakes(
     GPTBlock,
     """
+* NormalisedResidual: the sum is made with the normalised input, not with the input itself
+    Y, A = self.attention(self.norm_1(X),
+    → X = self.norm_1(X)
+      Y, A = self.attention(X,
+    X = X + Y → X = self.norm_2(X + Y)
+    self.expand(self.norm_2(X)) → self.expand(X)
 NormsMixedUp: norm_1 and norm_2 are mixed up
     self.attention(self.norm_1(X) → self.attention(self.norm_2(X)
     self.expand(self.norm_2(X)) → self.expand(self.norm_1(X))
-""",
-)
-
-changed(GPTBlock, "NoMask", "the mask is not passed on", ("mask=mask, ", ""))
-
-mistakes(
-    GPTBlock,
-    """
+NoMask: the mask is not passed on
+    mask=mask, return → return
 RawMemory: the keys and values are not normalised
     self.norm_1(X), mask=mask → self.norm_1(X), X, mask=mask
 NoWeights: A is left out of what is returned
@@ -411,14 +379,8 @@ Inverted: the mask is inverted
     causal_mask(T) → ~causal_mask(T)
 Blind: a position may not see itself
     causal_mask(T) → torch.ones(T, T, dtype=torch.bool).tril(-1)
-""",
-)
-
-changed(GPT, "NoPositions", "positions are not added", (" + self.position.weight[:T]", ""))
-
-mistakes(
-    GPT,
-    """
+NoPositions: positions are not added
+    ) + self.position.weight[:T] → )
 FromOne: positions are numbered from 1
     self.position.weight[:T] → self.position(torch.arange(1, T + 1))
 PositionByToken: the position's row is looked up by the token
@@ -504,37 +466,13 @@ attention_not_scaled: attention.W_O is not scaled
     ("attention.W_O", "contract.weight") → "contract.weight"
 network_not_scaled: contract.weight is not scaled
     ("attention.W_O", "contract.weight") → "attention.W_O"
-""",
-)
-
-changed(
-    init_gpt_weights,
-    "all_scaled",
-    "every matrix is scaled, not only those that write to the stream",
-    (" if is_residual else 0.02", ""),
-)
-
-mistakes(
-    init_gpt_weights,
-    """
+all_scaled: every matrix is scaled, not only those that write to the stream
+    ) if is_residual else 0.02 → )
 others_scaled: every matrix is scaled except those that write to the stream
     if is_residual → if not is_residual
-""",
-)
-
-changed(
-    init_gpt_weights,
-    "variance",
-    "0.02 is taken for the variance",
-    (
-        "0.02 / math.sqrt(2 * L) if is_residual else 0.02",
-        "math.sqrt(0.02 / (2 * L) if is_residual else 0.02)",
-    ),
-)
-
-mistakes(
-    init_gpt_weights,
-    """
+variance: 0.02 is taken for the variance
+    0.02 / math.sqrt(2 * L) if is_residual else 0.02
+    → math.sqrt(0.02 / (2 * L) if is_residual else 0.02)
 uniform: matrices come from U(-0.02, 0.02)
     torch.randn_like(value) → (2 * torch.rand_like(value) - 1)
 * dead_norms: the norms' weights are 0
@@ -546,20 +484,13 @@ biases_of_one: biases are 1
 biases_kept: biases keep the values that they had
     torch.ones_like(value) if is_scale else torch.zeros_like(value) → value
     says: .b_Q[0] should be 0, yours is
+same_matrices: all matrices of one shape are the same
+    drawn = {} → drawn, known = {}, {}
+    drawn[name] = std * torch.randn_like(value)
+    → kind = value.shape, is_residual
+      drawn[name] = known.setdefault(kind, std * torch.randn_like(value))
+    says: W_Q should differ from W_K
 """,
-)
-
-changed(
-    init_gpt_weights,
-    "same_matrices",
-    "all matrices of one shape are the same",
-    ("drawn = {}", "drawn, known = {}, {}"),
-    (
-        "drawn[name] = std * torch.randn_like(value)",
-        "kind = value.shape, is_residual\n"
-        "            drawn[name] = known.setdefault(kind, std * torch.randn_like(value))",
-    ),
-    told_by="W_Q should differ from W_K",
 )
 
 changed(
@@ -616,34 +547,20 @@ def softmax_twice(logits, tokens, lengths=None):
     return language_model_loss(logits.softmax(dim=-1), tokens, lengths)
 
 
-changed(
-    language_model_loss,
-    "log_of_softmax",
-    "the softmax becomes 0 and its logarithm -∞",
-    (
-        "functional.cross_entropy(\n"
-        '        logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none"\n'
-        "    )",
-        "-logits[:, :-1].softmax(dim=-1).gather(2, tokens[:, 1:, None])[..., 0].log()",
-    ),
-    told_by="yours is inf",
-)
-
-changed(
-    language_model_loss,
-    "over_positions",
-    "the softmax runs over the positions",
-    (
-        "functional.cross_entropy(\n"
-        '        logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none"\n'
-        "    )",
-        "-logits[:, :-1].log_softmax(dim=1).gather(2, tokens[:, 1:, None])[..., 0]",
-    ),
-)
-
 mistakes(
     language_model_loss,
     """
+log_of_softmax: the softmax becomes 0 and its logarithm -∞
+    functional.cross_entropy(
+        logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none"
+    )
+    → -logits[:, :-1].softmax(dim=-1).gather(2, tokens[:, 1:, None])[..., 0].log()
+    says: yours is inf
+over_positions: the softmax runs over the positions
+    functional.cross_entropy(
+        logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none"
+    )
+    → -logits[:, :-1].log_softmax(dim=1).gather(2, tokens[:, 1:, None])[..., 0]
 plain_number: without lengths, the loss is a plain number, which cannot be trained
     surprise.mean() → surprise.mean().item()
     says: loss should be
@@ -760,20 +677,13 @@ changed(
     ),
 )
 
-changed(
-    token_probabilities,
-    "zero_divides",
-    "temperature 0 divides by zero",
-    (
-        "functional.one_hot(logits.argmax(dim=1), V).to(logits)",
-        "torch.softmax(logits / temperature, dim=1)",
-    ),
-    told_by="yours is nan",
-)
-
 mistakes(
     token_probabilities,
     """
+zero_divides: temperature 0 divides by zero
+    functional.one_hot(logits.argmax(dim=1), V).to(logits)
+    → torch.softmax(logits / temperature, dim=1)
+    says: yours is nan
 overflows: the logits are divided by a small temperature while they are large: ∞ - ∞ is NaN
     below / max(temperature, torch.finfo(torch.float32).tiny) → logits / temperature
     says: yours is nan
@@ -815,11 +725,9 @@ mistakes(
     """
 one_more: one more token than top_k is kept
     p[:, top_k:] → p[:, top_k + 1 :]
+worst: the least probable tokens are kept
+    descending=True, stable → stable
 """,
-)
-
-changed(
-    token_probabilities, "worst", "the least probable tokens are kept", ("descending=True, ", "")
 )
 
 
@@ -967,31 +875,18 @@ changed(
     ("                drawn = torch.where(ended, stop, drawn)\n", ""),
 )
 
-changed(
-    Writer,
-    "StopLost",
-    "the stop token itself is replaced by another",
-    (
-        "drawn = torch.where(ended, stop, drawn)\n                ended = ended | (drawn == stop)",
-        "ended = ended | (drawn == stop)\n"
-        "                drawn = torch.where(ended, 0 if stop else 1, drawn)",
-    ),
-    told_by="texts with a stop",
-)
-
-changed(
-    Writer,
-    "EndedBefore",
-    "a text whose given part holds stop is taken to have ended",
-    (
-        "torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)",
-        "(tokens == (-1 if stop is None else stop)).any(dim=1)",
-    ),
-)
-
 mistakes(
     Writer,
     """
+StopLost: the stop token itself is replaced by another
+    drawn = torch.where(ended, stop, drawn)
+    ended = ended | (drawn == stop)
+    → ended = ended | (drawn == stop)
+      drawn = torch.where(ended, 0 if stop else 1, drawn)
+    says: texts with a stop
+EndedBefore: a text whose given part holds stop is taken to have ended
+    torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+    → (tokens == (-1 if stop is None else stop)).any(dim=1)
 OwnRandomness: the generator is not used
     , generator=generator) → )
     says: texts from the same generator

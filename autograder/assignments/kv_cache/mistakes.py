@@ -419,7 +419,7 @@ mistakes(
     prompt + count - 1 → prompt + count
 allowed: only pairs that the mask allows are counted, as if the prompt came in steps
     prompt**2 + line(last) - line(prompt) → line(last)
-    square(last) - square(prompt - 1) → sum(sum(range(n + 1)) for n in range(prompt, last + 1))
+    square(last) - square(prompt - 1) → sum(line(n) for n in range(prompt, last + 1))
 without_itself: a new token is not paired with itself
     line(prompt)} → line(prompt) - (count - 1)}
 prompt_in_steps: only pairs that the mask allows are counted, as if the prompt came in steps
@@ -548,7 +548,7 @@ changed_only: only the weights that change are returned
     says: is missing
 in_place: the means are written into the weights given
     converted[name] = value → converted[name] = state[name][..., : value.shape[-1]].copy_(value)
-    says: changes its input
+    says: changes its argument
 any_groups: a number of groups that does not divide the heads is accepted
     H % G → H % (G := math.gcd(H, G))
     says: should raise ValueError when 6 heads are to share 4 groups
@@ -575,22 +575,9 @@ mistakes(
     """
 NoNorm: the latents are not normalised
     self.norm(X @ self.W_DKV) → X @ self.W_DKV
-""",
-)
-
-changed(
-    LatentAttention,
-    "NormFirst",
-    "the vectors are normalised in place of the latents",
-    (
-        "self.norm(X @ self.W_DKV)",
-        "functional.rms_norm(X, X.shape[-1:], None, 1e-5) @ self.W_DKV * self.norm.weight",
-    ),
-)
-
-mistakes(
-    LatentAttention,
-    """
+NormFirst: the vectors are normalised in place of the latents
+    self.norm(X @ self.W_DKV)
+    → functional.rms_norm(X, X.shape[-1:], None, 1e-5) @ self.W_DKV * self.norm.weight
 KeysNotTurned: keys are not turned
     rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
 NotTurned: nothing is turned
@@ -621,82 +608,40 @@ class PairsTurned(LatentAttention):
         return Q_C, Q_R, C[..., : self.D_c], C[..., self.D_c :]
 
 
-changed(
-    LatentAttention,
-    "TurnsContent",
-    "what is turned is the other part of the queries, before it meets the latents",
-    (
-        "return Q_C, rope_rotate(Q_R, positions, self.base)",
-        "if self.D_h % 2 == 0:\n"
-        "            Q_C = rope_rotate(Q_C, positions, self.base)\n"
-        "        return Q_C, Q_R",
-    ),
-)
-
 mistakes(
     LatentAttention,
     """
+TurnsContent: what is turned is the other part of the queries, before it meets the latents
+    return Q_C, rope_rotate(Q_R, positions, self.base)
+    → if self.D_h % 2 == 0:
+          Q_C = rope_rotate(Q_C, positions, self.base)
+      return Q_C, Q_R
 * FromZero: positions start at 0 in every call
     torch.arange(past, past + T, → torch.arange(T,
 DefaultBase: base is not used
     W_KR, positions, self.base) → W_KR, positions)
     Q_R, positions, self.base) → Q_R, positions)
-""",
-)
-
-changed(
-    LatentAttention,
-    "ByParts",
-    "W_Q makes q^C of all heads first, and then q^R of all heads",
-    (
-        "split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R], dim=-1)",
-        "(X @ self.W_Q).split([self.H * self.D_h, self.H * self.D_R], dim=-1)\n"
-        "        Q_C, Q_R = split_heads(Q_C, self.H), split_heads(Q_R, self.H)",
-    ),
-    classic=True,
-)
-
-changed(
-    LatentAttention,
-    "RotatedFirst",
-    "each head's q^R stands before its q^C",
-    (
-        "Q_C, Q_R = split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R]",
-        "Q_R, Q_C = split_heads(X @ self.W_Q, self.H).split([self.D_R, self.D_h]",
-    ),
-)
-
-mistakes(
-    LatentAttention,
-    """
+* ByParts: W_Q makes q^C of all heads first, and then q^R of all heads
+    split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R], dim=-1)
+    → (X @ self.W_Q).split([self.H * self.D_h, self.H * self.D_R], dim=-1)
+      Q_C, Q_R = split_heads(Q_C, self.H), split_heads(Q_R, self.H)
+RotatedFirst: each head's q^R stands before its q^C
+    Q_C, Q_R = split_heads(X @ self.W_Q, self.H).split([self.D_h, self.D_R]
+    → Q_R, Q_C = split_heads(X @ self.W_Q, self.H).split([self.D_R, self.D_h]
 * RootOfHead: the scores are divided by √D_h, not by √(D_h + D_R)
     K.mT / math.sqrt(self.D_h + self.D_R) → K.mT / math.sqrt(self.D_h)
     E / math.sqrt(self.D_h + self.D_R) → E / math.sqrt(self.D_h)
 * RootOfLatent: absorbed scores are divided by √(D_c + D_R), not by √(D_h + D_R)
     E / math.sqrt(self.D_h + self.D_R) → E / math.sqrt(self.D_c + self.D_R)
+NoMask: there is no mask
+    masked_softmax(E, causal_mask(T, past=N - T)
+    → masked_softmax(E, torch.ones(T, N, dtype=torch.bool)
+    mask = causal_mask(T, past=N - T) → mask = torch.ones(T, N, dtype=torch.bool)
+MaskWithoutPast: the mask ignores the past: new positions see only the oldest ones
+    masked_softmax(E, causal_mask(T, past=N - T)
+    → masked_softmax(E, torch.ones(T, N, dtype=torch.bool).tril()
+    mask = causal_mask(T, past=N - T) → mask = torch.ones(T, N, dtype=torch.bool).tril()
 """,
-)
-
-changed(
-    LatentAttention,
-    "NoMask",
-    "there is no mask",
-    (
-        "masked_softmax(E, causal_mask(T, past=N - T)",
-        "masked_softmax(E, torch.ones(T, N, dtype=torch.bool)",
-    ),
-    ("mask = causal_mask(T, past=N - T)", "mask = torch.ones(T, N, dtype=torch.bool)"),
-)
-
-changed(
-    LatentAttention,
-    "MaskWithoutPast",
-    "the mask ignores the past: new positions see only the oldest ones",
-    (
-        "masked_softmax(E, causal_mask(T, past=N - T)",
-        "masked_softmax(E, torch.ones(T, N, dtype=torch.bool).tril()",
-    ),
-    ("mask = causal_mask(T, past=N - T)", "mask = torch.ones(T, N, dtype=torch.bool).tril()"),
 )
 
 changed(
@@ -718,48 +663,25 @@ changed(
     ),
 )
 
-changed(
-    LatentAttention,
-    "RoundsQueries",
-    "queries are rounded to the cache's dtype as well",
-    (
-        "return Q_C, rope_rotate(Q_R, positions, self.base)",
-        "kind = X.dtype if cache is None else cache.read().dtype\n"
-        "        Q_C, Q_R = Q_C.to(kind), rope_rotate(Q_R, positions, self.base).to(kind)\n"
-        "        return Q_C.to(X.dtype), Q_R.to(X.dtype)",
-    ),
-)
-
 mistakes(
     LatentAttention,
     """
+RoundsQueries: queries are rounded to the cache's dtype as well
+    return Q_C, rope_rotate(Q_R, positions, self.base)
+    → kind = X.dtype if cache is None else cache.read().dtype
+      Q_C, Q_R = Q_C.to(kind), rope_rotate(Q_R, positions, self.base).to(kind)
+      return Q_C.to(X.dtype), Q_R.to(X.dtype)
 TurnsLate: keys that are not turned yet are kept, and turned when they are read
     rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
     , C[..., self.D_c :] → , rope_rotate(C[..., self.D_c :], None, self.base)
 KeyFirst: the turned key is kept before the latent
     cache.append(C) → cache.append(C.roll(self.D_R, dims=-1))
     cache.read() → cache.read().roll(-self.D_R, dims=-1)
-""",
-)
-
-changed(
-    LatentAttention,
-    "WithoutRotated",
-    "the turned parts are left out of the scores",
-    ("torch.cat([Q_C, Q_R], dim=-1) @ K.mT", "Q_C @ K_C.mT"),
-    (" + Q_R @ K_R[:, None].mT", ""),
-)
-
-changed(
-    LatentAttention,
-    "AbsorbedWithoutRotated",
-    "the turned parts are left out of the absorbed scores",
-    (" + Q_R @ K_R[:, None].mT", ""),
-)
-
-mistakes(
-    LatentAttention,
-    """
+WithoutRotated: the turned parts are left out of the scores
+    torch.cat([Q_C, Q_R], dim=-1) @ K.mT → Q_C @ K_C.mT
+    mT + Q_R @ K_R[:, None].mT → mT
+AbsorbedWithoutRotated: the turned parts are left out of the absorbed scores
+    mT + Q_R @ K_R[:, None].mT → mT
 WrongUp: W_UV is absorbed into the queries, in place of W_UK
     Q_C, W_UK) → Q_C, W_UV)
 WrongDown: W_UK makes the outputs of absorbed attention, in place of W_UV

@@ -11,6 +11,7 @@ from course_pkg.linear_attention import (
     HybridDecoder,
     TokenMixer,
     chunked_scan,
+    chunked_scan_fault,
     delta_rule,
     discretise,
     gated_recurrence,
@@ -282,6 +283,18 @@ def by_segments(Q, K, V, log_decay, S=None, chunk=16):
 def in_float32(Q, K, V, log_decay, S=None, chunk=16):
     given = (part.float() for part in (Q, K, V, log_decay))
     return chunked_scan(*given, None if S is None else S.float(), chunk)
+
+
+@alternative(chunked_scan_fault)
+def second_chunk_in_float64():
+    Q, K, V = torch.randn(3, 2, 3, 7, 4, dtype=torch.float64)
+    return ["E", [Q, K, V, -torch.rand(2, 3, 7, dtype=torch.float64) - 0.5, None, 3]]
+
+
+@alternative(chunked_scan_fault)
+def one_step():
+    one = torch.ones(1, 1, 1, 1)
+    return "E", (one, one, one, -torch.ones(1, 1, 1), 2 * one, 1)
 
 
 @alternative(rwkv_time_mixing)

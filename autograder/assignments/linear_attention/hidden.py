@@ -2,12 +2,14 @@
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import linear_attention as visible
 from course_pkg.linear_attention import (
     HybridDecoder,
     TokenMixer,
     chunked_scan,
+    chunked_scan_fault,
     delta_rule,
     discretise,
     gated_recurrence,
@@ -143,6 +145,12 @@ def square(scan, case):
     B, H = case.sizes(2)
     given, S = visible.chunk_inputs(case, B, H, 12, 4, 4), 0.02 * case.randn(B, H, 4, 4)
     visible.in_chunks(case, scan, given, S, 4)
+
+
+@check(chunked_scan_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "E")
 
 
 @check(rwkv_time_mixing, see="Optional: RWKV, one of the family")

@@ -2,11 +2,13 @@
 
 import torch
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.linear_attention import (
     HybridDecoder,
     TokenMixer,
     chunked_scan,
+    chunked_scan_fault,
     delta_rule,
     discretise,
     gated_recurrence,
@@ -348,6 +350,7 @@ writes_stay: what a chunk writes does not decay until its end
     left * k → k
 one_too_few: the old state decays one step too little where it is read
     total.exp()[..., None] → functional.pad(total[..., :-1], (1, 0)).exp()[..., None]
+    `gated_recurrence` → a recurrence whose state decays
 not_itself: a step does not see what it writes itself
     triu(1) → triu()
 not_causal: inside a chunk, steps see those after them
@@ -369,6 +372,41 @@ one_chunk: the whole text is one chunk
 not_refused: a chunk without steps is not refused
     chunk < 1 → (chunk := max(chunk, 1)) < 1
     says: should raise ValueError
+""",
+)
+
+black_box(
+    chunked_scan,
+    "one_too_few",
+    curve='copying["select, then attention"].losses',
+    label="loss",
+)
+
+wrong_letters(chunked_scan_fault, "E")
+mistakes(
+    chunked_scan_fault,
+    """
+no_state: no state is given, and one chunk holds all steps
+    (Q, K, V, log_decay, S) → (Q, K, V, log_decay)
+    says: With these arguments the black box gives what is right
+empty_state: the state is empty
+    S = torch.ones(1, 1, 1, 1) → S = torch.zeros(1, 1, 1, 1)
+    says: With these arguments the black box gives what is right
+never_decays: nothing decays
+    -math.log(2) → 0.0
+    says: With these arguments the black box gives what is right
+not_asked: the queries are 0
+    torch.ones(1, 1, 2, 1) → torch.zeros(1, 1, 2, 1)
+    says: With these arguments the black box gives what is right
+no_steps: a chunk has no steps
+    log_decay, S) → log_decay, S, 0)
+    says: chunked_scan raised
+decays_left_out: the decays are left out
+    V, log_decay, S) → V, S)
+    says: chunked_scan raised
+unpacked: the arguments stand beside the letter
+    "E", (Q, K, V, log_decay, S) → "E", Q, K, V, log_decay, S
+    says: should return (letter, arguments)
 """,
 )
 
@@ -510,7 +548,7 @@ DecayExchanged: γ is 2^(-5 - h): what remains and what is forgotten are exchang
     delta[..., None] * K → K
 SigmoidDelta: Δ goes through σ, not softplus
     functional.softplus(gate) → torch.sigmoid(gate)
-RateWithoutExp: log_a is taken for a: its exponential is left out
+RateWithoutExp: log_a is taken for the rate: its exponential is left out
     self.log_a.exp() → self.log_a
 * LongKeys: the keys of the rule delta do not have length one
     functional.normalize(K, dim=-1) → K

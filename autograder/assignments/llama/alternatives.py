@@ -21,6 +21,7 @@ from course_pkg.llama import (
     rope_rotate_pairs,
     sliding_window_mask,
     swiglu,
+    swiglu_fault,
 )
 
 
@@ -91,6 +92,18 @@ def feature_by_feature(X, W_gate, W_up, W_down):
         gate = (X * W_gate[:, f]).sum(-1, keepdim=True)
         Y = Y + gate * gate.sigmoid() * (X * W_up[:, f]).sum(-1, keepdim=True) * W_down[f]
     return Y
+
+
+@alternative(swiglu_fault)
+def large_and_in_float64():
+    shapes = (2, 5, 3), (3, 7), (3, 7), (7, 3)
+    return "B", [torch.randn(*shape, dtype=torch.float64) for shape in shapes]
+
+
+@alternative(swiglu_fault)
+def negative_gate():
+    one = torch.tensor([[1.0]])
+    return ["B", (one, -one, 3 * one, one)]
 
 
 @alternative(GatedFeedForward)

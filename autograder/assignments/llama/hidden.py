@@ -5,6 +5,7 @@ import itertools
 import torch
 
 from course_pkg.checking.batched import of_each
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import llama as visible
 from course_pkg.llama import (
@@ -19,6 +20,7 @@ from course_pkg.llama import (
     rope_rotate_pairs,
     sliding_window_mask,
     swiglu,
+    swiglu_fault,
 )
 
 
@@ -56,6 +58,12 @@ def any_shape(network, case):
     for vectors in (case.randn(D), case.randn(A, B, 3, D), case.randn(D, B).mT):
         given = network(vectors, **W)
         case.equal(given, visible.through_gates(vectors, **W), f"Y of shape {tuple(vectors.shape)}")
+
+
+@check(swiglu_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "B")
 
 
 @check(GatedFeedForward, see="How wide, at the same cost")

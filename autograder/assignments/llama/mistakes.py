@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.llama import (
     GatedFeedForward,
@@ -19,37 +20,25 @@ from course_pkg.llama import (
     rope_rotate_pairs,
     sliding_window_mask,
     swiglu,
+    swiglu_fault,
 )
 from course_pkg.positions import rope_rotate
 
 # RMSNorm
 
 
-changed(
-    RMSNorm,
-    "Centred",
-    "the mean is subtracted first, as LayerNorm does",
-    (
-        "torch.float32))\n",
-        "torch.float32))\n        precise = precise - precise.mean(dim=-1, keepdim=True)\n",
-    ),
-    classic=True,
-)
-
-changed(
-    RMSNorm,
-    "EpsOutside",
-    "ε is added outside the root",
-    (
-        "torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + self.eps)",
-        "1 / (precise.square().mean(dim=-1, keepdim=True).sqrt() + self.eps)",
-    ),
-    classic=True,
-)
-
 mistakes(
     RMSNorm,
     """
+* Centred: the mean is subtracted first, as LayerNorm does
+    torch.float32))
+    scale
+    → torch.float32))
+      precise = precise - precise.mean(dim=-1, keepdim=True)
+      scale
+* EpsOutside: ε is added outside the root
+    torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + self.eps)
+    → 1 / (precise.square().mean(dim=-1, keepdim=True).sqrt() + self.eps)
 Deviation: the vectors are divided by their standard deviation, though they keep their mean
     precise.square().mean(dim=-1, keepdim=True) → precise.var(dim=-1, keepdim=True, unbiased=False)
 SumOfSquares: the squares are added up and not averaged: every vector gets the length 1
@@ -60,40 +49,17 @@ OverAll: the mean is taken over all vectors together
     mean(dim=-1, keepdim=True) → mean()
 MeanOfAbsolutes: the vectors are divided by the mean of their absolute values
     torch.rsqrt(precise.square() → torch.reciprocal(precise.abs()
-""",
-)
-
-changed(RMSNorm, "WithoutWeight", "the weight is not used", (" * self.weight.to(X.dtype)", ""))
-
-mistakes(
-    RMSNorm,
-    """
+WithoutWeight: the weight is not used
+    ) * self.weight.to(X.dtype) → )
 OnePlusWeight: the features are multiplied by 1 + weight, as in Gemma
     * self.weight.to(X.dtype) → * (1 + self.weight.to(X.dtype))
-""",
-)
-
-changed(
-    RMSNorm,
-    "WeightFirst",
-    "the weight is applied before the root mean square is taken",
-    ("torch.float32))", "torch.float32)) * self.weight"),
-    (" * self.weight.to(X.dtype)", ""),
-)
-
-mistakes(
-    RMSNorm,
-    """
+WeightFirst: the weight is applied before the root mean square is taken
+    torch.float32)) → torch.float32)) * self.weight
+    ) * self.weight.to(X.dtype) → )
 SmallerEps: ε is 1e-6 by default
     1e-5 → 1e-6
-""",
-)
-
-changed(RMSNorm, "NoEps", "ε is not added to the mean square", (" + self.eps", ""))
-
-mistakes(
-    RMSNorm,
-    """
+NoEps: ε is not added to the mean square
+    ) + self.eps → )
 OwnEps: the ε that is given is not used
     self.eps = eps → self.eps = 1e-5
 SingleAlways: float64 is computed in float32
@@ -212,6 +178,41 @@ def overflowing_silu(X, W_gate, W_up, W_down):
 def silu_by_quotient(X, W_gate, W_up, W_down):
     logits = X @ W_gate
     return (logits / (1 + (-logits).exp()) * (X @ W_up)) @ W_down
+
+
+black_box(
+    swiglu,
+    "geglu",
+    curve='at["window of 256"].tolist()',
+    after="cures",
+    label="loss, nats for each token",
+    over="position in the text, %",
+)
+
+wrong_letters(swiglu_fault, "B")
+mistakes(
+    swiglu_fault,
+    """
+zero: X is 0
+    (X, → (0 * X,
+    says: With these arguments the black box gives what is right
+wide_open: the gate is far above 0, where both are its argument
+    (X, W_gate, → (X, 50 * W_gate,
+    says: With these arguments the black box gives what is right
+closed: the gate is far below 0
+    (X, W_gate, → (X, -50 * W_gate,
+    says: With these arguments the black box gives what is right
+nothing_passes: W_up is 0
+    W_up, W_down) → 0 * W_up, W_down)
+    says: With these arguments the black box gives what is right
+only_arguments: the letter is missing
+    "B", (X, W_gate, W_up, W_down) → X, W_gate, W_up, W_down
+    says: should return (letter, arguments)
+three_arguments: W_down is left out
+    W_up, W_down) → W_up)
+    says: swiglu raised
+""",
+)
 
 
 # The width of the network
@@ -434,48 +435,27 @@ odd_first: columns 1, 3, 5, … come first, and then columns 0, 2, 4, …
     .mT → .flip(-1).mT
 unchanged: the columns stay where they are
     W.unflatten(1, (H, -1, 2)).mT.flatten(1) → W.clone()
+first_head: the first head alone is reordered
+    return W.unflatten(1, (H, -1, 2)).mT.flatten(1)
+    → heads = W.unflatten(1, (H, -1, 2))
+      heads = [heads[:, :1].mT.flatten(2), heads[:, 1:].flatten(2)]
+      return torch.cat(heads, dim=1).flatten(1)
+folded: the second half of each head is in reverse order
+    return W.unflatten(1, (H, -1, 2)).mT.flatten(1)
+    → first, second = W.unflatten(1, (H, -1, 2)).unbind(-1)
+      return torch.cat([first, second.flip(-1)], dim=-1).flatten(1)
+even_of_all: the even columns of all heads come first, and then the odd ones of each head
+    return W.unflatten(1, (H, -1, 2)).mT.flatten(1)
+    → first, second = W.unflatten(1, (H, -1, 2)).unbind(-1)
+      return torch.cat([first.flatten(1), second.transpose(1, 2).flatten(1)], dim=1)
 """,
-)
-
-changed(
-    pairs_to_halves,
-    "first_head",
-    "the first head alone is reordered",
-    (
-        "return W.unflatten(1, (H, -1, 2)).mT.flatten(1)",
-        "heads = W.unflatten(1, (H, -1, 2))\n"
-        "    heads = [heads[:, :1].mT.flatten(2), heads[:, 1:].flatten(2)]\n"
-        "    return torch.cat(heads, dim=1).flatten(1)",
-    ),
-)
-
-changed(
-    pairs_to_halves,
-    "folded",
-    "the second half of each head is in reverse order",
-    (
-        "return W.unflatten(1, (H, -1, 2)).mT.flatten(1)",
-        "first, second = W.unflatten(1, (H, -1, 2)).unbind(-1)\n"
-        "    return torch.cat([first, second.flip(-1)], dim=-1).flatten(1)",
-    ),
-)
-
-changed(
-    pairs_to_halves,
-    "even_of_all",
-    "the even columns of all heads come first, and then the odd ones of each head",
-    (
-        "return W.unflatten(1, (H, -1, 2)).mT.flatten(1)",
-        "first, second = W.unflatten(1, (H, -1, 2)).unbind(-1)\n"
-        "    return torch.cat([first.flatten(1), second.transpose(1, 2).flatten(1)], dim=1)",
-    ),
 )
 
 
 @bug(
     pairs_to_halves,
     "the columns are reordered in the matrix that is given",
-    told_by="changes its input W in place",
+    told_by="changes its argument W in place",
 )
 def in_place(W, H):
     new = pairs_to_halves(W, H)
@@ -537,33 +517,23 @@ changed(
     classic=True,
 )
 
-changed(
-    sliding_window_mask,
-    "sinks_ahead",
-    "sinks are seen even by the positions before them",
-    (
-        "(n - s < window) | (s < sinks)\n    return allowed",
-        "n - s < window\n    return allowed | (s < sinks)",
-    ),
-    classic=True,
-)
-
 mistakes(
     sliding_window_mask,
     """
+* sinks_ahead: sinks are seen even by the positions before them
+    if window is not None:
+        allowed &= (n - s < window) | (s < sinks)
+    return allowed
+    → if window is not None:
+          allowed &= n - s < window
+      return allowed | (s < sinks)
 both_sides: the future is not masked, but for what is a window away
     allowed = s <= n → allowed = torch.ones(T, past + T, dtype=torch.bool)
     (n - s < window) | → ((n - s).abs() < window) |
 inverted: True stands for what is forbidden
     return allowed → return ~allowed
-""",
-)
-
-changed(sliding_window_mask, "no_sinks", "there are no sinks", (" | (s < sinks)", ""))
-
-mistakes(
-    sliding_window_mask,
-    """
+no_sinks: there are no sinks
+    ) | (s < sinks) → )
 wider: the sinks widen the window
     (n - s < window) | (s < sinks) → n - s < window + sinks
 sinks_in_window: the sinks count as a part of the window, which becomes shorter
@@ -629,37 +599,19 @@ mistakes(
     """
 * TurnsFromZero: new positions are turned as if they began at 0 with every call
     torch.arange(past, past + T, → torch.arange(T,
+* TurnsTwice: keys are turned again when they are read from the cache
+    K, V = (part.to(Q.dtype) for part in cache.read())
+    → K, V = cache.read()
+      K, V = rope_rotate(K, None, self.base).to(Q.dtype), V.to(Q.dtype)
+* TurnsTheOldAnew: keys are kept as they are, and the old ones are turned together with the new ones
+    K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)
+    → K = split_heads(X @ self.W_K, self.G)
+      K = rope_rotate(K, positions, self.base) if cache is None else K
+    K, V = (part.to(Q.dtype) for part in cache.read())
+    → K, V = cache.read()
+      K = rope_rotate(K, past + torch.arange(K.shape[2]), self.base).to(Q.dtype)
+      V = V.to(Q.dtype)
 """,
-)
-
-changed(
-    LlamaAttention,
-    "TurnsTwice",
-    "keys are turned again when they are read from the cache",
-    (
-        "K, V = (part.to(Q.dtype) for part in cache.read())",
-        "K, V = cache.read()\n"
-        "            K, V = rope_rotate(K, None, self.base).to(Q.dtype), V.to(Q.dtype)",
-    ),
-    classic=True,
-)
-
-changed(
-    LlamaAttention,
-    "TurnsTheOldAnew",
-    "keys are kept as they are, and the old ones are turned together with the new ones",
-    (
-        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
-        "K = split_heads(X @ self.W_K, self.G)\n"
-        "        K = rope_rotate(K, positions, self.base) if cache is None else K",
-    ),
-    (
-        "K, V = (part.to(Q.dtype) for part in cache.read())",
-        "K, V = cache.read()\n"
-        "            K = rope_rotate(K, past + torch.arange(K.shape[2]), self.base).to(Q.dtype)\n"
-        "            V = V.to(Q.dtype)",
-    ),
-    classic=True,
 )
 
 changed(
@@ -674,67 +626,40 @@ changed(
     told_by="K in the cache at [",
 )
 
-changed(
-    LlamaAttention,
-    "TurnsValues",
-    "values are turned as well",
-    (
-        "V = split_heads(X @ self.W_V, self.G)",
-        "V = rope_rotate(split_heads(X @ self.W_V, self.G), positions, self.base)",
-    ),
-    classic=True,
-)
-
 mistakes(
     LlamaAttention,
     """
+TurnsBothTwice: queries and keys are turned twice, by the same angles
+    Q = rope_rotate( → Q = rope_rotate(rope_rotate(
+    self.H), positions, self.base) → self.H), positions, self.base), positions, self.base)
+    K = rope_rotate( → K = rope_rotate(rope_rotate(
+    self.G), positions, self.base) → self.G), positions, self.base), positions, self.base)
+TurnsKeysTwice: keys are turned when they are made and again before the scores, cache or not
+    mask = sliding → K = rope_rotate(K, None, self.base); mask = sliding
+TurnsTheOldAgain: old keys, which are turned already, are turned once more when they are read
+    K, V = (part.to(Q.dtype) for part in cache.read())  # (B, G, N, D_h)
+    → K, V = (part.to(Q.dtype) for part in cache.read())
+      old = rope_rotate(K[:, :, :past], None, self.base) if past else K[:, :, :0]
+      K = torch.cat([old, K[:, :, past:]], dim=2)
+* TurnsValues: values are turned as well
+    V = split_heads(X @ self.W_V, self.G)
+    → V = rope_rotate(split_heads(X @ self.W_V, self.G), positions, self.base)
 * TakesTurns: neighbouring queries get different key heads: h mod G, not h // (H/G)
     Q.unflatten(1, (self.G, -1)) → Q.unflatten(1, (-1, self.G)).transpose(1, 2)
     .flatten(1, 2) → .transpose(1, 2).flatten(1, 2)
-""",
-)
-
-changed(
-    LlamaAttention,
-    "TurnsQueriesOnly",
-    "queries are turned, and keys are not",
-    (
-        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
-        "K = split_heads(X @ self.W_K, self.G)",
-    ),
-)
-
-changed(
-    LlamaAttention,
-    "TurnsNothing",
-    "neither queries nor keys are turned",
-    (
-        "Q = rope_rotate(split_heads(X @ self.W_Q, self.H), positions, self.base)",
-        "Q = split_heads(X @ self.W_Q, self.H)",
-    ),
-    (
-        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
-        "K = split_heads(X @ self.W_K, self.G)",
-    ),
-)
-
-changed(
-    LlamaAttention,
-    "TurnsWhole",
-    "queries and keys are turned before they are cut into heads",
-    (
-        "Q = rope_rotate(split_heads(X @ self.W_Q, self.H), positions, self.base)",
-        "Q = split_heads(rope_rotate(X @ self.W_Q, positions, self.base), self.H)",
-    ),
-    (
-        "K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)",
-        "K = split_heads(rope_rotate(X @ self.W_K, positions, self.base), self.G)",
-    ),
-)
-
-mistakes(
-    LlamaAttention,
-    """
+TurnsQueriesOnly: queries are turned, and keys are not
+    K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)
+    → K = split_heads(X @ self.W_K, self.G)
+TurnsNothing: neither queries nor keys are turned
+    Q = rope_rotate(split_heads(X @ self.W_Q, self.H), positions, self.base)
+    → Q = split_heads(X @ self.W_Q, self.H)
+    K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)
+    → K = split_heads(X @ self.W_K, self.G)
+TurnsWhole: queries and keys are turned before they are cut into heads
+    Q = rope_rotate(split_heads(X @ self.W_Q, self.H), positions, self.base)
+    → Q = split_heads(rope_rotate(X @ self.W_Q, positions, self.base), self.H)
+    K = rope_rotate(split_heads(X @ self.W_K, self.G), positions, self.base)
+    → K = split_heads(rope_rotate(X @ self.W_K, positions, self.base), self.G)
 TurnsNeighbours: neighbouring features are turned as pairs, as in Meta's layout
     Q = rope_rotate( → Q = rope_rotate_pairs(
     K = rope_rotate( → K = rope_rotate_pairs(
@@ -746,75 +671,32 @@ RoundsPositions: positions are counted in X's dtype
     says: Y at position 595 in bfloat16 is off by
 OneTooFar: later positions are one too high
     device=X.device) → device=X.device) + (1 if past else 0)
-""",
-)
-
-changed(
-    LlamaAttention,
-    "SeesAhead",
-    "there is no mask: positions that come together see each other",
-    (
-        "sliding_window_mask(T, self.window, self.sinks, past)",
-        "torch.ones(T, past + T, dtype=torch.bool)",
-    ),
-)
-
-changed(
-    LlamaAttention,
-    "MasksWithoutPast",
-    "the mask ignores the past: new positions see only the oldest ones",
-    (
-        "sliding_window_mask(T, self.window, self.sinks, past)",
-        "sliding_window_mask(past + T, self.window, self.sinks)[:T]",
-    ),
-)
-
-changed(
-    LlamaAttention,
-    "MasksOnlyMany",
-    "a single new position sees the whole cache, whatever the window",
-    (
-        "sliding_window_mask(T, self.window, self.sinks, past)",
-        "(sliding_window_mask(T, self.window, self.sinks, past) | (T == 1))",
-    ),
-)
-
-mistakes(
-    LlamaAttention,
-    """
+SeesAhead: there is no mask: positions that come together see each other
+    sliding_window_mask(T, self.window, self.sinks, past)
+    → torch.ones(T, past + T, dtype=torch.bool)
+MasksWithoutPast: the mask ignores the past: new positions see only the oldest ones
+    sliding_window_mask(T, self.window, self.sinks, past)
+    → sliding_window_mask(past + T, self.window, self.sinks)[:T]
+MasksOnlyMany: a single new position sees the whole cache, whatever the window
+    sliding_window_mask(T, self.window, self.sinks, past)
+    → (sliding_window_mask(T, self.window, self.sinks, past) | (T == 1))
 NoWindow: window and sinks are not used
     (T, self.window, self.sinks, past) → (T, past=past)
 NoSinks: sinks are not used
     self.window, self.sinks, past) → self.window, past=past)
-""",
-)
-
-changed(
-    LlamaAttention,
-    "WindowOfTheOld",
-    "with old positions in the cache, window and sinks do not count from the beginning",
-    (
-        "past).to(X.device)\n",
-        "past).to(X.device)\n"
-        "        if past:\n"
-        "            mask = sliding_window_mask(T, past=past)\n"
-        "            mask &= torch.arange(past + T) > past - (self.window or past + 1)\n",
-    ),
-)
-
-mistakes(
-    LlamaAttention,
-    """
+WindowOfTheOld: with old positions in the cache, window and sinks do not count from the beginning
+    past).to(X.device)
+    Q
+    → past).to(X.device)
+      if past:
+          mask = sliding_window_mask(T, past=past)
+          mask &= torch.arange(past + T) > past - (self.window or past + 1)
+      Q
 RootOfAll: the scores are divided by √D, not by √D_h
     math.sqrt(self.D_h) → math.sqrt(self.H * self.D_h)
+WithoutRoot: the scores are not divided by √D_h
+    mT / math.sqrt(self.D_h) → mT
 """,
-)
-
-changed(
-    LlamaAttention,
-    "WithoutRoot",
-    "the scores are not divided by √D_h",
-    (" / math.sqrt(self.D_h)", ""),
 )
 
 changed(
@@ -871,23 +753,10 @@ mistakes(
 * NormsLast: the norms come after the additions, as in the first transformer
     X + self.attention(self.norm_1(X), cache) → self.norm_1(X + self.attention(X, cache))
     X + self.feed_forward(self.norm_2(X)) → self.norm_2(X + self.feed_forward(X))
-""",
-)
-
-changed(
-    LlamaBlock,
-    "SideBySide",
-    "the second half reads the block's input, and not what attention has added to it",
-    (
-        "X = X + self.attention(self.norm_1(X), cache)\n        return X +",
-        "return X + self.attention(self.norm_1(X), cache) +",
-    ),
-    classic=True,
-)
-
-mistakes(
-    LlamaBlock,
-    """
+* SideBySide: the second half reads the block's input, and not what attention has added to it
+    X = X + self.attention(self.norm_1(X), cache)
+    return X +
+    → return X + self.attention(self.norm_1(X), cache) +
 AttentionAlone: attention is not added to what comes in, but takes its place
     X = X + self.attention → X = self.attention
 NetworkAlone: the network is not added to what comes in, but takes its place
@@ -938,23 +807,10 @@ mistakes(
 NormFirst: the norm comes before the blocks, and not after them
     self.token(tokens) → self.norm(self.token(tokens))
     self.norm(X) @ → X @
-""",
-)
-
-changed(
-    Llama,
-    "NormEachTime",
-    "the norm comes after every block",
-    (
-        "X = block(X, None if caches is None else caches[number])",
-        "X = self.norm(block(X, None if caches is None else caches[number]))",
-    ),
-    ("self.norm(X) @", "X @"),
-)
-
-mistakes(
-    Llama,
-    """
+NormEachTime: the norm comes after every block
+    X = block(X, None if caches is None else caches[number])
+    → X = self.norm(block(X, None if caches is None else caches[number]))
+    self.norm(X) @ → X @
 ScaledEmbedding: the embedding is multiplied by √D, as in the first transformer
     self.token(tokens) → self.token(tokens) * math.sqrt(self.token.embedding_dim)
 FromTheEmbedding: every block reads the embedding, and the last one decides
@@ -1054,19 +910,8 @@ mistakes(
     up_proj.weight": "feed_forward.W_up" → up_proj.weight": "feed_forward.W_gate"
 head_not_turned: lm_head is not transposed
     place != "token.weight" → place not in ("token.weight", "W_head")
-""",
-)
-
-changed(
-    load_llama,
-    "embedding_turned",
-    "the embedding is transposed like the matrices",
-    (' and place != "token.weight"', ""),
-)
-
-mistakes(
-    load_llama,
-    """
+embedding_turned: the embedding is transposed like the matrices
+    2 and place != "token.weight" → 2
 keys_first: queries and keys are exchanged
     q_proj.weight": "attention.W_Q" → q_proj.weight": "attention.W_K"
     k_proj.weight": "attention.W_K" → k_proj.weight": "attention.W_Q"
@@ -1096,6 +941,19 @@ changed(
     (
         "    ours = {}\n",
         '    layers = sorted({name.split(".")[2] for name in state if "model.layers." in name})\n'
+        "    ours = {}\n",
+    ),
+    ('f"blocks.{layer[1]}."', 'f"blocks.{layers.index(layer[1])}."'),
+)
+
+changed(
+    load_llama,
+    "order_of_file",
+    "layers are numbered in the order of the file, whatever their names say",
+    (
+        "    ours = {}\n",
+        '    layers = [name.split(".")[2] for name in state if name.startswith("model.layers.")]\n'
+        "    layers = list(dict.fromkeys(layers))\n"
         "    ours = {}\n",
     ),
     ('f"blocks.{layer[1]}."', 'f"blocks.{layers.index(layer[1])}."'),
@@ -1140,23 +998,10 @@ mistakes(
 nothing_refused: names that are not known are silently left out
     raise ValueError(f"our Llama has no place for {name}") → continue
     says: should raise ValueError when the state has model.layers.0.self_attn.q_proj.bias
-""",
-)
-
-changed(
-    load_llama,
-    "biases_taken",
-    "biases are taken for weights",
-    (
-        'name.endswith("rotary_emb.inv_freq")',
-        'name.endswith("rotary_emb.inv_freq") or ("layers" in name and name.endswith(".bias"))',
-    ),
-    told_by="should raise ValueError when the state has model.layers.0.self_attn.q_proj.bias",
-)
-
-mistakes(
-    load_llama,
-    """
+biases_taken: biases are taken for weights
+    name.endswith("rotary_emb.inv_freq")
+    → name.endswith("rotary_emb.inv_freq") or ("layers" in name and name.endswith(".bias"))
+    says: should raise ValueError when the state has model.layers.0.self_attn.q_proj.bias
 norm_biases_left_out: what a norm has besides its weight is left out
     name.endswith("rotary_emb.inv_freq") → name.endswith(("rotary_emb.inv_freq", "norm.bias"))
     says: should raise ValueError when the state has model.layers.0.input_layernorm.bias

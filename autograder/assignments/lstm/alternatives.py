@@ -14,6 +14,7 @@ from course_pkg.lstm import (
     chrono_bias,
     convert_torch_lstm,
     gru_step,
+    gru_step_fault,
     init_forget_bias,
     lstm_step,
 )
@@ -210,3 +211,19 @@ def cell_by_cell(b, u, T_max):
     forget = [math.log(1 + float(v) * (T_max - 2)) for v in u]
     others = b[2 * len(u) :].tolist()
     return torch.tensor([-value for value in forget] + forget + others)
+
+
+@alternative(gru_step_fault)
+def large_and_in_float64():
+    sizes = (5, 3), (5, 4), (12, 3), (12, 4), (12,), (12,)
+    return "D", [torch.randn(*size, dtype=torch.float64) for size in sizes]
+
+
+@alternative(gru_step_fault)
+def closed_gate():
+    b_x, b_h = torch.zeros(6), torch.full((6,), 2.0)
+    b_x[:2] = -100
+    return [
+        "D",
+        (torch.zeros(1, 3), torch.zeros(1, 2), torch.zeros(6, 3), torch.zeros(6, 2), b_x, b_h),
+    ]

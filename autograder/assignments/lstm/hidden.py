@@ -2,6 +2,7 @@
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.lstm import (
     both,
@@ -13,6 +14,7 @@ from course_pkg.lstm import (
     LSTM,
     additive_cell_step,
     chrono_bias,
+    gru_step_fault,
 )
 
 
@@ -46,6 +48,12 @@ def gradients(lstm, case):
         i, f, g, o = gradient.chunk(4)
         case.gradient(parameters[name], torch.cat([i, f, o, g]), name)
     case.learns(ours)
+
+
+@check(gru_step_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "D")
 
 
 @check(chrono_bias, see="Give each cell its own memory span")

@@ -1,5 +1,6 @@
 """Known wrong solutions of lstm."""
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import changed, mistakes
 from course_pkg.lstm import (
     LSTM,
@@ -8,6 +9,7 @@ from course_pkg.lstm import (
     chrono_bias,
     convert_torch_lstm,
     gru_step,
+    gru_step_fault,
     init_forget_bias,
     lstm_step,
 )
@@ -27,19 +29,10 @@ added_to_h: the candidate is added to h_{t-1} instead of c_{t-1}
     c = c + → c = h +
 bare_cell: h_t is the cell state itself, without tanh
     return torch.tanh(c) → return c
-""",
-)
-
-changed(
-    additive_cell_step,
-    "old_cell",
-    "h_t is computed from the cell state before the step",
-    ("c = c + candidate\n    return torch.tanh(c), c", "return torch.tanh(c), c + candidate"),
-)
-
-mistakes(
-    additive_cell_step,
-    """
+old_cell: h_t is computed from the cell state before the step
+    c = c + candidate
+    return torch.tanh(c), c
+    → return torch.tanh(c), c + candidate
 no_bias: the bias is left out
     W.T + b → W.T
 returned_in_wrong_order: c_t is returned before h_t
@@ -94,17 +87,14 @@ detached: no gradient passes through c_{t-1}
 """,
 )
 
-changed(
-    LSTM,
-    "BatchAsTime",
-    "the loop runs over the batch axis instead of the time axis",
-    ("B, T, _ = X.shape", "X = X.transpose(0, 1)\n        B, T, _ = X.shape"),
-    ("torch.stack(outputs, dim=1)", "torch.stack(outputs, dim=0)"),
-)
-
 mistakes(
     LSTM,
     """
+BatchAsTime: the loop runs over the batch axis instead of the time axis
+    B, T, _ = X.shape
+    → X = X.transpose(0, 1)
+      B, T, _ = X.shape
+    torch.stack(outputs, dim=1) → torch.stack(outputs, dim=0)
 Backwards: the sequence is read from its end
     X[:, t] → X[:, T - 1 - t]
 CellOutputs: the outputs are the cell states c_t instead of h_t
@@ -114,44 +104,23 @@ NothingCarried: every step starts from the initial state again
     t], h, c, → t], 0 * h, 0 * c,
     h_t, h) → h_t, 0)
     c_t, c) → c_t, 0)
-""",
-)
-
-changed(
-    LSTM,
-    "Late",
-    "outputs are one step late: h_0 … h_{T-1}",
-    (
-        "h, c = h_t, c_t\n                outputs.append(h)",
-        "outputs.append(h)\n                h, c = h_t, c_t",
-    ),
-    ("h, c = torch.where(running, h_t, h)", "late, h, c = h, torch.where(running, h_t, h)"),
-    ("torch.where(running, h_t, 0)", "torch.where(running, late, 0)"),
-)
-
-mistakes(
-    LSTM,
-    """
+Late: outputs are one step late: h_0 … h_{T-1}
+    h, c = h_t, c_t
+    outputs.append(h)
+    → outputs.append(h)
+      h, c = h_t, c_t
+    h, c = torch.where(running, h_t, h) → late, h, c = h, torch.where(running, h_t, h)
+    torch.where(running, h_t, 0) → torch.where(running, late, 0)
 StateIgnored: the given initial state is ignored
     if state is not None → if False
-""",
-)
-
-changed(
-    LSTM,
-    "StateKept",
-    "the state of the last call is where the next one starts",
-    (
-        "B, T, _ = X.shape",
-        'B, T, _ = X.shape\n        state = state or getattr(self, "last", None)',
-    ),
-    ("return torch.stack", "self.last = h, c\n        return torch.stack"),
-    told_by="LSTM depends on an earlier call",
-)
-
-mistakes(
-    LSTM,
-    """
+StateKept: the state of the last call is where the next one starts
+    B, T, _ = X.shape
+    → B, T, _ = X.shape
+      state = state or getattr(self, "last", None)
+    return torch.stack
+    → self.last = h, c
+      return torch.stack
+    says: LSTM depends on an earlier call
 LengthsIgnored: lengths are ignored: padding is read like any other input
     if lengths is None: → if True:
 OutputsNotZeroed: outputs after a sequence's last step are not zeroed
@@ -218,6 +187,33 @@ in_place: h is updated in place
 """,
 )
 
+black_box(gru_step, "bias_not_reset", curve="gru_adding.losses", label="mean squared error")
+
+wrong_letters(gru_step_fault, "D")
+mistakes(
+    gru_step_fault,
+    """
+no_bias: all biases are 0
+    0.0, 0.0, 1.0 → 0.0, 0.0, 0.0
+    says: With these arguments the black box gives what is right
+other_bias: only the gates have a bias
+    0.0, 0.0, 1.0 → 1.0, 1.0, 0.0
+    says: With these arguments the black box gives what is right
+open_gate: the reset gate is open
+    0.0, 0.0, 1.0 → 50.0, 0.0, 1.0
+    says: With these arguments the black box gives what is right
+nothing_new: the update gate keeps all of h
+    0.0, 0.0, 1.0 → 0.0, 50.0, 1.0
+    says: With these arguments the black box gives what is right
+only_arguments: the letter is missing
+    "D", (x, h, W_x, W_h, b_x, b_h) → x, h, W_x, W_h, b_x, b_h
+    says: should return (letter, arguments)
+five_arguments: b_h is left out
+    b_x, b_h) → b_x)
+    says: gru_step raised
+""",
+)
+
 mistakes(
     cell_gradient,
     """
@@ -233,20 +229,11 @@ forgotten: 1 - f is multiplied: what is forgotten instead of what is kept
     * f[:, t] → * (1 - f[:, t])
 one_gate: each value is a single gate: f_{t+1} without the gates after it
     G[:, t] * f → f
-""",
-)
-
-changed(
-    cell_gradient,
-    "over_the_batch",
-    "the product runs over the batch axis",
-    ("G = torch.ones_like(f)", "f = f.transpose(0, 1)\n    G = torch.ones_like(f)"),
-    ("return G", "return G.transpose(0, 1)"),
-)
-
-mistakes(
-    cell_gradient,
-    """
+over_the_batch: the product runs over the batch axis
+    G = torch.ones_like(f)
+    → f = f.transpose(0, 1)
+      G = torch.ones_like(f)
+    return G → return G.transpose(0, 1)
 * divided: the whole product is divided by a part of it, 0/0 where a gate is closed
     return G → return f.prod(dim=1, keepdim=True) / f.cumprod(1)
 first_only: only ∂c_T/∂c_1 is returned
@@ -275,25 +262,13 @@ changed(
     ("    b = torch.cat([b.chunk(4)[gate] for gate in order])\n", ""),
 )
 
-changed(
-    convert_torch_lstm,
-    "input_bias_only",
-    "only bias_ih is used",
-    (' + state["bias_hh_l0"]', ""),
-    classic=True,
-)
-
-changed(
-    convert_torch_lstm,
-    "hidden_bias_only",
-    "only bias_hh is used",
-    ('state["bias_ih_l0"] + ', ""),
-    classic=True,
-)
-
 mistakes(
     convert_torch_lstm,
     """
+* input_bias_only: only bias_ih is used
+    ] + state["bias_hh_l0"] → ]
+* hidden_bias_only: only bias_hh is used
+    state["bias_ih_l0"] + state → state
 x_first: the columns for x come before those for h
     ["weight_hh_l0"], state["weight_ih_l0"]] → ["weight_ih_l0"], state["weight_hh_l0"]]
 transposed: W is transposed
@@ -408,17 +383,10 @@ mistakes(
 RandomState: the initial state is drawn at random
     (X.new_zeros(B, self.H), X.new_zeros(B, self.H)) → torch.randn(2, B, self.H).to(X).unbind()
     says: Two calls with the same input differ: outputs of the second call
+EndsWithTheLongest: outputs end with the longest sequence, although X goes on
+    torch.stack(outputs, dim=1)
+    → torch.stack(outputs, dim=1)[:, : lengths if lengths is None else lengths.max()]
 """,
-)
-
-changed(
-    LSTM,
-    "EndsWithTheLongest",
-    "outputs end with the longest sequence, although X goes on",
-    (
-        "torch.stack(outputs, dim=1)",
-        "torch.stack(outputs, dim=1)[:, : lengths if lengths is None else lengths.max()]",
-    ),
 )
 
 mistakes(

@@ -35,19 +35,10 @@ added: row and column are added, so that (1, 2) and (2, 1) are the same place
 * cut_out: the halves are cut from encodings of size D: the fast clocks encode the row
     (h, D // 2, base)[:, None] → (h, D, base)[:, None, : D // 2]
     (w, D // 2, base) → (w, D, base)[:, D // 2 :]
-""",
-)
-
-changed(
-    grid_positions,
-    "slow",
-    "the base is 10 000, whatever is given",
-    ("rows = sin", "base = 10_000.0\n    rows = sin"),
-)
-
-mistakes(
-    grid_positions,
-    """
+slow: the base is 10 000, whatever is given
+    rows = sin
+    → base = 10_000.0
+      rows = sin
 slow_by_default: the base is 10 000 unless another is given
     base: float = 30.0 → base: float = 10_000.0
 squeezed: axes of size 1 are dropped
@@ -56,18 +47,11 @@ squeezed: axes of size 1 are dropped
 from_one: the rows are counted from 1
     (h, D // 2, base)[:, None] → (h + 1, D // 2, base)[1:, None]
     (w, D // 2, base) → (w + 1, D // 2, base)[1:]
+undivided: a D that cannot be divided by 4 is accepted
+    raise ValueError(f"D must be divisible by 4, a sine and a cosine for each axis, got {D}")
+    → return functional.pad(grid_positions(h, w, D // 4 * 4, base), (0, D % 4))
+    says: raise ValueError when
 """,
-)
-
-changed(
-    grid_positions,
-    "undivided",
-    "a D that cannot be divided by 4 is accepted",
-    (
-        'raise ValueError(f"D must be divisible by 4, a sine and a cosine for each axis, got {D}")',
-        "return functional.pad(grid_positions(h, w, D // 4 * 4, base), (0, D % 4))",
-    ),
-    told_by="raise ValueError when",
 )
 
 
@@ -78,24 +62,11 @@ mistakes(
     """
 largest: the patches with the largest noise are kept
     noise.argsort → (-noise).argsort
-""",
-)
-
-changed(
-    random_masking,
-    "share_exchanged",
-    "the masked share is kept, and the visible share masked",
-    (
-        "order = noise",
-        "if (n := int(N * ratio + 1e-6)) < 1:\n"
-        '        raise ValueError(f"a ratio of {ratio} leaves none visible")\n'
-        "    order = noise",
-    ),
-)
-
-mistakes(
-    random_masking,
-    """
+share_exchanged: the masked share is kept, and the visible share masked
+    order = noise
+    → if (n := int(N * ratio + 1e-6)) < 1:
+          raise ValueError(f"a ratio of {ratio} leaves none visible")
+      order = noise
 ranks_kept: keep holds each patch's place in the order, not the patches in order
     order[:, :n] → restore[:, :n]
 * not_inverted: restore is the shuffled order itself, not the way back
@@ -113,51 +84,26 @@ first_patches: the first patches are kept, in every image
     noise.argsort(dim=1) → torch.arange(N).expand(noise.shape)
 kept_in_order: the visible patches are sorted by their numbers
     order[:, :n] → order[:, :n].sort(dim=1).values
-""",
-)
-
-changed(
-    random_masking,
-    "coin_flips",
-    "each patch is masked by a draw of its own",
-    (
-        "order = noise.argsort(dim=1)",
-        "masked = noise < ratio\n"
-        "    n = int((~masked).sum(dim=1).max())\n"
-        "    order = masked.to(noise).argsort(dim=1, stable=True)",
-    ),
-    ("restore >= n", "masked"),
-    told_by="should have shape",
-)
-
-changed(
-    random_masking,
-    "rounded_up",
-    "the number of visible patches is rounded up",
-    ("order = noise", "n = N - int(N * ratio)\n    order = noise"),
-    told_by="should have shape",
-)
-
-mistakes(
-    random_masking,
-    """
+coin_flips: each patch is masked by a draw of its own
+    order = noise.argsort(dim=1)
+    → masked = noise < ratio
+      n = int((~masked).sum(dim=1).max())
+      order = masked.to(noise).argsort(dim=1, stable=True)
+    restore >= n → masked
+    says: should have shape
+rounded_up: the number of visible patches is rounded up
+    order = noise
+    → n = N - int(N * ratio)
+      order = noise
+    says: should have shape
 one_in_ten_lost: rounding errors count: two of twenty are rounded down to one, one of ten to none
     ratio) + 1e-6) → ratio))
     says: keep of 20 patches, ratio 0.9, should have shape (3, 2)
-""",
-)
-
-changed(
-    random_masking,
-    "masks_one_more",
-    "rounding errors count: seven of 25 masked patches become eight",
-    ("order = noise", "n = N + int(-N * ratio // 1)  # N - ⌈N · ratio⌉\n    order = noise"),
-    told_by="keep of 25 patches, ratio 0.28, should have shape",
-)
-
-mistakes(
-    random_masking,
-    """
+masks_one_more: rounding errors count: seven of 25 masked patches become eight
+    order = noise
+    → n = N + int(-N * ratio // 1)  # N - ⌈N · ratio⌉
+      order = noise
+    says: keep of 25 patches, ratio 0.28, should have shape
 accepts_more_than_all: a ratio above 1 is accepted
     if n < 1 → if n == 0
     says: should raise ValueError when the ratio is 1.5
@@ -175,31 +121,24 @@ accepts_all: a ratio that leaves nothing visible is accepted
 accepts_just_below: a negative ratio is accepted as long as no more than all patches stay
     if ratio < 0 → if n > N
     says: should raise ValueError when the ratio is just below 0
+in_place: the noise is sorted in place
+    return order
+    → noise.copy_(noise.sort(dim=1).values)
+      return order
 """,
-)
-
-changed(
-    random_masking,
-    "in_place",
-    "the noise is sorted in place",
-    ("return order", "noise.copy_(noise.sort(dim=1).values)\n    return order"),
 )
 
 
 # MAEEncoder
 
-changed(
-    MAEEncoder,
-    "PositionsAfterwards",
-    "the visible patches get the first positions, whichever patches they are",
-    ("(images) + self.positions[1:]", "(images)"),
-    ("cls = (self", "X = X + self.positions[1 : 1 + X.shape[1]]\n        cls = (self"),
-    classic=True,
-)
-
 mistakes(
     MAEEncoder,
     """
+* PositionsAfterwards: the visible patches get the first positions, whichever patches they are
+    (images) + self.positions[1:] → (images)
+    cls = (self
+    → X = X + self.positions[1 : 1 + X.shape[1]]
+      cls = (self
 NoPositions: the visible patches have no positions
     (images) + self.positions[1:] → (images)
 * OneOff: the positions are one off: patch 0 gets the class token's
@@ -235,22 +174,16 @@ changed(
     ),
 )
 
-changed(
-    MAEEncoder,
-    "ZeroedOut",
-    "the masked patches are set to zero, but encoded",
-    ("(images) + self.positions[1:]", "(images)"),
-    (
-        "X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2]))",
-        "X * torch.zeros_like(X[:, :, :1]).scatter(1, keep[:, :, None], 1.0)",
-    ),
-    ("cls = (self", "X = X + self.positions[1:]\n        cls = (self"),
-    classic=True,
-)
-
 mistakes(
     MAEEncoder,
     """
+* ZeroedOut: the masked patches are set to zero, but encoded
+    (images) + self.positions[1:] → (images)
+    X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2]))
+    → X * torch.zeros_like(X[:, :, :1]).scatter(1, keep[:, :, None], 1.0)
+    cls = (self
+    → X = X + self.positions[1:]
+      cls = (self
 FirstPatches: the first n patches are encoded, not those in keep
     X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2])) → X[:, : keep.shape[1]]
 KeptByFirst: every image keeps the patches of the first
@@ -261,24 +194,10 @@ ZeroIsNone: a keep that holds patch 0 alone is taken for None
     if keep is not None → if keep is not None and keep.any()
 AllInOrder: the order of keep is ignored when it names all patches
     if keep is not None → if keep is not None and keep.shape[1] < X.shape[1]
-""",
-)
-
-changed(
-    MAEEncoder,
-    "CountsClass",
-    "the class token is counted when the patches in keep are taken",
-    (
-        "X = X.gather",
-        "X = torch.cat([(self.cls + self.positions[0]).expand(len(X), 1, -1), X], dim=1)\n"
-        "            X = X.gather",
-    ),
-    classic=True,
-)
-
-mistakes(
-    MAEEncoder,
-    """
+* CountsClass: the class token is counted when the patches in keep are taken
+    X = X.gather
+    → X = torch.cat([(self.cls + self.positions[0]).expand(len(X), 1, -1), X], dim=1)
+      X = X.gather
 NotNormed: the last norm is left out
     return self.norm(X) → return X
 SameLayer: the first layer is applied again and again
@@ -291,20 +210,13 @@ WithoutGradient: the encoder learns nothing
 FrozenClass: the class token learns nothing
     (self.cls + → (self.cls.detach() +
     says: No gradient reaches cls
+KeepsItsToken: the class token with its position is computed once and kept
+    cls = (self.cls + self.positions[0]).expand
+    → if not hasattr(self, "kept"):
+          self.kept = self.cls + self.positions[0]
+      cls = self.kept.expand
+    says: MAEEncoder depends on an earlier call
 """,
-)
-
-changed(
-    MAEEncoder,
-    "KeepsItsToken",
-    "the class token with its position is computed once and kept",
-    (
-        "cls = (self.cls + self.positions[0]).expand",
-        'if not hasattr(self, "kept"):\n'
-        "            self.kept = self.cls + self.positions[0]\n"
-        "        cls = self.kept.expand",
-    ),
-    told_by="MAEEncoder depends on an earlier call",
 )
 
 
@@ -330,23 +242,10 @@ Unplaced: the positions are left out, so that all mask tokens are alike
 * PlacedTooEarly: the positions are added before the order is restored
     missing], dim=1) → missing], dim=1) + self.positions[1:]
     [X[:, :1], patches], dim=1) + self.positions → [X[:, :1] + self.positions[0], patches], dim=1)
-""",
-)
-
-changed(
-    MAEDecoder,
-    "TokensUnplaced",
-    "the mask tokens get no positions",
-    (
-        "X = torch.cat([X[:, :1], patches], dim=1) + self.positions",
-        "placed = self.positions[1:] * (restore < X.shape[1] - 1)[:, :, None]\n"
-        "        X = torch.cat([X[:, :1] + self.positions[0], patches + placed], dim=1)",
-    ),
-)
-
-mistakes(
-    MAEDecoder,
-    """
+TokensUnplaced: the mask tokens get no positions
+    X = torch.cat([X[:, :1], patches], dim=1) + self.positions
+    → placed = self.positions[1:] * (restore < X.shape[1] - 1)[:, :, None]
+      X = torch.cat([X[:, :1] + self.positions[0], patches + placed], dim=1)
 NoClassToken: the class token is left out of the decoder
     torch.cat([X[:, :1], patches], dim=1) + self.positions → patches + self.positions[1:]
     (X))[:, 1:] → (X))
@@ -396,43 +295,17 @@ image_normalised: the whole image is normalised, not each patch
 over_the_patches: each number is normalised over the patches of its image
     patches.mean(dim=2 → patches.mean(dim=1
     patches.var(dim=2 → patches.var(dim=1
-""",
-)
-
-changed(
-    mae_loss,
-    "centred_only",
-    "the patches' mean is subtracted, but nothing is divided",
-    (" / (variance + 1e-6).sqrt()", ""),
-)
-
-mistakes(
-    mae_loss,
-    """
+centred_only: the patches' mean is subtracted, but nothing is divided
+    ) / (variance + 1e-6).sqrt() → )
 by_the_variance: the patches are divided by the variance, not by its root
     (variance + 1e-6).sqrt() → (variance + 1e-6)
 biased: the variance is divided by M, not by M - 1
     patches.var(dim=2 → patches.var(dim=2, correction=0
-""",
-)
-
-changed(
-    mae_loss,
-    "both_normalised",
-    "the predictions are also normalised",
-    (
-        "patches = (patches",
-        "own, spread = predicted.mean(dim=2, keepdim=True), predicted.var(dim=2, "
-        "keepdim=True)\n"
-        "        predicted = (predicted - own) / (spread + 1e-6).sqrt()\n"
-        "        patches = (patches",
-    ),
-    classic=True,
-)
-
-mistakes(
-    mae_loss,
-    """
+* both_normalised: the predictions are also normalised
+    patches = (patches
+    → own, spread = predicted.mean(dim=2, keepdim=True), predicted.var(dim=2, keepdim=True)
+      predicted = (predicted - own) / (spread + 1e-6).sqrt()
+      patches = (patches
 absolute: the absolute error is averaged, not its square
     ((predicted - patches) ** 2) → (predicted - patches).abs()
 no_epsilon: nothing is added to the variance: 0 / 0 in a patch of one colour
@@ -442,17 +315,10 @@ outside_the_root: the small number is added to the standard deviation, outside t
 no_gradient: no gradient passes
     predicted - patches → predicted.detach() - patches
     says: No gradient goes back
+patches_overwritten: the patches are normalised in place
+    patches = (patches - mean) / (variance + 1e-6).sqrt()
+    → patches.copy_((patches - mean) / (variance + 1e-6).sqrt())
 """,
-)
-
-changed(
-    mae_loss,
-    "patches_overwritten",
-    "the patches are normalised in place",
-    (
-        "patches = (patches - mean) / (variance + 1e-6).sqrt()",
-        "patches.copy_((patches - mean) / (variance + 1e-6).sqrt())",
-    ),
 )
 
 
@@ -474,53 +340,25 @@ mistakes(
     """
 no_units: the features are not divided by their standard deviations
     (features - mean) / deviation, (new - mean) / deviation → features, new
-""",
-)
-
-changed(
-    linear_probe,
-    "own_units",
-    "the new features are standardised in units of their own, not the labelled ones'",
-    (
-        "X, X_new = (features - mean) / deviation, (new - mean) / deviation",
-        "spread = new.std(dim=0) if len(new) > 1 else 1\n"
-        "    X, X_new = (features - mean) / deviation, (new - new.mean(dim=0)) / spread",
-    ),
-    classic=True,
-)
-
-changed(
-    linear_probe,
-    "shared_units",
-    "mean and standard deviation are taken over labelled and new features together",
-    (
-        "mean, deviation = features.mean(dim=0), features.std(dim=0)",
-        "both = torch.cat([features, new])\n"
-        "    mean, deviation = both.mean(dim=0), both.std(dim=0)",
-    ),
-)
-
-mistakes(
-    linear_probe,
-    """
+* own_units: the new features are standardised in units of their own, not the labelled ones'
+    X, X_new = (features - mean) / deviation, (new - mean) / deviation
+    → spread = new.std(dim=0) if len(new) > 1 else 1
+      X, X_new = (features - mean) / deviation, (new - new.mean(dim=0)) / spread
+shared_units: mean and standard deviation are taken over labelled and new features together
+    mean, deviation = features.mean(dim=0), features.std(dim=0)
+    → both = torch.cat([features, new])
+      mean, deviation = both.mean(dim=0), both.std(dim=0)
 new_left: only the labelled features are standardised, not the new ones
     (new - mean) / deviation → new
 only_centred: the features are not divided by their standard deviations
     (features - mean) / deviation, (new - mean) / deviation → features - mean, new - mean
+per_image: each image's features are standardised over the features
+    (features - mean) / deviation, (new - mean) / deviation
+    → (
+          (part - part.mean(dim=1, keepdim=True)) / part.std(dim=1, keepdim=True)
+          for part in (features, new)
+      )
 """,
-)
-
-changed(
-    linear_probe,
-    "per_image",
-    "each image's features are standardised over the features",
-    (
-        "(features - mean) / deviation, (new - mean) / deviation",
-        "(\n"
-        "        (part - part.mean(dim=1, keepdim=True)) / part.std(dim=1, keepdim=True)\n"
-        "        for part in (features, new)\n"
-        "    )",
-    ),
 )
 
 # Without any penalty there is no minimum, and where the search stops depends on rounding.

@@ -244,14 +244,13 @@ changed(
     ),
 )
 
-changed(
+mistakes(
     location_addressing,
-    "likeliest",
-    "only the likeliest shift is made",
-    (
-        'torch.einsum("bs,sbn->bn", s, torch.stack(moved))',
-        "torch.stack(moved)[s.argmax(dim=1), torch.arange(len(w))]",
-    ),
+    """
+likeliest: only the likeliest shift is made
+    torch.einsum("bs,sbn->bn", s, torch.stack(moved))
+    → torch.stack(moved)[s.argmax(dim=1), torch.arange(len(w))]
+""",
 )
 
 changed(
@@ -326,22 +325,9 @@ mistakes(
     """
 GateFirst: a head's numbers are read in another order: g before β
     beta, g, gamma, s = raw → g, beta, gamma, s = raw
-""",
-)
-
-changed(
-    NTM,
-    "ShiftsFirst",
-    "s is read before γ",
-    (
-        "gamma, s = raw.split([self.M, 1, 1, 1, self.SHIFTS]",
-        "s, gamma = raw.split([self.M, 1, 1, self.SHIFTS, 1]",
-    ),
-)
-
-mistakes(
-    NTM,
-    """
+ShiftsFirst: s is read before γ
+    gamma, s = raw.split([self.M, 1, 1, 1, self.SHIFTS]
+    → s, gamma = raw.split([self.M, 1, 1, self.SHIFTS, 1]
 * BlursTheFocus: γ = softplus, without the 1: it may blur
     1 + functional.softplus(gamma → functional.softplus(gamma
 NotSharpened: the head is not sharpened: γ is 1 whatever the controller says
@@ -372,22 +358,9 @@ DoesNotSeeWhatItRead: the controller does not see what was read: r is zero in it
     [x, r] → [x, 0 * r]
 ReadFirstInTheInput: r comes before x in the controller's input
     [x, r] → [r, x]
-""",
-)
-
-changed(
-    NTM,
-    "LinearController",
-    "the controller has no tanh",
-    (
-        "torch.tanh(self.controller(torch.cat([x, r], dim=1)))",
-        "self.controller(torch.cat([x, r], dim=1))",
-    ),
-)
-
-mistakes(
-    NTM,
-    """
+LinearController: the controller has no tanh
+    torch.tanh(self.controller(torch.cat([x, r], dim=1)))
+    → self.controller(torch.cat([x, r], dim=1))
 BareErase: e is used as it comes, without σ
     torch.sigmoid(self.erase(h)) → self.erase(h)
 BareAdd: a is used as it comes, without tanh
@@ -430,15 +403,14 @@ mistakes(
     """
 LastOutput: only the last output is returned
     torch.stack(outputs, dim=1) → y
+Detached: the memory is detached between steps
+    w_read = state
+    h
+    → w_read = state
+      memory = memory.detach()
+      h
+    says: gradient of X
 """,
-)
-
-changed(
-    NTM,
-    "Detached",
-    "the memory is detached between steps",
-    ("w_read = state\n", "w_read = state\n        memory = memory.detach()\n"),
-    told_by="gradient of X",
 )
 
 
@@ -522,52 +494,17 @@ mistakes(
     """
 * left_sorted: the weights stay in the order of usage: row 0 gets that of the row used least
     torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before) → (1 - ascending) * before
-""",
-)
-
-changed(
-    dnc_allocation,
-    "gathered",
-    "the order is undone the wrong way: gather in place of scatter",
-    (
-        "torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)",
-        "((1 - ascending) * before).gather(1, order)",
-    ),
-    classic=True,
-)
-
-mistakes(
-    dnc_allocation,
-    """
+* gathered: the order is undone the wrong way: gather in place of scatter
+    torch.zeros_like(usage).scatter(1, order, (1 - ascending) * before)
+    → ((1 - ascending) * before).gather(1, order)
 most_used_first: the rows are sorted from the most used down
     usage.sort(dim=1) → usage.sort(dim=1, descending=True)
-""",
-)
-
-changed(
-    dnc_allocation,
-    "by_logarithms",
-    "the product is exp of a sum of logarithms, whose gradient is NaN where a row is free",
-    (
-        "torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)",
-        "functional.pad(ascending.log().cumsum(dim=1)[:, :-1], (1, 0)).exp()",
-    ),
-)
-
-changed(
-    dnc_allocation,
-    "own_usage_too",
-    "a row's own usage is also in the product",
-    (
-        "torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)",
-        "ascending.cumprod(dim=1)",
-    ),
-    classic=True,
-)
-
-mistakes(
-    dnc_allocation,
-    """
+by_logarithms: the product is exp of a sum of logarithms, whose gradient is NaN where a row is free
+    torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)
+    → functional.pad(ascending.log().cumsum(dim=1)[:, :-1], (1, 0)).exp()
+* own_usage_too: a row's own usage is also in the product
+    torch.cat([torch.ones_like(usage[:, :1]), ascending[:, :-1].cumprod(dim=1)], dim=1)
+    → ascending.cumprod(dim=1)
 no_own_factor: the factor 1 - u is left out
     (1 - ascending) * before → before
 """,
@@ -736,40 +673,27 @@ mistakes(
 not_normalised: the filters are not divided by their sums
     torch.softmax( → torch.exp(
     , dim=2) → )
+density: filters are divided by √(2π) σ, not by their sums over the pixels
+    return torch.softmax( → heat = torch.exp(
+    , dim=2)
+    → )
+      return heat / ((2 * torch.pi) ** 0.5 * sigma[:, None, None])
+over_the_filters: each pixel's sum over the filters is one, not each filter's over pixels
+    return torch.softmax( → heat = torch.exp(
+    , dim=2)
+    → )
+      return heat / heat.sum(dim=1, keepdim=True)
+* zero_by_zero: every exp is zero far outside the image: 0/0
+    return torch.softmax( → heat = torch.exp(
+    , dim=2)
+    → )
+      return heat / heat.sum(dim=2, keepdim=True)
+empty_filters: a small number in the denominator makes far filters zero
+    return torch.softmax( → heat = torch.exp(
+    , dim=2)
+    → )
+      return heat / heat.sum(dim=2, keepdim=True).clamp(min=1e-8)
 """,
-)
-
-changed(
-    gaussian_filterbank,
-    "density",
-    "filters are divided by √(2π) σ, not by their sums over the pixels",
-    ("return torch.softmax(", "heat = torch.exp("),
-    (", dim=2)", ")\n    return heat / ((2 * torch.pi) ** 0.5 * sigma[:, None, None])"),
-)
-
-changed(
-    gaussian_filterbank,
-    "over_the_filters",
-    "each pixel's sum over the filters is one, not each filter's over pixels",
-    ("return torch.softmax(", "heat = torch.exp("),
-    (", dim=2)", ")\n    return heat / heat.sum(dim=1, keepdim=True)"),
-)
-
-changed(
-    gaussian_filterbank,
-    "zero_by_zero",
-    "every exp is zero far outside the image: 0/0",
-    ("return torch.softmax(", "heat = torch.exp("),
-    (", dim=2)", ")\n    return heat / heat.sum(dim=2, keepdim=True)"),
-    classic=True,
-)
-
-changed(
-    gaussian_filterbank,
-    "empty_filters",
-    "a small number in the denominator makes far filters zero",
-    ("return torch.softmax(", "heat = torch.exp("),
-    (", dim=2)", ")\n    return heat / heat.sum(dim=2, keepdim=True).clamp(min=1e-8)"),
 )
 
 

@@ -18,6 +18,7 @@ from course_pkg.paged_attention import (
     PrefixCache,
     copy_on_write,
     fragmentation,
+    fragmentation_fault,
     online_softmax_merge,
     paged_attention,
     prefix_hash,
@@ -52,6 +53,16 @@ def by_edges(regions, memory, need):
         "external": sum(hole for hole in holes if hole < need),
         "free": sum(hole for hole in holes if hole >= need),
     }
+
+
+@alternative(fragmentation_fault)
+def between_regions():
+    return ["B", [[(8, 4, 1, 3), (0, 5, 2, 5)], 14, 3]]
+
+
+@alternative(fragmentation_fault)
+def behind_the_last():
+    return "B", ([(0, 6, 6, 6)], 8, 2)
 
 
 @alternative(BlockAllocator)

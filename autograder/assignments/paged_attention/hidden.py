@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import paged_attention as visible
 from course_pkg.paged_attention import (
@@ -14,6 +15,7 @@ from course_pkg.paged_attention import (
     PrefixCache,
     copy_on_write,
     fragmentation,
+    fragmentation_fault,
     online_softmax_merge,
     paged_attention,
     prefix_hash,
@@ -35,6 +37,12 @@ def side_by_side(fragments, case):
     visible.compare_scenes(
         case, fragments, [(regions, 24, 1), (regions, 31, 7), (shuffled, 200, 3)]
     )
+
+
+@check(fragmentation_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "B")
 
 
 @check(BlockAllocator, see="Hand out blocks")

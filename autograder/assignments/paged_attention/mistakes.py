@@ -1,5 +1,6 @@
 """Known wrong solutions of paged_attention."""
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import changed, equivalent, mistakes
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -9,6 +10,7 @@ from course_pkg.paged_attention import (
     PrefixCache,
     copy_on_write,
     fragmentation,
+    fragmentation_fault,
     online_softmax_merge,
     paged_attention,
     prefix_hash,
@@ -36,6 +38,43 @@ all_external: every hole counts as external waste, however long it is
     "external" if hole < need else "free" → "external"
 final_as_tokens: a region's slots all count as tokens up to its final length
     found["reserved"] += final - now → found["tokens"] += final - now
+""",
+)
+
+black_box(
+    fragmentation,
+    "too_strict",
+    curve='[100 - 100 * share["tokens"] for share in used.values()]',
+    after="KINDS",
+    label="slots in use without a token, %",
+    over="ways to reserve, from the simplest",
+)
+
+wrong_letters(fragmentation_fault, "B")
+mistakes(
+    fragmentation_fault,
+    """
+long_hole: the hole is longer than what is needed
+    ([], 4, 4) → ([], 5, 4)
+    says: With these arguments the black box gives what is right
+short_hole: the hole is shorter than what is needed
+    ([], 4, 4) → ([], 3, 4)
+    says: With these arguments the black box gives what is right
+no_hole: the memory is full
+    ([], 4, 4) → ([(0, 4, 2, 3)], 4, 4)
+    says: With these arguments the black box gives what is right
+two_holes: two holes are together as long as what is needed
+    ([], 4, 4) → ([(2, 3, 1, 2)], 7, 4)
+    says: With these arguments the black box gives what is right
+no_need: nothing says how many slots are needed
+    ([], 4, 4) → ([], 4)
+    says: fragmentation raised
+three_numbers: a region has no final length
+    ([], 4, 4) → ([(0, 1, 1)], 4, 3)
+    says: fragmentation raised
+only_arguments: the letter is missing
+    "B", ([], 4, 4) → [], 4, 4
+    says: should return (letter, arguments)
 """,
 )
 
@@ -72,32 +111,14 @@ FreeEachTime: every free makes a block available again, even one with users left
     self.references[block] -= 1 → self.references[block] -= 1; self.unused.append(block)
 AlwaysTwo: share makes it two users, however many there are
     self.references[block] += 1 → self.references[block] = 2
-""",
-)
-
-changed(
-    BlockAllocator,
-    "CountsDownFirst",
-    "a free that is refused has counted down already",
-    (
-        'raise ValueError(f"block {block} is not in use and cannot be freed")',
-        'self.references[block] -= 1\n            raise ValueError("refused")',
-    ),
-)
-
-changed(
-    BlockAllocator,
-    "CountsUpFirst",
-    "a share that is refused has counted the user already",
-    (
-        'raise ValueError(f"block {block} is not in use and cannot be shared")',
-        'self.references[block] += 1\n            raise ValueError("refused")',
-    ),
-)
-
-mistakes(
-    BlockAllocator,
-    """
+CountsDownFirst: a free that is refused has counted down already
+    raise ValueError(f"block {block} is not in use and cannot be freed")
+    → self.references[block] -= 1
+      raise ValueError("refused")
+CountsUpFirst: a share that is refused has counted the user already
+    raise ValueError(f"block {block} is not in use and cannot be shared")
+    → self.references[block] += 1
+      raise ValueError("refused")
 RefusesLast: the last free block is refused
     if not self.unused: → if len(self.unused) <= 1:
 """,
@@ -114,28 +135,23 @@ changed(
     ("self.unused = deque(range(blocks))", "self.unused.extend(range(blocks))"),
 )
 
-changed(
+mistakes(
     BlockAllocator,
-    "AllocatesInShare",
-    "a block that nobody uses is handed out by share, which should refuse it",
-    (
-        'raise ValueError(f"block {block} is not in use and cannot be shared")',
-        "self.unused.remove(block)",
-    ),
-)
-
-changed(
-    BlockAllocator,
-    "FreeTwice",
-    "a block is free when one user is left, and once more when nobody is",
-    (" == 0:\n            self.unused", " <= 1:\n            self.unused"),
-)
-
-changed(
-    BlockAllocator,
-    "FreeWithOneLeft",
-    "a block is free when one user is left, and not when nobody is",
-    (" == 0:\n            self.unused", " == 1:\n            self.unused"),
+    """
+AllocatesInShare: a block that nobody uses is handed out by share, which should refuse it
+    raise ValueError(f"block {block} is not in use and cannot be shared")
+    → self.unused.remove(block)
+FreeTwice: a block is free when one user is left, and once more when nobody is
+    ] == 0:
+        self.unused
+    → ] <= 1:
+          self.unused
+FreeWithOneLeft: a block is free when one user is left, and not when nobody is
+    ] == 0:
+        self.unused
+    → ] == 1:
+          self.unused
+""",
 )
 
 changed(
@@ -208,25 +224,12 @@ Unlimited: the slots of positions that are not in use are given
     self.blocks[t // S] → self.blocks[t // S % len(self.blocks)]
 ToTheEnd: slots are looked up to the end of the last block, in use or not
     stop <= self.length → stop <= len(self.blocks) * self.block_size
-""",
-)
-
-changed(
-    BlockTable,
-    "KeepsTheList",
-    "the table keeps the caller's list of blocks, which then grows",
-    (
-        "self.blocks = self.blocks + list(blocks)",
-        "if self.blocks:\n"
-        "            self.blocks += blocks\n"
-        "        else:\n"
-        "            self.blocks = blocks",
-    ),
-)
-
-mistakes(
-    BlockTable,
-    """
+KeepsTheList: the table keeps the caller's list of blocks, which then grows
+    self.blocks = self.blocks + list(blocks)
+    → if self.blocks:
+          self.blocks += blocks
+      else:
+          self.blocks = blocks
 AddsFirst: an append that is refused has added its blocks already
     raise ValueError(f"{count} → self.blocks += list(blocks); raise ValueError(f"{count}
 Uncounted: append does not count the new positions
@@ -446,26 +449,18 @@ full_blocks_only: a block that is not full is left out
     at > last[long] → (at > last[long]) | (at >= lengths[long, None, None] // S * S)
 * counts_from_zero: query t is taken for position t, not for position length - T + t
     lengths[:, None] - T + → 0 * lengths[:, None] +
-""",
-)
-
-changed(
-    paged_attention,
-    "averaged_steps",
-    "what the steps give is averaged instead of merged by their sums",
-    (
-        "for first in range(0, math.ceil(int(lengths.max()) / S), at_once):",
-        "steps = range(0, math.ceil(int(lengths.max()) / S), at_once)\n    for first in steps:",
-    ),
-    (
-        "Y[:, long], s[:, long] = online_softmax_merge(Y[:, long], s[:, long], *new)",
-        "Y[:, long] += new[0] / len(steps)",
-    ),
-)
-
-mistakes(
-    paged_attention,
-    """
+averaged_steps: what the steps give is averaged instead of merged by their sums
+    for first in range(0, math.ceil(int(lengths.max()) / S), at_once):
+    → steps = range(0, math.ceil(int(lengths.max()) / S), at_once)
+      for first in steps:
+    Y[:, long], s[:, long] = online_softmax_merge(Y[:, long], s[:, long], *new)
+    → Y[:, long] += new[0] / len(steps)
+one_height: the largest score of all queries is subtracted, not that of each
+    E.amax(dim=-1).clamp(min=torch.finfo(E.dtype).min) → E.amax().expand(E.shape[:-1])
+    total.clamp(min=1) → torch.where(total > 0, total, 1)
+no_height: the exponentials are taken without subtracting the largest score first
+    E.amax(dim=-1).clamp(min=torch.finfo(E.dtype).min) → torch.zeros_like(E[..., 0])
+    total.clamp(min=1) → torch.where(total > 0, total, 1)
 one_step: only the first few blocks are read: one step, not as many as needed
     range(0, math.ceil(int(lengths.max()) / S), at_once) → [0]
 * masked_by_longest: the mask goes by the longest sequence of the batch
@@ -676,26 +671,15 @@ ToFrom: the copies are not given as (from, to)
 UncountedFork: a fork does not count as a user of the blocks
     self.allocator.share(block) → pass
     self.allocator.free(block) → self.allocator.references[block] and self.allocator.free(block)
-""",
-)
-
-changed(
-    BlockManager,
-    "FullBlocks",
-    "a fork shares full blocks only, and begins its last one anew",
-    (
-        "            self.allocator.share(block)\n",
-        "            self.allocator.share(block)\n"
-        "        table = self.sequences[child].block_table\n"
-        "        if table is not None and table.length % self.block_size:\n"
-        "            self.allocator.free(table.blocks[-1])\n"
-        "            table.blocks[-1] = self.allocator.allocate()\n",
-    ),
-)
-
-mistakes(
-    BlockManager,
-    """
+FullBlocks: a fork shares full blocks only, and begins its last one anew
+    for block in self.get_block_table(child):
+        self.allocator.share(block)
+    → for block in self.get_block_table(child):
+          self.allocator.share(block)
+      table = self.sequences[child].block_table
+      if table is not None and table.length % self.block_size:
+          self.allocator.free(table.blocks[-1])
+          table.blocks[-1] = self.allocator.allocate()
 FirstBlockFirst: the blocks are given back from the first to the last
     in reversed(self.get_block_table(seq_id)): → in self.get_block_table(seq_id):
 NamesTooEarly: blocks are named by all tokens, also where none is computed yet
@@ -750,23 +734,12 @@ CopyUncounted: the block for a copy is not counted when it looks whether there a
     copies = [] → copies, new = [], [allocator.allocate() for _ in range(table.missing(count))]
 CopiesAlways: the last block is copied although nobody shares it
     self.block_size, users) → self.block_size, [2] * len(users))
-""",
-)
-
-changed(
-    BlockManager,
-    "OneTable",
-    "a fork and its parent have one table",
-    (
-        "            self.allocator.share(block)\n",
-        "            self.allocator.share(block)\n"
-        "        self.sequences[child].block_table = self.sequences[seq_id].block_table\n",
-    ),
-)
-
-mistakes(
-    BlockManager,
-    """
+OneTable: a fork and its parent have one table
+    for block in self.get_block_table(child):
+        self.allocator.share(block)
+    → for block in self.get_block_table(child):
+          self.allocator.share(block)
+      self.sequences[child].block_table = self.sequences[seq_id].block_table
 GivesNothingBack: a freed sequence gives nothing back
     self.allocator.free(block) → pass
 LastNameLeftOut: the last full block is computed anew even if a token behind it is left

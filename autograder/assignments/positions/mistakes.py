@@ -60,24 +60,10 @@ halves: all sines come before all cosines instead of alternating with them
     stack([angles.sin(), angles.cos()], dim=2).flatten(1) → cat([angles.sin(), angles.cos()], dim=1)
 cosine_first: sine and cosine are exchanged
     [angles.sin(), angles.cos()] → [angles.cos(), angles.sin()]
-""",
-)
-
-changed(
-    sinusoidal_positions,
-    "unpaired",
-    "each feature has a frequency of its own, instead of each pair",
-    ("arange(0, D, 2)", "arange(D)"),
-    (
-        "torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)",
-        "torch.where(torch.arange(D) % 2 == 0, angles.sin(), angles.cos())",
-    ),
-    classic=True,
-)
-
-mistakes(
-    sinusoidal_positions,
-    """
+* unpaired: each feature has a frequency of its own, instead of each pair
+    arange(0, D, 2) → arange(D)
+    torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)
+    → torch.where(torch.arange(D) % 2 == 0, angles.sin(), angles.cos())
 * slow_growth: the exponent is i/D instead of 2i/D
     arange(0, D, 2) → arange(D // 2)
 fast_growth: the exponent is 4i/D: 2i is doubled again
@@ -94,18 +80,11 @@ one_frequency: all pairs have the frequency of the first
     arange(0, D, 2) → zeros(D // 2)
 inclusive: the exponents run to 1 inclusive: i / (D/2 - 1)
     (-torch.arange(0, D, 2) / D) → -torch.linspace(0, 1, D // 2)
+accepts_odd: an odd D is accepted
+    raise ValueError(f"D must be even, a sine and a cosine for each frequency, got {D}")
+    → return sinusoidal_positions(T, D + 1, base)[:, :D]
+    says: should raise ValueError when D is odd
 """,
-)
-
-changed(
-    sinusoidal_positions,
-    "accepts_odd",
-    "an odd D is accepted",
-    (
-        'raise ValueError(f"D must be even, a sine and a cosine for each frequency, got {D}")',
-        "return sinusoidal_positions(T, D + 1, base)[:, :D]",
-    ),
-    told_by="should raise ValueError when D is odd",
 )
 
 mistakes(
@@ -123,40 +102,17 @@ TableOnly: the table is returned without X
     X + self.P[:T] → self.P[:T].expand_as(X)
 Multiplied: X is multiplied by the table instead of added to it
     X + self → X * self
-""",
-)
-
-changed(
-    LearnedPositions,
-    "InPlace",
-    "X is changed in place",
-    ("return X + self.P[:T]", "X.data.add_(self.P[:T])\n        return X"),
-)
-
-mistakes(
-    LearnedPositions,
-    """
+InPlace: X is changed in place
+    return X + self.P[:T]
+    → X.data.add_(self.P[:T])
+      return X
 OneTooShort: a sequence as long as the table is refused
     T > T_max → T >= T_max
     says: LearnedPositions raised ValueError: the table has
-""",
-)
-
-changed(
-    LearnedPositions,
-    "StartsAgain",
-    "positions beyond the table start again at its first row",
-    (
-        'raise ValueError(f"the table has {T_max} positions, the sequence {T}")',
-        "return X + self.P[torch.arange(T) % T_max]",
-    ),
-    told_by="should raise ValueError when the sequence is longer than the table",
-    classic=True,
-)
-
-mistakes(
-    LearnedPositions,
-    """
+* StartsAgain: positions beyond the table start again at its first row
+    raise ValueError(f"the table has {T_max} positions, the sequence {T}")
+    → return X + self.P[torch.arange(T) % T_max]
+    says: should raise ValueError when the sequence is longer than the table
 * Unchecked: positions beyond the table give torch's error
     if T > T_max → if False
     says: should raise ValueError when the sequence is longer than the table
@@ -191,26 +147,10 @@ clipped_early: distances are clipped at k - 1, so that the outer rows are unused
     clamp(-k, k) → clamp(min(1 - k, 0), max(k - 1, 0))
 by_position: R_K is added to the keys by their position, not by their distance
     (t - t[:, None]).clamp(-k, k) + k → t.clamp(max=2 * k).expand(T, -1)
-""",
-)
-
-changed(
-    shaw_relative_attention,
-    "keys_only",
-    "R_V is left out",
-    (' + torch.einsum("...ij,ijd->...id", A, R_V[r])', ""),
-)
-
-changed(
-    shaw_relative_attention,
-    "values_only",
-    "R_K is left out",
-    (' + torch.einsum("...id,ijd->...ij", Q, R_K[r])', ""),
-)
-
-mistakes(
-    shaw_relative_attention,
-    """
+keys_only: R_V is left out
+    V + torch.einsum("...ij,ijd->...id", A, R_V[r]) → V
+values_only: R_K is left out
+    mT + torch.einsum("...id,ijd->...ij", Q, R_K[r]) → mT
 unscaled: the scores are not divided by √D_Q
     E / math.sqrt(D_Q) → E
 half_scaled: only Q Kᵀ is divided by √D_Q, not the part that comes from R_K
@@ -222,61 +162,28 @@ keys_with_table: R_K meets the keys instead of the queries
     "...id,ijd->...ij", Q → "...jd,ijd->...ij", K
 mask_ignored: the mask is ignored
     math.sqrt(D_Q), mask) → math.sqrt(D_Q), None)
-""",
-)
-
-changed(
-    shaw_relative_attention,
-    "not_low_enough",
-    "forbidden scores are set to -1e4, which allowed ones may lie below",
-    (
-        "A = masked_softmax(E / math.sqrt(D_Q), mask)",
-        "E = E / math.sqrt(D_Q)\n"
-        "    if mask is not None:\n"
-        "        E, mask = E.masked_fill(~mask, -1e4), mask.any(dim=-1, keepdim=True)\n"
-        "    A = masked_softmax(E, mask)",
-    ),
-)
-
-changed(
-    shaw_relative_attention,
-    "nan_gradients",
-    "the weights of a row without a key are replaced, its gradients stay NaN",
-    (
-        "A = masked_softmax(E / math.sqrt(D_Q), mask)",
-        "if mask is not None:\n"
-        "        E = E + torch.where(mask, 0, -math.inf)\n"
-        "    A = torch.softmax(E / math.sqrt(D_Q), dim=-1).nan_to_num(0)",
-    ),
-)
-
-mistakes(
-    shaw_relative_attention,
-    """
+not_low_enough: forbidden scores are set to -1e4, which allowed ones may lie below
+    A = masked_softmax(E / math.sqrt(D_Q), mask)
+    → E = E / math.sqrt(D_Q)
+      if mask is not None:
+          E, mask = E.masked_fill(~mask, -1e4), mask.any(dim=-1, keepdim=True)
+      A = masked_softmax(E, mask)
+nan_gradients: the weights of a row without a key are replaced, its gradients stay NaN
+    A = masked_softmax(E / math.sqrt(D_Q), mask)
+    → if mask is not None:
+          E = E + torch.where(mask, 0, -math.inf)
+      A = torch.softmax(E / math.sqrt(D_Q), dim=-1).nan_to_num(0)
 mask_unsqueezed: the mask gets an axis for the heads, though it comes in a shape that broadcasts
     math.sqrt(D_Q), mask) → math.sqrt(D_Q), None if mask is None else mask.unsqueeze(-3))
     says: A should have shape
 mask_inverted: the mask is inverted
     math.sqrt(D_Q), mask) → math.sqrt(D_Q), None if mask is None else ~mask)
-""",
-)
-
-changed(
-    shaw_relative_attention,
-    "nan_rows",
-    "a row that may attend to nothing becomes NaN",
-    (
-        "return A @ V",
-        "if mask is not None:\n"
-        "        A = A.masked_fill(~mask.any(dim=-1, keepdim=True), math.nan)\n"
-        "    return A @ V",
-    ),
-    told_by="yours is nan",
-)
-
-mistakes(
-    shaw_relative_attention,
-    """
+nan_rows: a row that may attend to nothing becomes NaN
+    return A @ V
+    → if mask is not None:
+          A = A.masked_fill(~mask.any(dim=-1, keepdim=True), math.nan)
+      return A @ V
+    says: yours is nan
 weights_first: A is returned before Y
     return A @ V → return A, A @ V
     R_V[r]), A → R_V[r])
@@ -345,134 +252,66 @@ mistakes(
 coarse: the angles are computed in the type of X, too coarse in bfloat16
     positions[:, None] * omega → positions.to(X.dtype)[:, None] * omega.to(X.dtype)
     says: half_precision: keeps the type of its input
+accepts_odd: an odd D_h is accepted
+    raise ValueError(f"the features must come in pairs, got {D_h} of them")
+    → return nn.functional.pad(rope_rotate(X[..., :-1], positions, base), (0, 1))
+    says: should raise ValueError when D_h is odd
 """,
-)
-
-changed(
-    rope_rotate,
-    "accepts_odd",
-    "an odd D_h is accepted",
-    (
-        'raise ValueError(f"the features must come in pairs, got {D_h} of them")',
-        "return nn.functional.pad(rope_rotate(X[..., :-1], positions, base), (0, 1))",
-    ),
-    told_by="should raise ValueError when D_h is odd",
-)
-
-changed(
-    RotaryAttention,
-    "NotLowEnough",
-    "forbidden scores are set to -1e4, which allowed ones may lie below",
-    (
-        "A = masked_softmax(",
-        "if mask is not None:\n"
-        "            E = E.masked_fill(~mask.unsqueeze(-3), -1e4)\n"
-        "            mask = mask.any(dim=-1, keepdim=True)\n"
-        "        A = masked_softmax(",
-    ),
-)
-
-changed(
-    RotaryAttention,
-    "NaNGradients",
-    "the weights of a row without a key are replaced, its gradients stay NaN",
-    (
-        "A = masked_softmax(E, None if mask is None else mask.unsqueeze(-3))",
-        "if mask is not None:\n"
-        "            E = E + torch.where(mask.unsqueeze(-3), 0, -math.inf)\n"
-        "        A = torch.softmax(E, dim=-1).nan_to_num(0)",
-    ),
-    told_by="The gradient of X should be finite",
-)
-
-changed(
-    RotaryAttention,
-    "EvenRows",
-    "a position that may attend to nothing gets equal weights, not zeros",
-    (
-        "A = masked_softmax(E, None if mask is None else mask.unsqueeze(-3))",
-        "if mask is not None:\n"
-        "            E = E.masked_fill(~mask.unsqueeze(-3), torch.finfo(E.dtype).min)\n"
-        "        A = torch.softmax(E, dim=-1)",
-    ),
 )
 
 mistakes(
     RotaryAttention,
     """
+NotLowEnough: forbidden scores are set to -1e4, which allowed ones may lie below
+    A = masked_softmax(
+    → if mask is not None:
+          E = E.masked_fill(~mask.unsqueeze(-3), -1e4)
+          mask = mask.any(dim=-1, keepdim=True)
+      A = masked_softmax(
+NaNGradients: the weights of a row without a key are replaced, its gradients stay NaN
+    A = masked_softmax(E, None if mask is None else mask.unsqueeze(-3))
+    → if mask is not None:
+          E = E + torch.where(mask.unsqueeze(-3), 0, -math.inf)
+      A = torch.softmax(E, dim=-1).nan_to_num(0)
+    says: The gradient of X should be finite
+EvenRows: a position that may attend to nothing gets equal weights, not zeros
+    A = masked_softmax(E, None if mask is None else mask.unsqueeze(-3))
+    → if mask is not None:
+          E = E.masked_fill(~mask.unsqueeze(-3), torch.finfo(E.dtype).min)
+      A = torch.softmax(E, dim=-1)
 Unturned: nothing is turned, or everything by the same angle, whatever its position
     rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base) → Q, K
 QueriesOnly: only the queries are turned
     rope_rotate(K, base=self.base) → K
 KeysOnly: only the keys are turned
     rope_rotate(Q, base=self.base) → Q
-""",
-)
-
-changed(
-    RotaryAttention,
-    "ValuesToo",
-    "the values are also turned",
-    ("E = Q @", "V = rope_rotate(V, base=self.base)\n        E = Q @"),
-    classic=True,
-)
-
-changed(
-    RotaryAttention,
-    "InputsTurned",
-    "X is turned before the projections instead of queries and keys",
-    ("Q, K, V = (", "X = rope_rotate(X, base=self.base)\n        Q, K, V = ("),
-    ("rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)", "Q, K"),
-)
-
-changed(
-    RotaryAttention,
-    "BeforeSplitting",
-    "all features are turned at once, before they are split into heads",
-    (
-        "rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)",
-        "(\n"
-        "            split_heads(rope_rotate(merge_heads(Z), base=self.base), self.H) for "
-        "Z in (Q, K)\n"
-        "        )",
-    ),
-)
-
-changed(
-    RotaryAttention,
-    "TurnedByHead",
-    "nothing is turned, or everything by the same angle, whatever its position",
-    (
-        "rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)",
-        "(\n"
-        "            rope_rotate(Z.transpose(1, 2), base=self.base).transpose(1, 2) for Z "
-        "in (Q, K)\n"
-        "        )",
-    ),
-)
-
-changed(
-    RotaryAttention,
-    "Unscaled",
-    "the scores are not divided by √D_h",
-    (" / math.sqrt(Q.shape[-1])", ""),
-)
-
-mistakes(
-    RotaryAttention,
-    """
+* ValuesToo: the values are also turned
+    E = Q @
+    → V = rope_rotate(V, base=self.base)
+      E = Q @
+InputsTurned: X is turned before the projections instead of queries and keys
+    Q, K, V = (
+    → X = rope_rotate(X, base=self.base)
+      Q, K, V = (
+    rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base) → Q, K
+BeforeSplitting: all features are turned at once, before they are split into heads
+    rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)
+    → (
+          split_heads(rope_rotate(merge_heads(Z), base=self.base), self.H) for Z in (Q, K)
+      )
+TurnedByHead: nothing is turned, or everything by the same angle, whatever its position
+    rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base)
+    → (
+          rope_rotate(Z.transpose(1, 2), base=self.base).transpose(1, 2) for Z in (Q, K)
+      )
+Unscaled: the scores are not divided by √D_h
+    mT / math.sqrt(Q.shape[-1]) → mT
 ScaledByD: the scores are divided by √D instead of √D_h
     Q.shape[-1] → X.shape[-1]
 FixedBase: the base is always 10000
     rope_rotate(Q, base=self.base), rope_rotate(K, base=self.base) → rope_rotate(Q), rope_rotate(K)
-""",
-)
-
-changed(RotaryAttention, "NoOutputProduct", "W_O is left out", (" @ self.W_O", ""))
-
-mistakes(
-    RotaryAttention,
-    """
+NoOutputProduct: W_O is left out
+    ) @ self.W_O → )
 Viewed: the heads are joined by a view, without a transpose
     merge_heads(heads) → heads.reshape(X.shape)
 MaskIgnored: the mask is ignored
@@ -515,14 +354,13 @@ def padded(P, size):
     return new
 
 
-changed(
+mistakes(
     interpolate_positions,
-    "tiled",
-    "the old table is repeated to fill the new one",
-    (
-        "(1 - w) * P.index_select(axis, left) + w * P.index_select(axis, right)",
-        "P.index_select(axis, torch.arange(T_new) % T)",
-    ),
+    """
+tiled: the old table is repeated to fill the new one
+    (1 - w) * P.index_select(axis, left) + w * P.index_select(axis, right)
+    → P.index_select(axis, torch.arange(T_new) % T)
+""",
 )
 
 changed(

@@ -17,6 +17,7 @@ from course_pkg.quantisation import (
     gptq,
     pack_int4,
     quantise,
+    quantise_fault,
     rotate,
     unpack_int4,
 )
@@ -87,6 +88,16 @@ def group_by_group(X, bits, dims, group=None, symmetric=False):
     scale = scale.masked_fill(scale == 0, 1.0)
     Q = torch.clamp(torch.round((x - zero.double()) / scale.double()), max=top)
     return Q.to(torch.int8) if symmetric else Q.to(torch.uint8), scale, zero
+
+
+@alternative(quantise_fault)
+def tokens_in_float64():
+    return ["E", [5 + torch.rand(4, 6, dtype=torch.float64), 4, 1]]
+
+
+@alternative(quantise_fault)
+def alike():
+    return "E", (torch.full((2, 3), 0.4), 8, (0, 1))
 
 
 @alternative(dequantise)

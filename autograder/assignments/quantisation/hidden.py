@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import quantisation as visible
 from course_pkg.quantisation import (
@@ -15,6 +16,7 @@ from course_pkg.quantisation import (
     gptq,
     pack_int4,
     quantise,
+    quantise_fault,
     rotate,
     unpack_int4,
 )
@@ -36,6 +38,12 @@ def sizes_of_numbers(quantise, case):
     for options in ({}, {"symmetric": True}):
         expected = visible.by_slices(X, 8, (1,), **options)
         visible.demand_quantised(case, quantise(X, 8, 1, **options), expected, "of single numbers")
+
+
+@check(quantise_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "E")
 
 
 # Dequantise

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.paged_attention import PagedKVCache
 from course_pkg.quantisation import (
@@ -14,6 +15,7 @@ from course_pkg.quantisation import (
     gptq,
     pack_int4,
     quantise,
+    quantise_fault,
     rotate,
     unpack_int4,
 )
@@ -23,22 +25,9 @@ mistakes(
     """
 * levels: the range is divided by 2^bits, not by the steps between 2^bits integers
     low, high = 0, 2**bits - 1 → low, high = 0, 2**bits
-""",
-)
-
-changed(
-    quantise,
-    "one_more",
-    "max |X| is divided by 2^(bits-1), so that the largest number has no integer",
-    (
-        "low, high = 1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1",
-        "low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)",
-    ),
-)
-
-mistakes(
-    quantise,
-    """
+one_more: max |X| is divided by 2^(bits-1), so that the largest number has no integer
+    low, high = 1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1
+    → low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
 levels_cut: the range is divided by 2^bits, not by the steps between 2^bits integers
     - zero) / high → - zero) / 2**bits
 levels_of_both: the range is divided by 2^bits, not by the steps between 2^bits integers
@@ -93,63 +82,26 @@ mistakes(
     """
 holds_zero: the range is made to hold 0, as torch's own types do
     precise.amin(dims, keepdim=True) → precise.amin(dims, keepdim=True).clamp(max=0)
-""",
-)
-
-changed(
-    quantise,
-    "whole_zero",
-    "the zero point is rounded to a whole number of steps",
-    (
-        "scale = torch.where(scale == 0, 1, scale)\n",
-        "scale = torch.where(scale == 0, 1, scale)\n    zero = (zero / scale).round() * scale\n",
-    ),
-)
-
-mistakes(
-    quantise,
-    """
+whole_zero: the zero point is rounded to a whole number of steps
+    scale = torch.where(scale == 0, 1, scale)
+    #
+    → scale = torch.where(scale == 0, 1, scale)
+      zero = (zero / scale).round() * scale
+      #
 without_size: a symmetric scale is made of the largest number, not of the largest in size
     precise.abs().amax(dims, keepdim=True) → precise.amax(dims, keepdim=True)
 no_sign: integers with a sign are kept in a dtype without one
     Q.to(torch.int8 if symmetric else torch.uint8) → Q.remainder(256).to(torch.uint8)
-""",
-)
-
-changed(
-    quantise,
-    "with_sign",
-    "integers from 0 to 255 are kept in int8, where those from 128 on become negative",
-    (
-        "Q.to(torch.int8 if symmetric else torch.uint8)",
-        "Q.to(torch.int8 if symmetric else torch.uint8).view(torch.int8)",
-    ),
-)
-
-mistakes(
-    quantise,
-    """
+with_sign: integers from 0 to 255 are kept in int8, where those from 128 on become negative
+    Q.to(torch.int8 if symmetric else torch.uint8)
+    → Q.to(torch.int8 if symmetric else torch.uint8).view(torch.int8)
 floats: the integers stay floating-point numbers
     Q.to(torch.int8 if symmetric else torch.uint8) → Q.to(X.dtype)
     says: should hold whole numbers
-""",
-)
-
-changed(
-    quantise,
-    "far_apart",
-    "a group is made of numbers that are far apart, not of neighbours",
-    (
-        "X.unflatten(axis, (shape[axis] // group, group)), (axis + 1,)",
-        "X.unflatten(axis, (group, shape[axis] // group)), (axis,)",
-    ),
-    ("scale.squeeze(axis + 1), zero.squeeze(axis + 1)", "scale.squeeze(axis), zero.squeeze(axis)"),
-    classic=True,
-)
-
-mistakes(
-    quantise,
-    """
+* far_apart: a group is made of numbers that are far apart, not of neighbours
+    X.unflatten(axis, (shape[axis] // group, group)), (axis + 1,)
+    → X.unflatten(axis, (group, shape[axis] // group)), (axis,)
+    scale.squeeze(axis + 1), zero.squeeze(axis + 1) → scale.squeeze(axis), zero.squeeze(axis)
 how_many: group is taken for how many groups there are
     (shape[axis] // group, group) → (group, shape[axis] // group)
 no_groups: group is not used
@@ -177,6 +129,44 @@ changed(
     "q is computed with a scale that half precision does not hold",
     ("    scale, zero = scale.to(X.dtype), zero.to(X.dtype)\n", ""),
     (".reshape(shape), scale, zero", ".reshape(shape), scale.to(X.dtype), zero.to(X.dtype)"),
+)
+
+
+black_box(
+    quantise,
+    "whole_zero",
+    curve="errors",
+    label="root mean square of the error",
+    over="bits, less one",
+)
+
+
+wrong_letters(quantise_fault, "E")
+mistakes(
+    quantise_fault,
+    """
+from_zero: the smallest number is 0
+    [0.25, 3.25] → [0.0, 3.25]
+    says: With these arguments the black box gives what is right
+whole_steps: the smallest number is a whole number of steps from 0
+    [0.25, 3.25] → [2.0, 5.0]
+    says: With these arguments the black box gives what is right
+symmetric: there is no zero point
+    (X, 2, 0) → (X, 2, 0, None, True)
+    says: With these arguments the black box gives what is right
+alike: all numbers are alike, and whole
+    [0.25, 3.25] → [3.0, 3.0]
+    says: With these arguments the black box gives what is right
+one_bit: an integer has one bit
+    (X, 2, 0) → (X, 1, 0)
+    says: quantise raised
+no_axis: nothing says which numbers share a scale
+    (X, 2, 0) → (X, 2)
+    says: quantise raised
+only_arguments: the letter is missing
+    "E", (X, 2, 0) → X, 2, 0
+    says: should return (letter, arguments)
+""",
 )
 
 
@@ -277,47 +267,24 @@ no_zero: the zero point is left out
     * scale + zero → * scale
 divided: integers are divided by the scale
     * scale + zero → / scale + zero
-""",
-)
-
-changed(
-    dequantise,
-    "take_turns",
-    "the scales of the groups take turns, one integer after the other",
-    (
-        "scale.repeat_interleave(size // parts, dim=axis)",
-        "torch.cat([scale] * (size // parts), dim=axis)",
-    ),
-    (
-        "zero.repeat_interleave(size // parts, dim=axis)",
-        "torch.cat([zero] * (size // parts), dim=axis)",
-    ),
-    classic=True,
-)
-
-mistakes(
-    dequantise,
-    """
+* take_turns: the scales of the groups take turns, one integer after the other
+    scale.repeat_interleave(size // parts, dim=axis)
+    → torch.cat([scale] * (size // parts), dim=axis)
+    zero.repeat_interleave(size // parts, dim=axis) → torch.cat([zero] * (size // parts), dim=axis)
 zeros_take_turns: the scales of groups reach their neighbours, but the zero points take turns
     zero.repeat_interleave(size // parts, dim=axis) → torch.cat([zero] * (size // parts), dim=axis)
 first_only: all groups get the scale and zero point of the first
     scale.repeat_interleave(size // parts, dim=axis) → scale.narrow(axis, 0, 1)
     zero.repeat_interleave(size // parts, dim=axis) → zero.narrow(axis, 0, 1)
+without_sign: the sign of the integers is lost
+    return Q.to
+    → Q = Q.view(torch.uint8) if Q.dtype == torch.int8 else Q
+      return Q.to
+as_int8: integers from 128 on are read as negative
+    return Q.to
+    → Q = Q.view(torch.int8) if Q.dtype == torch.uint8 else Q
+      return Q.to
 """,
-)
-
-changed(
-    dequantise,
-    "without_sign",
-    "the sign of the integers is lost",
-    ("return Q.to", "Q = Q.view(torch.uint8) if Q.dtype == torch.int8 else Q\n    return Q.to"),
-)
-
-changed(
-    dequantise,
-    "as_int8",
-    "integers from 128 on are read as negative",
-    ("return Q.to", "Q = Q.view(torch.int8) if Q.dtype == torch.uint8 else Q\n    return Q.to"),
 )
 
 
@@ -357,30 +324,12 @@ mistakes(
     """
 * high_first: the first of two neighbours is put into the high four bits
     Q[..., 0::2] | Q[..., 1::2] << 4 → Q[..., 0::2] << 4 | Q[..., 1::2]
-""",
-)
-
-changed(
-    pack_int4,
-    "by_halves",
-    "an integer is packed with one half an axis away, not with its neighbour",
-    (
-        "return Q[..., 0::2] | Q[..., 1::2] << 4",
-        "low, high = Q.chunk(2, dim=-1) if Q.shape[-1] else (Q, Q)\n    return low | high << 4",
-    ),
-    classic=True,
-)
-
-changed(
-    pack_int4,
-    "not_shifted",
-    "the second of two neighbours is not shifted, and both lie in the low four bits",
-    (" << 4", ""),
-)
-
-mistakes(
-    pack_int4,
-    """
+* by_halves: an integer is packed with one half an axis away, not with its neighbour
+    return Q[..., 0::2] | Q[..., 1::2] << 4
+    → low, high = Q.chunk(2, dim=-1) if Q.shape[-1] else (Q, Q)
+      return low | high << 4
+not_shifted: the second of two neighbours is not shifted, and both lie in the low four bits
+    ] << 4 → ]
 fifteen: the second of two neighbours is multiplied by 15, not by 16
     | Q[..., 1::2] << 4 → + 15 * Q[..., 1::2]
 drops_second: only the first of two neighbours is kept
@@ -805,25 +754,19 @@ equivalent(
     "the residual takes back what it holds",
 )
 
-changed(
+mistakes(
     QuantisedKVCache,
-    "KeysByTokenInTheirOwnRoom",
-    "keys have a scale for each token, as values do",
-    ("quantise(new, self.bits, dims=2, group=group)", "quantise(new, self.bits, dims=3)"),
-    (
-        "self.K_scale, self.K_zero = room(groups, D_h), room(groups, D_h)",
-        "self.K_scale, self.K_zero = (room(groups * group, 1) for _ in range(2))",
-    ),
-    (
-        "self.K_scale[:, :, done:full], self.K_zero[:, :, done:full] = scale, zero",
-        "places = slice(done * group, full * group)\n"
-        "        self.K_scale[:, :, places], self.K_zero[:, :, places] = scale, zero",
-    ),
-    (
-        "self.K_scale[:, :, :full], self.K_zero[:, :, :full]",
-        "self.K_scale[:, :, : full * self.group], self.K_zero[:, :, : full * self.group]",
-    ),
-    classic=True,
+    """
+* KeysByTokenInTheirOwnRoom: keys have a scale for each token, as values do
+    quantise(new, self.bits, dims=2, group=group) → quantise(new, self.bits, dims=3)
+    self.K_scale, self.K_zero = room(groups, D_h), room(groups, D_h)
+    → self.K_scale, self.K_zero = (room(groups * group, 1) for _ in range(2))
+    self.K_scale[:, :, done:full], self.K_zero[:, :, done:full] = scale, zero
+    → places = slice(done * group, full * group)
+      self.K_scale[:, :, places], self.K_zero[:, :, places] = scale, zero
+    self.K_scale[:, :, :full], self.K_zero[:, :, :full]
+    → self.K_scale[:, :, : full * self.group], self.K_zero[:, :, : full * self.group]
+""",
 )
 
 
@@ -872,92 +815,47 @@ class CallsAreGroups(KeepsCalls):
         return self.V.nbytes * 2 + numbers
 
 
-changed(
+mistakes(
     QuantisedKVCache,
-    "QuantisesFirst",
-    "values are quantised before they are rounded to the cache's dtype",
-    (
-        "quantise(V.detach().to(self.residual), self.bits, dims=3)",
-        "quantise(V.detach(), self.bits, dims=3)",
-    ),
-)
-changed(
-    QuantisedKVCache,
-    "ReadsViews",
-    "what is read of the residual is a view, which changes when more comes",
-    (
-        "return torch.cat([K, self.residual[:, :, : N - full * self.group]], dim=2), V",
-        "rest = self.residual[:, :, : N - full * self.group]\n"
-        "        return (torch.cat([K, rest], dim=2) if full else rest), V",
-    ),
-    told_by="is it a view of what the cache keeps?",
+    """
+QuantisesFirst: values are quantised before they are rounded to the cache's dtype
+    quantise(V.detach().to(self.residual), self.bits, dims=3)
+    → quantise(V.detach(), self.bits, dims=3)
+ReadsViews: what is read of the residual is a view, which changes when more comes
+    return torch.cat([K, self.residual[:, :, : N - full * self.group]], dim=2), V
+    → rest = self.residual[:, :, : N - full * self.group]
+      return (torch.cat([K, rest], dim=2) if full else rest), V
+    says: is it a view of what the cache keeps?
+""",
 )
 
 
 # QuantisedPagedCache
 
 
-changed(
-    QuantisedPagedCache,
-    "ScaleOfAllHeads",
-    "all heads of a token share a scale",
-    (
-        "Q, scale, zero = quantise(X.half(), self.bits, dims=-1)",
-        "Q, scale, zero = quantise(X.half(), self.bits, dims=(-2, -1))\n"
-        "        scale, zero = (part.expand(*X.shape[:-1], 1) for part in (scale, zero))",
-    ),
-    classic=True,
-)
-
-changed(
-    QuantisedPagedCache,
-    "ScaleOfAWrite",
-    "all tokens that are written at once share a scale",
-    (
-        "Q, scale, zero = quantise(X.half(), self.bits, dims=-1)",
-        "Q, scale, zero = quantise(X.half(), self.bits, dims=(0, -1))\n"
-        "        scale, zero = (part.expand(*X.shape[:-1], 1) for part in (scale, zero))",
-    ),
-    classic=True,
-)
-
 mistakes(
     QuantisedPagedCache,
     """
+* ScaleOfAllHeads: all heads of a token share a scale
+    Q, scale, zero = quantise(X.half(), self.bits, dims=-1)
+    → Q, scale, zero = quantise(X.half(), self.bits, dims=(-2, -1))
+      scale, zero = (part.expand(*X.shape[:-1], 1) for part in (scale, zero))
+* ScaleOfAWrite: all tokens that are written at once share a scale
+    Q, scale, zero = quantise(X.half(), self.bits, dims=-1)
+    → Q, scale, zero = quantise(X.half(), self.bits, dims=(0, -1))
+      scale, zero = (part.expand(*X.shape[:-1], 1) for part in (scale, zero))
 ZeroFirst: the zero point comes before the scale
     [scale, zero], dim → [zero, scale], dim
     scale, zero = numbers → zero, scale = numbers
-""",
-)
-
-changed(
-    QuantisedPagedCache,
-    "NumbersFirst",
-    "scale and zero point stand before the integers",
-    (
-        "[integers, torch.cat([scale, zero], dim=-1).view(torch.uint8)]",
-        "[torch.cat([scale, zero], dim=-1).view(torch.uint8), integers]",
-    ),
-    (
-        "integers, numbers = records.split([records.shape[-1] - 4, 4]",
-        "numbers, integers = records.split([4, records.shape[-1] - 4]",
-    ),
-)
-
-changed(
-    QuantisedPagedCache,
-    "SymmetricRecords",
-    "scales are symmetric, and there is no zero point",
-    (
-        "Q, scale, zero = quantise(X.half(), self.bits, dims=-1)",
-        "Q, scale, zero = quantise(X.half(), self.bits, dims=-1, symmetric=True)\n"
-        "        Q = Q.view(torch.uint8) & (15 if self.bits == 4 else 255)",
-    ),
-)
-
-mistakes(
-    QuantisedPagedCache,
-    """
+NumbersFirst: scale and zero point stand before the integers
+    [integers, torch.cat([scale, zero], dim=-1).view(torch.uint8)]
+    → [torch.cat([scale, zero], dim=-1).view(torch.uint8), integers]
+    integers, numbers = records.split([records.shape[-1] - 4, 4]
+    → numbers, integers = records.split([4, records.shape[-1] - 4]
+SymmetricRecords: scales are symmetric, and there is no zero point
+    Q, scale, zero = quantise(X.half(), self.bits, dims=-1)
+    → Q, scale, zero = quantise(X.half(), self.bits, dims=-1, symmetric=True)
+      Q = Q.view(torch.uint8) & (15 if self.bits == 4 else 255)
 ReadsNoZero: the zero point is left out when records are read
     else integers, scale, zero) → else integers, scale, 0 * zero)
 NotHalved: the numbers are not rounded to float16 first
@@ -1175,18 +1073,11 @@ mistakes(
 TrainsScales: the scales are parameters, which an optimiser would change
     self.register_buffer("scale", scale) → self.scale = nn.Parameter(scale)
     says: There should be no parameters, yours are ['scale']
+TrainsBias: the bias is a parameter
+    self.register_buffer("bias", None if bias is None else bias.detach().clone())
+    → self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+    says: There should be no parameters, yours are ['bias']
 """,
-)
-
-changed(
-    QuantisedLinear,
-    "TrainsBias",
-    "the bias is a parameter",
-    (
-        'self.register_buffer("bias", None if bias is None else bias.detach().clone())',
-        "self.bias = None if bias is None else nn.Parameter(bias.detach().clone())",
-    ),
-    told_by="There should be no parameters, yours are ['bias']",
 )
 
 
@@ -1228,31 +1119,15 @@ rounds_the_original: no row makes up for the error of another, and all are round
     Q[i] = torch.round(rows[i] / s) → Q[i] = torch.round(W[i] / s)
 in_place: W is changed in place
     W.to(torch.float64, copy=True) → W.double()
-    says: changes its input W in place
+    says: changes its argument W in place
+next_only: only the next row makes up for the error
+    rows[i + 1 :] -= → rows[i + 1 : i + 2] -=
+    outer(U[i, i + 1 :] → outer(U[i, i + 1 : i + 2]
+one_scale: there is one scale for the whole matrix
+    bits, 0, symmetric=True)[1] → bits, (0, 1), symmetric=True)[1].expand(1, W.shape[1])
+* unclamped: integers are not kept within their range
+    .clamp(-top, top) →
 """,
-)
-
-changed(
-    gptq,
-    "next_only",
-    "only the next row makes up for the error",
-    ("rows[i + 1 :] -=", "rows[i + 1 : i + 2] -="),
-    ("outer(U[i, i + 1 :]", "outer(U[i, i + 1 : i + 2]"),
-)
-
-changed(
-    gptq,
-    "one_scale",
-    "there is one scale for the whole matrix",
-    ("bits, 0, symmetric=True)[1]", "bits, (0, 1), symmetric=True)[1].expand(1, W.shape[1])"),
-)
-
-changed(
-    gptq,
-    "unclamped",
-    "integers are not kept within their range",
-    (".clamp(-top, top)", ""),
-    classic=True,
 )
 
 
@@ -1283,36 +1158,20 @@ def doubled(X, start):
     return H
 
 
-changed(
-    rotate, "not_divided", "the result is not divided by √D", (" / math.sqrt(D)", ""), classic=True
-)
-
 mistakes(
     rotate,
     """
+* not_divided: the result is not divided by √D
+    H / math.sqrt(D) → H
 divided_by_D: the result is divided by D, not by √D
     math.sqrt(D) → D
 all_ones: the signs of the last quarter are not turned: all of them are +1
     [H, -H] → [H, H]
 other_quarter: the minus stands in another quarter: [[H, H], [-H, H]]
     [H, -H] → [-H, H]
-""",
-)
-
-changed(
-    rotate,
-    "inwards",
-    "every number becomes four, in place of every matrix",
-    (
-        "torch.cat([torch.cat([H, H], dim=1), torch.cat([H, -H], dim=1)])",
-        "torch.kron(H, torch.tensor([[1.0, 1], [1, -1]]).to(X))",
-    ),
-    classic=True,
-)
-
-mistakes(
-    rotate,
-    """
+* inwards: every number becomes four, in place of every matrix
+    torch.cat([torch.cat([H, H], dim=1), torch.cat([H, -H], dim=1)])
+    → torch.kron(H, torch.tensor([[1.0, 1], [1, -1]]).to(X))
 from_the_left: vectors are multiplied by the transposed matrix
     X @ H → X @ H.T
 without_start: the start is not used

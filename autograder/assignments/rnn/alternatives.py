@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from autograder.alternatives import alternative
 from course_pkg.rnn import (
     clip_grad_norm,
+    clip_grad_norm_fault,
     gradient_norms,
     linear_rnn_gradient,
     rnn_backward,
@@ -226,3 +227,14 @@ def by_torch(gradients, max_norm):
         parameter.grad = g.clone()
     norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     return [parameter.grad for parameter in parameters], norm
+
+
+@alternative(clip_grad_norm_fault)
+def many_and_in_float64():
+    shapes = (2, 3), (4,), (), (2, 2, 2)
+    return ["C", [[torch.randn(shape, dtype=torch.float64) for shape in shapes], 0.1]]
+
+
+@alternative(clip_grad_norm_fault)
+def both_clipped():
+    return "C", ([torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])], 1)

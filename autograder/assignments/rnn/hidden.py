@@ -2,6 +2,7 @@
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.rnn import (
     GRADIENTS,
@@ -15,6 +16,7 @@ from course_pkg.checks.rnn import (
 )
 from course_pkg.rnn import (
     clip_grad_norm,
+    clip_grad_norm_fault,
     gradient_norms,
     linear_rnn_gradient,
     rnn_backward,
@@ -113,3 +115,9 @@ def each_short_but_not_together(clip, case):
     """clips gradients that are short one by one, but too long together"""
     gradients = [gradient / gradient.norm() for gradient in gradients_of(case)]
     demand_clipped(case, clip(gradients, 1.25), gradients, 1.25)
+
+
+@check(clip_grad_norm_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "C")

@@ -1,8 +1,12 @@
 """Known wrong solutions of rnn."""
 
+import torch
+
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.rnn import (
     clip_grad_norm,
+    clip_grad_norm_fault,
     gradient_norms,
     linear_rnn_gradient,
     rnn_backward,
@@ -40,20 +44,11 @@ input_outside: the product with x_t is outside tanh
     torch.cat([h, x], dim=1) @ W.T + b) → h @ W[:, : h.shape[1]].T + b) + x @ W[:, h.shape[1] :].T
 transposed: W_hh is used transposed
     torch.cat([h, x], dim=1) @ W.T → h @ W[:, : h.shape[1]] + x @ W[:, h.shape[1] :].T
-""",
-)
-
-changed(
-    rnn_step,
-    "in_place",
-    "h is overwritten in place by h_t",
-    ("return torch.tanh(", "h.data = torch.tanh("),
-    ("# (B, H)", "\n    return h"),
-)
-
-mistakes(
-    rnn_step,
-    """
+in_place: h is overwritten in place by h_t
+    return torch.tanh( → h.data = torch.tanh(
+    )  # (B, H)
+    → )  
+      return h
 bias_detached: no gradient passes through b
     W.T + b → W.T + b.detach()
     says: No gradient reaches b:
@@ -71,29 +66,15 @@ time_first: the outputs are stacked time first, as (T, B, H)
     (outputs, dim=1) → (outputs)
 backwards: the sequence is read from its end
     X.unbind → X.flip(1).unbind
-""",
-)
-
-changed(
-    rnn_forward,
-    "nothing_carried",
-    "every step starts from h_0 again",
-    ("h = rnn_step(x, h, W, b)\n        outputs.append(h)", "outputs.append(rnn_step(x, h, W, b))"),
-)
-
-changed(
-    rnn_forward,
-    "late",
-    "outputs are one step late: h_0 … h_{T-1}",
-    (
-        "h = rnn_step(x, h, W, b)\n        outputs.append(h)",
-        "outputs.append(h)\n        h = rnn_step(x, h, W, b)",
-    ),
-)
-
-mistakes(
-    rnn_forward,
-    """
+nothing_carried: every step starts from h_0 again
+    h = rnn_step(x, h, W, b)
+    outputs.append(h)
+    → outputs.append(rnn_step(x, h, W, b))
+late: outputs are one step late: h_0 … h_{T-1}
+    h = rnn_step(x, h, W, b)
+    outputs.append(h)
+    → outputs.append(h)
+      h = rnn_step(x, h, W, b)
 one_too_many: all states h_0 … h_T are returned, one too many
     outputs = [] → outputs = [h]
 last_output: only the last output is returned
@@ -142,38 +123,20 @@ last_output_trains: gradients flow through the last output alone
 """,
 )
 
-changed(
-    rnn_backward,
-    "NoTanh",
-    "the factor 1 - h_t², the derivative of tanh, is left out",
-    (" * (1 - outputs[:, t] ** 2)", ""),
-)
-
 mistakes(
     rnn_backward,
     """
+NoTanh: the factor 1 - h_t², the derivative of tanh, is left out
+    ) * (1 - outputs[:, t] ** 2) → )
 * EarlierTanh: the derivative of tanh is taken at h_{t-1} instead of h_t
     1 - outputs[:, t] ** 2 → 1 - h_before**2
 TanhTwice: tanh is applied to h_t once more before its derivative is taken
     1 - outputs[:, t] ** 2 → 1 - torch.tanh(outputs[:, t]) ** 2
 SigmoidDerivative: the derivative of σ, h (1 - h), is used instead of tanh's
     (1 - outputs[:, t] ** 2) → outputs[:, t] * (1 - outputs[:, t])
-""",
-)
-
-changed(
-    rnn_backward,
-    "TanhForOwnAlone",
-    "the factor 1 - h_t² multiplies the step's own gradient, not what arrives from t+1",
-    (
-        "(grad_outputs[:, t] + grad_h) * (1 - outputs[:, t] ** 2)",
-        "grad_outputs[:, t] * (1 - outputs[:, t] ** 2) + grad_h",
-    ),
-)
-
-mistakes(
-    rnn_backward,
-    """
+TanhForOwnAlone: the factor 1 - h_t² multiplies the step's own gradient, not what arrives from t+1
+    (grad_outputs[:, t] + grad_h) * (1 - outputs[:, t] ** 2)
+    → grad_outputs[:, t] * (1 - outputs[:, t] ** 2) + grad_h
 NothingArrives: nothing arrives from later steps: each step is on its own
     grad_outputs[:, t] + grad_h → grad_outputs[:, t]
 NotTransposed: what arrives at h_{t-1} is δ_t W_hhᵀ: the matrix is not transposed
@@ -194,25 +157,13 @@ state_ignored: the given initial state is ignored in ∂L/∂W
     h_0 = h_0 if h_0 is not None else outputs → h_0 = outputs
 forward_in_time: the loop over time runs forward, from t = 1 to T
     reversed(range(T)) → range(T)
+in_place: grad_outputs is overwritten with what arrives
+    delta = (grad_outputs[:, t] + grad_h) *
+    → grad_outputs[:, t] += grad_h
+      delta = grad_outputs[:, t] *
+* last_output_first: at t = 1 the state before the step is h_T instead of h_0
+    ] if t > 0 else h_0 → ]
 """,
-)
-
-changed(
-    rnn_backward,
-    "in_place",
-    "grad_outputs is overwritten with what arrives",
-    (
-        "delta = (grad_outputs[:, t] + grad_h) *",
-        "grad_outputs[:, t] += grad_h\n        delta = grad_outputs[:, t] *",
-    ),
-)
-
-changed(
-    rnn_backward,
-    "last_output_first",
-    "at t = 1 the state before the step is h_T instead of h_0",
-    (" if t > 0 else h_0", ""),
-    classic=True,
 )
 
 changed(
@@ -304,6 +255,28 @@ changed(
     ),
 )
 
+
+@bug(truncated_bptt, "each step's gradient goes back k steps, through pieces that overlap")
+def pieces_overlap(grad_outputs, X, W, b, k, h_0=None):
+    if k < 1:
+        raise ValueError("no piece has less than one step")
+    h_0 = X.new_zeros(len(X), len(b)) if h_0 is None else h_0
+    outputs = rnn_forward(X, W, b, h_0)
+    grads = torch.zeros_like(X), torch.zeros_like(W), torch.zeros_like(b), torch.zeros_like(h_0)
+    for t in range(X.shape[1]):
+        first = max(0, t - k + 1)
+        piece = slice(first, t + 1)
+        own = torch.zeros_like(outputs[:, piece])
+        own[:, -1] = grad_outputs[:, t]
+        before = outputs[:, first - 1] if first else h_0
+        new = rnn_backward(own, outputs[:, piece], X[:, piece], W, before)
+        for total, share in zip((grads[0][:, piece], *grads[1:3]), new, strict=False):
+            total += share
+        if first == 0:
+            grads[3].add_(new[3])
+    return grads
+
+
 mistakes(
     truncated_bptt,
     """
@@ -314,8 +287,22 @@ no_error: a k below 1 is accepted
 )
 
 mistakes(
+    rnn_backward,
+    """
+last_twice: the last step's own gradient counts twice: it also arrives from beyond T
+    grad_h = torch.zeros_like(h_0) → grad_h = grad_outputs[:, -1]
+""",
+)
+
+mistakes(
     gradient_norms,
     """
+of_the_jacobian: the norms are those of ∂h_T/∂h_t, whatever the gradient of the loss
+    grad_h, norms = grad_last, [grad_last.norm(dim=1)]
+    → grad_h = torch.eye(H).to(W).expand(len(outputs), H, H)
+      norms = [grad_h.norm(dim=(1, 2))]
+    (grad_h * (1 - h**2)) → (grad_h * (1 - h[:, None] ** 2))
+    norms.append(grad_h.norm(dim=1)) → norms.append(grad_h.norm(dim=(1, 2)))
 no_tanh: the factor 1 - h_t², the derivative of tanh, is left out
     (grad_h * (1 - h**2)) @ → grad_h @
 earlier_tanh: the derivative of tanh is taken at h_{t-1} instead of h_t
@@ -362,23 +349,10 @@ squared_each_step: J is multiplied by itself at each step, which doubles the pow
     J = torch → J = W_hh if T else torch
     range(T) → range(T - 1)
     W_hh @ J → J @ J
-""",
-)
-
-changed(
-    linear_rnn_gradient,
-    "symmetric",
-    "W_hh is taken to be symmetric, so that its powers come from eigh",
-    (
-        "return J",
-        "values, vectors = torch.linalg.eigh(W_hh)\n"
-        "    return vectors @ torch.diag(values**T) @ vectors.T",
-    ),
-)
-
-mistakes(
-    linear_rnn_gradient,
-    """
+symmetric: W_hh is taken to be symmetric, so that its powers come from eigh
+    return J
+    → values, vectors = torch.linalg.eigh(W_hh)
+      return vectors @ torch.diag(values**T) @ vectors.T
 added_up: the powers up to T are added up
     if T < 0 → if False
     W_hh @ J → W_hh @ J + torch.eye(len(W_hh)).to(W_hh)
@@ -388,23 +362,10 @@ with_tanh: tanh is applied after each product
     W_hh @ J → torch.tanh(W_hh @ J)
 in_place: W_hh itself becomes the product, in place
     return J → return W_hh.copy_(J)
-""",
-)
-
-changed(
-    linear_rnn_gradient,
-    "inverse",
-    "a negative T gives the inverse",
-    (
-        'raise ValueError(f"T must be at least 0 steps, got {T}")',
-        "return torch.linalg.matrix_power(W_hh, T)",
-    ),
-    told_by="should raise ValueError when T is -1",
-)
-
-mistakes(
-    linear_rnn_gradient,
-    """
+inverse: a negative T gives the inverse
+    raise ValueError(f"T must be at least 0 steps, got {T}")
+    → return torch.linalg.matrix_power(W_hh, T)
+    says: should raise ValueError when T is -1
 one_at_least: zero steps give W_hh instead of the identity
     return J → return J if T else W_hh
 """,
@@ -425,44 +386,18 @@ squared: the square root is left out of the norm
     gradients]).norm() → gradients]).norm() ** 2
 longest: the norm is the largest of the parameters' norms
     gradients]).norm() → gradients]).max()
-""",
-)
-
-changed(
-    clip_grad_norm,
-    "mean_square",
-    "the norm is the mean over all entries: the root of the mean square",
-    (
-        "torch.stack([gradient.norm() for gradient in gradients]).norm()",
-        "torch.cat([gradient.flatten() for gradient in gradients]).square().mean().sqrt()",
-    ),
-)
-
-mistakes(
-    clip_grad_norm,
-    """
+mean_square: the norm is the mean over all entries: the root of the mean square
+    torch.stack([gradient.norm() for gradient in gradients]).norm()
+    → torch.cat([gradient.flatten() for gradient in gradients]).square().mean().sqrt()
 to_one: a long gradient is divided by its norm, but not multiplied by max_norm
     max_norm / norm) → 1 / norm)
 upside_down: the factor is upside down: ‖g‖ / max_norm
     max_norm / norm) → norm / max_norm)
 norm_after: the returned norm is the one after clipping
     return gradients, norm → return gradients, norm.clamp(max=max_norm)
-""",
-)
-
-changed(
-    clip_grad_norm,
-    "first_alone",
-    "only the first gradient is clipped",
-    (
-        "gradient * (max_norm / norm) for gradient in gradients",
-        "gradients[0] * (max_norm / norm), *gradients[1:]",
-    ),
-)
-
-mistakes(
-    clip_grad_norm,
-    """
+first_alone: only the first gradient is clipped
+    gradient * (max_norm / norm) for gradient in gradients
+    → gradients[0] * (max_norm / norm), *gradients[1:]
 in_place: the gradients are scaled in place
     gradient * (max_norm / norm) → gradient.mul_(max_norm / norm)
 square_compared: the square of the norm is compared with max_norm
@@ -480,6 +415,43 @@ zero_by_zero: gradients of zero become NaN
 no_error: a max_norm of zero is accepted
     if not max_norm > 0 → if max_norm < 0
     says: should raise ValueError when max_norm is 0
+""",
+)
+
+black_box(clip_grad_norm, "sum_of_norms", curve='tame["losses"]', label="mean squared error")
+
+wrong_letters(clip_grad_norm_fault, "C")
+mistakes(
+    clip_grad_norm_fault,
+    """
+one_parameter: there is one gradient
+    torch.tensor([3.0]), torch.tensor([4.0]) → torch.tensor([3.0, 4.0])
+    says: With these arguments the black box gives what is right
+other_is_zero: one of the two gradients is zero
+    [4.0] → [0.0]
+    says: With these arguments the black box gives what is right
+both_zero: both gradients are zero
+    torch.tensor([3.0]), torch.tensor([4.0]) → torch.tensor([0.0]), torch.tensor([0.0])
+    says: With these arguments the black box gives what is right
+one_to_clip: there is one gradient, and it is clipped
+    torch.tensor([3.0]), torch.tensor([4.0]) → torch.tensor([3.0, 6.0])
+    says: With these arguments the black box gives what is right
+no_limit: max_norm is zero
+    6.0 → 0.0
+    says: clip_grad_norm raised ValueError
+one_tensor: the gradients are one tensor, not a list
+    [torch.tensor([3.0]), torch.tensor([4.0])] → torch.tensor([3.0, 4.0])
+    says: clip_grad_norm raised TypeError
+whole_numbers: the gradients hold whole numbers
+    3.0 → 3
+    4.0 → 4
+    says: clip_grad_norm raised RuntimeError
+no_max_norm: max_norm is left out
+    (gradients, 6.0) → (gradients,)
+    says: clip_grad_norm raised TypeError
+only_arguments: the letter is missing
+    "C", (gradients, 6.0) → gradients, 6.0
+    says: The letter should be one of A to E
 """,
 )
 

@@ -24,14 +24,13 @@ def in_order(X, lengths):
     return torch.arange(X.shape[1]) < lengths[:, None]
 
 
-changed(
+mistakes(
     Encoder,
-    "Unpacked",
-    "padding is read like any other word: nothing is packed",
-    (
-        "nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=N)",
-        "self.gru(self.embedding(X))",
-    ),
+    """
+Unpacked: padding is read like any other word: nothing is packed
+    nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=N)
+    → self.gru(self.embedding(X))
+""",
 )
 
 
@@ -68,19 +67,12 @@ class BatchAsTime(Encoder):
         return h.transpose(0, 1) * mask[:, :, None], mask
 
 
-changed(
-    Encoder,
-    "Sorted",
-    "the sentences are sorted by length and never put back",
-    (
-        "self.embedding(X), lengths.cpu()",
-        "self.embedding(X[lengths.argsort(descending=True)]), lengths.sort(descending=True)[0]",
-    ),
-)
-
 mistakes(
     Encoder,
     """
+Sorted: the sentences are sorted by length and never put back
+    self.embedding(X), lengths.cpu()
+    → self.embedding(X[lengths.argsort(descending=True)]), lengths.sort(descending=True)[0]
 InvertedMask: the mask is True where the padding is
     < lengths[:, None] → >= lengths[:, None]
 LongMask: the mask goes one word too far
@@ -108,32 +100,12 @@ FirstWord: both halves of c are taken from the first word: →h_1 has read one w
     h[torch.arange(B), last, : C // 2] → h[:, 0, : C // 2]
 MeanOfAll: c is the mean of all h, padding included
     torch.cat([h[torch.arange(B), last, : C // 2], h[:, 0, C // 2 :]], dim=1) → h.mean(dim=1)
-""",
-)
-
-changed(
-    Decoder,
-    "MeanOfWords",
-    "c is the mean of the words' h, not their ends",
-    (
-        "torch.cat([h[torch.arange(B), last, : C // 2], h[:, 0, C // 2 :]], dim=1)",
-        "(h * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)",
-    ),
-)
-
-changed(
-    Decoder,
-    "BackwardFirstInC",
-    "the backward half of c comes first",
-    (
-        "[h[torch.arange(B), last, : C // 2], h[:, 0, C // 2 :]]",
-        "[h[:, 0, C // 2 :], h[torch.arange(B), last, : C // 2]]",
-    ),
-)
-
-mistakes(
-    Decoder,
-    """
+MeanOfWords: c is the mean of the words' h, not their ends
+    torch.cat([h[torch.arange(B), last, : C // 2], h[:, 0, C // 2 :]], dim=1)
+    → (h * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+BackwardFirstInC: the backward half of c comes first
+    [h[torch.arange(B), last, : C // 2], h[:, 0, C // 2 :]]
+    → [h[:, 0, C // 2 :], h[torch.arange(B), last, : C // 2]]
 BeforeTheEnd: →h is read one word before the end
     mask.sum(dim=1) - 1 → mask.sum(dim=1) - 2
 LinearStart: s_0 goes through no tanh
@@ -142,20 +114,12 @@ WrongOrder: s_0 is returned after c
     torch.tanh(self.first(c)), c → c, torch.tanh(self.first(c))
 ContextBeforeWord: c comes before the word in the GRU's input
     [self.embedding(y), memory] → [memory, self.embedding(y)]
-""",
-)
-
-changed(
-    Decoder,
-    "OldState",
-    "the output layer sees s_{t-1} instead of s_t",
-    ("s = self.gru(", "new = self.gru("),
-    ("s, None\n", "new, None\n"),
-)
-
-mistakes(
-    Decoder,
-    """
+OldState: the output layer sees s_{t-1} instead of s_t
+    s = self.gru( → new = self.gru(
+    s, None
+    #
+    → new, None
+      #
 ContextBeforeState: c comes before s_t in the output layer's input
     [s, memory] → [memory, s]
 Forgetful: the GRU starts from zero at every step
@@ -187,27 +151,14 @@ shifted_twice: the decoder is asked for the word after the next
 * sees_the_answer: the step is given the word that it has to predict
     Y.shape[1] - 1 → Y.shape[1]
     stack(logits, → stack(logits[1:],
-""",
-)
-
-changed(
-    teacher_forcing_loss,
-    "mean_of_means",
-    "the mean is taken within each sentence first, then over sentences",
-    (
-        "functional.cross_entropy(flat, Y[:, 1:].flatten(), ignore_index=PAD)",
-        "torch.stack(\n"
-        "        [\n"
-        "            functional.cross_entropy(own, y, ignore_index=PAD)\n"
-        "            for own, y in zip(torch.stack(logits, dim=1), Y[:, 1:])\n"
-        "        ]\n"
-        "    ).mean()",
-    ),
-)
-
-mistakes(
-    teacher_forcing_loss,
-    """
+mean_of_means: the mean is taken within each sentence first, then over sentences
+    functional.cross_entropy(flat, Y[:, 1:].flatten(), ignore_index=PAD)
+    → torch.stack(
+          [
+              functional.cross_entropy(own, y, ignore_index=PAD)
+              for own, y in zip(torch.stack(logits, dim=1), Y[:, 1:])
+          ]
+      ).mean()
 summed: losses are added up instead of averaged
     ignore_index=PAD → ignore_index=PAD, reduction="sum"
 divided_by_all: padding costs nothing, but is counted in the mean
@@ -280,21 +231,15 @@ changed(
     told_by="words should have shape",
 )
 
-changed(
-    greedy_decode,
-    "trimmed",
-    "max_length steps are taken, and the columns without a word removed afterwards",
-    (" and not ended.all()", ""),
-    (
-        "return torch.stack(words, dim=1)",
-        "words = torch.stack(words, dim=1)\n    return words[:, (words != PAD).any(dim=0)]",
-    ),
-    told_by="was taken, after all sentences had ended",
-)
-
 mistakes(
     greedy_decode,
     """
+trimmed: max_length steps are taken, and the columns without a word removed afterwards
+    length and not ended.all() → length
+    return torch.stack(words, dim=1)
+    → words = torch.stack(words, dim=1)
+      return words[:, (words != PAD).any(dim=0)]
+    says: was taken, after all sentences had ended
 with_bos: BOS is part of the result
     stack(words, → stack([torch.full_like(y, BOS), *words],
     says: words should have shape
@@ -341,35 +286,20 @@ five_words: n-grams of five words are also counted
 three_words: n-grams of four words are left out
     range(1, 5) → range(1, 4)
     / 4) → / 3)
-""",
-)
-
-changed(
-    bleu,
-    "without_empty_lengths",
-    "lengths of n-grams that no translation has are left out",
-    ("if matches == 0", "if total == 0:\n            continue\n        if matches == 0"),
-    ("/ 4)", "/ len(logarithms))"),
-    told_by="BLEU without any four words in a row",
-)
-
-mistakes(
-    bleu,
-    """
+without_empty_lengths: lengths of n-grams that no translation has are left out
+    if matches == 0
+    → if total == 0:
+          continue
+      if matches == 0
+    / 4) → / len(logarithms))
+    says: BLEU without any four words in a row
 one_word: only single words are counted
     range(1, 5) → range(1, 2)
     / 4) → / 1)
+arithmetic: the precisions' arithmetic mean is taken instead of the geometric one
+    math.exp(min(0, 1 - r / c) + sum(logarithms) / 4)
+    → math.exp(min(0, 1 - r / c)) * sum(map(math.exp, logarithms)) / 4
 """,
-)
-
-changed(
-    bleu,
-    "arithmetic",
-    "the precisions' arithmetic mean is taken instead of the geometric one",
-    (
-        "math.exp(min(0, 1 - r / c) + sum(logarithms) / 4)",
-        "math.exp(min(0, 1 - r / c)) * sum(map(math.exp, logarithms)) / 4",
-    ),
 )
 
 
@@ -527,58 +457,26 @@ mistakes(
     """
 over_the_batch: the softmax runs over the batch
     -math.inf), dim=1) → -1e30), dim=0) * mask
-""",
-)
-
-changed(
-    attend,
-    "no_exponential",
-    "the weights are the scores, divided by their sum, without exp",
-    (
-        "torch.softmax(e.masked_fill(~mask, -math.inf), dim=1)",
-        "e * mask / (e * mask).sum(dim=1, keepdim=True)",
-    ),
-)
-
-mistakes(
-    attend,
-    """
+no_exponential: the weights are the scores, divided by their sum, without exp
+    torch.softmax(e.masked_fill(~mask, -math.inf), dim=1)
+    → e * mask / (e * mask).sum(dim=1, keepdim=True)
 uniform: every word has the same weight
     softmax(e. → softmax((0 * e).
-""",
-)
-
-changed(
-    attend,
-    "hard",
-    "only the best word has a weight: an argmax, through which no gradient passes",
-    (
-        "a = torch.softmax(e.masked_fill(~mask, -math.inf), dim=1)",
-        "best = e.masked_fill(~mask, -math.inf).argmax(dim=1)\n"
-        "    a = functional.one_hot(best, e.shape[1]).to(h) + 0 * e",
-    ),
-)
-
-mistakes(
-    attend,
-    """
+hard: only the best word has a weight: an argmax, through which no gradient passes
+    a = torch.softmax(e.masked_fill(~mask, -math.inf), dim=1)
+    → best = e.masked_fill(~mask, -math.inf).argmax(dim=1)
+      a = functional.one_hot(best, e.shape[1]).to(h) + 0 * e
 sigmoid: each weight goes through σ, so that they do not sum to one
     torch.softmax(e.masked_fill(~mask, -math.inf), dim=1) → torch.sigmoid(e) * mask
 sum_of_words: h is added up, and the weights are not used
     torch.einsum("bn,bnc->bc", a, h) → (h * mask[:, :, None]).sum(dim=1)
 wrong_order: the weights are returned before the context
     torch.einsum("bn,bnc->bc", a, h), a → a, torch.einsum("bn,bnc->bc", a, h)
+overflow: exp is taken of the scores as they are, and overflows
+    torch.softmax(e.masked_fill(~mask, -math.inf), dim=1)
+    → torch.exp(e) * mask
+      a = a / a.sum(dim=1, keepdim=True)
 """,
-)
-
-changed(
-    attend,
-    "overflow",
-    "exp is taken of the scores as they are, and overflows",
-    (
-        "torch.softmax(e.masked_fill(~mask, -math.inf), dim=1)",
-        "torch.exp(e) * mask\n    a = a / a.sum(dim=1, keepdim=True)",
-    ),
 )
 
 mistakes(
@@ -594,98 +492,44 @@ LinearStart: s_0 goes through no tanh
     torch.tanh(self.first → (self.first
 NoMask: padding gets weights: the mask is not used
     self.U.T, mask → self.U.T, torch.ones_like(mask)
-""",
-)
-
-changed(
-    AttentionDecoder,
-    "NewState",
-    "the scores are computed from s_t, after the GRU's step",
-    (
-        "self.embedding(y), c], dim=1), s)",
-        "self.embedding(y), c], dim=1), s)\n"
-        "        c, a = attend(additive_scores(s, keys, self.W, self.v), h, mask)",
-    ),
-    classic=True,
-)
-
-mistakes(
-    AttentionDecoder,
-    """
+* NewState: the scores are computed from s_t, after the GRU's step
+    self.embedding(y), c], dim=1), s)
+    → self.embedding(y), c], dim=1), s)
+      c, a = attend(additive_scores(s, keys, self.W, self.v), h, mask)
 FixedContext: the context is that of s_0 at every step
     self.U.T, mask → self.U.T, mask, s
     mask = memory → mask, first = memory
     additive_scores(s → additive_scores(first
-""",
-)
-
-changed(
-    AttentionDecoder,
-    "NoProjection",
-    "the encoder's states are compared without U",
-    (
-        "return s, (h, h @ self.U.T, mask)",
-        "A, C = self.U.shape\n"
-        "        return s, (h, functional.pad(h, (0, max(0, A - C)))[:, :, :A], mask)",
-    ),
-)
-
-changed(
-    AttentionDecoder,
-    "OldState",
-    "the output layer sees s_{t-1} instead of s_t",
-    ("s = self.gru(", "new = self.gru("),
-    ("s, a\n", "new, a\n"),
-)
-
-mistakes(
-    AttentionDecoder,
-    """
+NoProjection: the encoder's states are compared without U
+    return s, (h, h @ self.U.T, mask)
+    → A, C = self.U.shape
+      return s, (h, functional.pad(h, (0, max(0, A - C)))[:, :, :A], mask)
+OldState: the output layer sees s_{t-1} instead of s_t
+    s = self.gru( → new = self.gru(
+    s, a
+    #
+    → new, a
+      #
 ContextBeforeWord: the context comes before the word in the GRU's input
     [self.embedding(y), c] → [c, self.embedding(y)]
-""",
-)
-
-changed(
-    AttentionDecoder,
-    "ScoresReturned",
-    "the scores are returned in place of the weights",
-    (
-        "c, a = attend(additive_scores(s, keys, self.W, self.v), h, mask)",
-        "a = additive_scores(s, keys, self.W, self.v)\n        c, _ = attend(a, h, mask)",
-    ),
-)
-
-mistakes(
-    AttentionDecoder,
-    """
+ScoresReturned: the scores are returned in place of the weights
+    c, a = attend(additive_scores(s, keys, self.W, self.v), h, mask)
+    → a = additive_scores(s, keys, self.W, self.v)
+      c, _ = attend(a, h, mask)
 DetachedScores: no gradient passes through the scores
     self.v), h → self.v).detach(), h
     says: gradient of h
+OwnMemory: `step` looks at the sentences started last, not at its memory
+    return s, (h, h @ self.U.T, mask)
+    → self.last = h, h @ self.U.T, mask
+      return s, ()
+    mask = memory → mask = self.last
+KeptKeys: U h is computed for the first sentences, and kept for all others
+    return s, (h, h @ self.U.T, mask)
+    → if not hasattr(self, "keys") or self.keys.shape[:2] != h.shape[:2]:
+          self.keys = h @ self.U.T
+      return s, (h, self.keys, mask)
 """,
-)
-
-changed(
-    AttentionDecoder,
-    "OwnMemory",
-    "`step` looks at the sentences started last, not at its memory",
-    (
-        "return s, (h, h @ self.U.T, mask)",
-        "self.last = h, h @ self.U.T, mask\n        return s, ()",
-    ),
-    ("mask = memory", "mask = self.last"),
-)
-
-changed(
-    AttentionDecoder,
-    "KeptKeys",
-    "U h is computed for the first sentences, and kept for all others",
-    (
-        "return s, (h, h @ self.U.T, mask)",
-        'if not hasattr(self, "keys") or self.keys.shape[:2] != h.shape[:2]:\n'
-        "            self.keys = h @ self.U.T\n"
-        "        return s, (h, self.keys, mask)",
-    ),
 )
 
 mistakes(
@@ -716,22 +560,15 @@ changed(
     ("length + ~ended", "length + 1"),
 )
 
-changed(
-    beam_search,
-    "divided_in_the_search",
-    "every step compares log p / T^α: the length counts not only in the end",
-    (
-        "log_p, best = (log_p[:, None] + step_log_p).flatten().topk(width)",
-        "total = log_p[:, None] + step_log_p\n"
-        "        score = total / (length + ~ended)[:, None] ** alpha\n"
-        "        best = score.flatten().topk(width).indices\n"
-        "        log_p = total.flatten()[best]",
-    ),
-)
-
 mistakes(
     beam_search,
     """
+divided_in_the_search: every step compares log p / T^α: the length counts not only in the end
+    log_p, best = (log_p[:, None] + step_log_p).flatten().topk(width)
+    → total = log_p[:, None] + step_log_p
+      score = total / (length + ~ended)[:, None] ** alpha
+      best = score.flatten().topk(width).indices
+      log_p = total.flatten()[best]
 * not_normalised: hypotheses are returned by their log p, whatever α is
     (log_p / length**alpha) → log_p
 eos_not_counted: EOS is left out of the length T

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from autograder.alternatives import alternative
-from course_pkg.engine.requests import OutOfBlocks, Plan
+from course_pkg.engine.requests import OutOfBlocks, SchedulerOutput
 from course_pkg.paged_attention import BlockTable
 from course_pkg.serving import (
     BeamEngine,
@@ -70,7 +70,7 @@ class OneLoop(Scheduler):
     def extend(self, seq_id):
         sequence = self.sequences[seq_id]
         if (stop := len(sequence.tokens)) > sequence.num_computed:
-            self.plan = Plan(
+            self.plan = SchedulerOutput(
                 [*self.plan.work, (seq_id, sequence.num_computed, stop)],
                 self.plan.copies + self.manager.append_slots(seq_id, stop - sequence.num_computed),
             )
@@ -104,7 +104,7 @@ class BySlices(PreemptingScheduler):
     def preempt(self, seq_id):
         members = self.members(seq_id)
         kept = [row for row in self.plan.work if row[0] not in members]
-        self.plan = Plan(kept, self.plan.copies)
+        self.plan = SchedulerOutput(kept, self.plan.copies)
         self.running[:] = [each for each in self.running if each not in members]
         self.waiting[:0] = members
         self.preemptions += len(members)
@@ -144,12 +144,11 @@ class CountsDown(ChunkedScheduler):
 class LargeNumber(ChunkedScheduler):
     """Has a large number in place of no budget, and asks what may be left, not what is missing."""
 
-    def __init__(
-        self, blocks, block_size, max_num_seqs=64, watermark=0, max_num_batched_tokens=None
-    ):
-        super().__init__(blocks, block_size, max_num_seqs, watermark)
-        budget = 10**12 if max_num_batched_tokens is None else max_num_batched_tokens
-        if max_num_seqs > budget:
+    def __init__(self, config):
+        super().__init__(config)
+        limit = config.max_num_batched_tokens
+        budget = 10**12 if limit is None else limit
+        if config.max_num_seqs > budget:
             raise ValueError("the budget is too small")
         self.max_num_batched_tokens = budget
 

@@ -20,7 +20,7 @@ from course_pkg.checks.paged_attention import (
     same,
     tables,
 )
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.serving import (
     BeamEngine,
     ChunkedScheduler,
@@ -255,7 +255,7 @@ def joins_late(engines, case):
     """adds the same tokens to a prompt that comes while another is continued"""
     model, prompts = visible.small_model(case), visible.texts(case, 4, 9)
     expected = [visible.plain_tokens(model, prompt, 16) for prompt in prompts]
-    engine, rows = engines(model, 20, 4), {}
+    engine, rows = engines(model, EngineConfig(20, 4)), {}
     for prompt in prompts:
         rows[number(engine.add(prompt), "add")] = []
         for each, token in pairs(engine.step(), "step"):
@@ -273,8 +273,8 @@ def forks_of_forks(engines, case):
     """lets forks of forks go on as their parents do, and forgets what is aborted"""
     model, prompts = visible.small_model(case), visible.texts(case, 6, 3)
     expected = visible.plain_tokens(model, prompts[0], 9)
-    engine = engines(model, 20, 4)
-    first, other = (number(engine.add(prompt, Sampling(9)), "add") for prompt in prompts)
+    engine = engines(model, EngineConfig(20, 4))
+    first, other = (number(engine.add(prompt, SamplingParams(9)), "add") for prompt in prompts)
     engine.step()
     second = number(engine.fork(first), "fork")
     engine.step()
@@ -293,9 +293,9 @@ def forks_of_forks(engines, case):
 def narrow(engines, case):
     """draws the same samples when there is hardly memory for one of them"""
     model, (prompt,) = visible.small_model(case), visible.texts(case, 5)
-    sampling, found = Sampling(7, None, 3, 1.5, top_k=9, seed=5), []
+    sampling, found = SamplingParams(7, None, 3, 1.5, top_k=9, seed=5), []
     for blocks in (40, 7):
-        engine = engines(model, blocks, 2)
+        engine = engines(model, EngineConfig(blocks, 2))
         found.append(list(visible.run(engine, {engine.add(prompt, sampling): []}).values()))
     visible.compare_tokens(
         case, found[1], found[0], "tokens of three samples with 7 blocks, as with 40"
@@ -304,8 +304,8 @@ def narrow(engines, case):
     case.that(different > 1, "Samples should differ, yours are all the same.")
     prompts = visible.texts(case, 3, 4)
     expected = [visible.plain_tokens(model, prompt, 8) for prompt in prompts]
-    engine = engines(model, 6, 2, max_num_seqs=2, max_num_batched_tokens=2)
-    rows = visible.serve(engine, prompts, Sampling(8))
+    engine = engines(model, EngineConfig(6, 2, max_num_seqs=2, max_num_batched_tokens=2))
+    rows = visible.serve(engine, prompts, SamplingParams(8))
     visible.compare_tokens(
         case, rows, expected, "tokens of two, one of which is computed again in pieces"
     )
@@ -316,9 +316,9 @@ def cached_prompts(engines, case):
     """adds the same tokens to a prompt that it has seen before"""
     model, (prompt,) = visible.small_model(case), visible.texts(case, 8)
     expected = [visible.plain_tokens(model, prompt, 5)]
-    engine = engines(model, 12, 4)
+    engine = engines(model, EngineConfig(12, 4))
     for time in ("first", "second", "third"):
-        rows = visible.serve(engine, [prompt], Sampling(5))
+        rows = visible.serve(engine, [prompt], SamplingParams(5))
         visible.compare_tokens(case, rows, expected, f"tokens of the {time} time")
     same(case, [number(engine.scheduler.hits, "hits")], [8], "tokens found in the cache")
 
@@ -334,11 +334,11 @@ def beside_others(engines, case):
     """finds the same beams beside other requests and with little memory, and disturbs nobody"""
     model, prompts = visible.small_model(case, V=7, calls=900), visible.texts(case, 4, 6, 5, V=7)
     plain = [visible.plain_tokens(model, prompt, 9) for prompt in prompts[1:]]
-    sampling = Sampling(7, 2, beams=3)
+    sampling = SamplingParams(7, 2, beams=3)
     expected = [row for row, _ in visible.search_by_hand(model, prompts[0], sampling)]
     for settings in ({}, {"max_num_seqs": 5, "max_num_batched_tokens": 5}):
-        engine = engines(model, 16, 2, **settings)
-        others = [engine.add(prompt, Sampling(9)) for prompt in prompts[1:]]
+        engine = engines(model, EngineConfig(16, 2, **settings))
+        others = [engine.add(prompt, SamplingParams(9)) for prompt in prompts[1:]]
         tokens, _ = visible.search(case, engine, prompts[0], sampling)
         visible.compare_tokens(case, tokens, expected, f"tokens of the beams with {settings}")
         visible.run(engine, {each: [] for each in others})
@@ -351,11 +351,11 @@ def beside_others(engines, case):
 def shares(engines, case):
     """keeps what beams have in common once"""
     model, (prompt,) = visible.small_model(case, V=7), visible.texts(case, 9, V=7)
-    engine = engines(model, 40, 2)
-    request = engine.add(prompt, Sampling(2, beams=4))
+    engine = engines(model, EngineConfig(40, 2))
+    request = engine.add(prompt, SamplingParams(2, beams=4))
     engine.step()
     case.raises(ValueError, lambda: engine.fork(request), "a beam is to be forked")
-    wanted = Sampling(2, beams=2)
+    wanted = SamplingParams(2, beams=2)
     case.raises(ValueError, lambda: engine.stream([[1]], wanted), "a stream wants beams")
     engine.step()
     same(case, [len(engine.requests[request])], [4], "beams after two steps")
@@ -368,8 +368,8 @@ def own_limits(engines, case):
     """gives each prompt its own limits, and the outputs in the prompts' order"""
     model, prompts = visible.small_model(case), visible.texts(case, 4, 7, 3)
     counts = [7, 1, 4]
-    sampling = [Sampling(count) for count in counts]
-    rows, _ = visible.added(case, engines(model, 20, 4).generate(prompts, sampling))
+    sampling = [SamplingParams(count) for count in counts]
+    rows, _ = visible.added(case, engines(model, EngineConfig(20, 4)).generate(prompts, sampling))
     pairs_of = zip(prompts, counts, strict=True)
     expected = [visible.plain_tokens(model, prompt, count) for prompt, count in pairs_of]
     visible.compare_tokens(case, rows, expected, f"tokens with counts {counts}")
@@ -380,8 +380,8 @@ def takes_samples(engines, case):
     """hands out the tokens of each sample once, in their order"""
     model, (prompt,) = visible.small_model(case), visible.texts(case, 4)
     plain = visible.plain_tokens(model, prompt, 4)
-    engine = engines(model, 20, 4)
-    request, seen = engine.add(prompt, Sampling(4, samples=2)), []
+    engine = engines(model, EngineConfig(20, 4))
+    request, seen = engine.add(prompt, SamplingParams(4, n=2)), []
     for count in (1, 2, 1):
         for _ in range(count):
             engine.step()
@@ -389,7 +389,7 @@ def takes_samples(engines, case):
     parts = plain[:1], plain[1:3], plain[3:]
     wanted = [(k, token) for part in parts for k in (0, 1) for token in part]
     same(case, seen, wanted, "(sample, token) after one, three and four steps")
-    sampled = pairs(engine.stream([prompt], Sampling(4, samples=2)), "the stream", 3)
+    sampled = pairs(engine.stream([prompt], SamplingParams(4, n=2)), "the stream", 3)
     same(case, sampled, [(0, k, token) for token in plain for k in (0, 1)], "a stream of two")
 
 

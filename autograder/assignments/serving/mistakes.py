@@ -48,7 +48,7 @@ OnlyPrompts: only the blocks of the prompt are set aside, not those of its conti
 NoPlacesForForks: the forks that are still to come have blocks, but no places
     sum(1 + self.sequences[seq_id].forks for seq_id in seq_ids) → len(seq_ids)
 NoLimit: more sequences than allowed are admitted
-    self.max_num_seqs = max_num_seqs → self.max_num_seqs = 64
+    self.max_num_seqs = config.max_num_seqs → self.max_num_seqs = 64
 """,
 )
 
@@ -206,7 +206,7 @@ mistakes(
     PreemptingScheduler,
     """
 PreemptsWithoutCopies: the blocks that must be copied are not part of the plan
-    return self.hand_over() → return Plan(self.hand_over().work, [])
+    return self.hand_over() → return SchedulerOutput(self.hand_over().work, [])
 DropsCopies: the copies that are planned are dropped when a sequence loses its blocks
     self.preemptions += len(members) → self.preemptions += len(members); self.plan.copies.clear()
 FirstLoses: the first to come loses its blocks, not the last
@@ -279,16 +279,15 @@ class RoomForOne(PreemptingScheduler):
         self.start(members[1:])
 
 
-changed(
+mistakes(
     PreemptingScheduler,
-    "SkipsRows",
-    "rows are removed from the plan while a loop goes over it, which skips every second one",
-    (
-        "self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]\n",
-        "for row in self.plan.work:\n"
-        "            if row[0] in members:\n"
-        "                self.plan.work.remove(row)\n",
-    ),
+    """
+SkipsRows: rows are removed from the plan while a loop goes over it, which skips every second one
+    self.plan.work[:] = [row for row in self.plan.work if row[0] not in members]
+    → for row in self.plan.work:
+          if row[0] in members:
+              self.plan.work.remove(row)
+""",
 )
 
 ADMITS = "        if self.preemptions == before:\n            self.admit()\n"
@@ -432,38 +431,18 @@ StaysOpen: one that cannot enter keeps the blocks that were found for it
     self.free(seq_id) → pass
 FirstIsClosed: of a group that cannot enter, only the first gives back the blocks that were found
     for seq_id in reversed(members): → for seq_id in members[:1]:
-""",
-)
-
-changed(
-    PreemptingScheduler,
-    "NeedsAll",
-    "blocks are demanded for all tokens, also for those that were found",
-    (
-        "self.sequences[seq_id].block_table.missing(self.count(seq_id)) for seq_id",
-        "math.ceil(len(self.sequences[seq_id].tokens) / self.manager.block_size) for seq_id",
-    ),
-)
-
-mistakes(
-    PreemptingScheduler,
-    """
+NeedsAll: blocks are demanded for all tokens, also for those that were found
+    self.sequences[seq_id].block_table.missing(self.count(seq_id)) for seq_id
+    → math.ceil(len(self.sequences[seq_id].tokens) / self.manager.block_size) for seq_id
 DemandsTokens: as many blocks are demanded as there are tokens to compute
     self.demand(need) → self.demand(sum(map(self.count, members)))
 NoDemand: a group enters without any demand for blocks
     self.demand(need) → pass
+ForgetsOutput: a sequence that is preempted loses the tokens that it has generated
+    self.free(each)
+    → self.free(each)
+      del self.sequences[each].tokens[self.sequences[each].prompt_length :]
 """,
-)
-
-changed(
-    PreemptingScheduler,
-    "ForgetsOutput",
-    "a sequence that is preempted loses the tokens that it has generated",
-    (
-        "self.free(each)",
-        "self.free(each)\n"
-        "            del self.sequences[each].tokens[self.sequences[each].prompt_length :]",
-    ),
 )
 
 changed(
@@ -559,13 +538,13 @@ NoChunks: a prompt that is longer than what is left of the budget waits
 OneUnspent: the last token of the budget is not spent
     self.max_num_batched_tokens - spent → max(self.max_num_batched_tokens - 1 - spent, 0)
 Starves: a budget that starves some who run is accepted
-    if budget < max_num_seqs: → if False:
+    if budget < config.max_num_seqs: → if False:
     says: should raise ValueError when the budget is 2 and 3 may run
 TooStrict: a budget as large as `max_num_seqs` is refused
-    budget < max_num_seqs → budget <= max_num_seqs
+    budget < config.max_num_seqs → budget <= config.max_num_seqs
     says: ChunkedScheduler raised ValueError
 AlwaysSome: without a budget, a step computes no more than some number of tokens
-    math.inf if → max(max_num_seqs, 100) if
+    math.inf if → max(config.max_num_seqs, 100) if
 FirstChunk: the budget limits only the first chunk of a prompt, not those after it
     spent = sum( → spent = -math.inf if self.sequences[seq_id].num_computed else sum(
     self.max_num_batched_tokens - spent → max(self.max_num_batched_tokens - spent, 0)
@@ -627,7 +606,7 @@ mistakes(
     EngineCore,
     """
 IgnoresCopies: blocks are not copied before they are written: the plan's copies are ignored
-    block_size, host) → block_size, host); self.runner.copy = lambda copies: None
+    block_size, num_cpu_blocks) → block_size, num_cpu_blocks); self.runner.copy = len
 * CopiesLate: blocks are copied after the model has run, when they are written
     self.runner.copy(plan.copies) → pass
     for row in plan.work]) → for row in plan.work]); self.runner.copy(plan.copies)
@@ -645,6 +624,20 @@ changed(
         "        try:\n            self.runner",
     ),
     classic=True,
+)
+
+changed(
+    EngineCore,
+    "DrawsAfterChunks",
+    "a chunk in the middle of a prompt adds no token, but uses up a random number",
+    (
+        "            drawn = {",
+        "            for (seq_id, _, stop), row in zip(plan.work, logits, strict=True):\n"
+        "                if stop < len(self.sequences[seq_id].tokens):\n"
+        "                    (_, generator), *_ = self.draw(seq_id, row)\n"
+        "                    self.sequences[seq_id].generator = generator\n"
+        "            drawn = {",
+    ),
 )
 
 mistakes(
@@ -677,17 +670,14 @@ QueuesFirst: a request waits before its generator is made, and stays when there 
 FirstEnds: only the first of a request's samples is asked whether it has ended
     self.finish(each) → each == seq_id and self.finish(each)
     says: three samples of one token each should all have ended
+AbortsSome: abort stops at the first sample that has ended
+    if self.sequences[sample].reason is None:
+        self.end(sample, "abort")
+    → if self.sequences[sample].reason is None:
+          self.end(sample, "abort")
+      else:
+          return
 """,
-)
-
-changed(
-    EngineCore,
-    "AbortsSome",
-    "abort stops at the first sample that has ended",
-    (
-        'self.end(sample, "abort")\n',
-        'self.end(sample, "abort")\n            else:\n                return\n',
-    ),
 )
 
 changed(
@@ -863,18 +853,12 @@ the_token_only: the log-probability that is returned is that of the token, not o
     total.flatten()[place] → next_log_p.flatten()[place]
 tokens_only: a beam that has ended gets a token, and not -1
     -1 if ended[place // V] else place % V → place % V
+each_its_best: every beam keeps its own best continuation: they do not compete
+    best = total.flatten().topk(count).indices.tolist()
+    V = next_log_p.shape[1]
+    → V = next_log_p.shape[1]
+      best = [n * V + int(row.argmax()) for n, row in enumerate(total)][:width]
 """,
-)
-
-changed(
-    choose_beams,
-    "each_its_best",
-    "every beam keeps its own best continuation: they do not compete",
-    (
-        "best = total.flatten().topk(count).indices.tolist()\n    V = next_log_p.shape[1]",
-        "V = next_log_p.shape[1]\n"
-        "    best = [n * V + int(row.argmax()) for n, row in enumerate(total)][:width]",
-    ),
 )
 
 mistakes(
@@ -892,18 +876,11 @@ LastOnly: the log-probability of a beam is that of its last token
     return torch.log_softmax( → self.sequences[seq_id].log_p = 0.0; return torch.log_softmax(
 * ByLogits: beams are compared by their logits, not by their log-probabilities
     torch.log_softmax(logits.to(precise), dim=0).cpu() → logits
+NeverStops: the stop token ends no beam
+    self.finish(seq_id)
+    → if len(self.sequences[seq_id].output) == sampling.max_tokens:
+          self.end(seq_id, "length")
 """,
-)
-
-changed(
-    BeamEngine,
-    "NeverStops",
-    "the stop token ends no beam",
-    (
-        "self.finish(seq_id)",
-        "if len(self.sequences[seq_id].output) == sampling.max_tokens:\n"
-        '                    self.end(seq_id, "length")',
-    ),
 )
 
 
@@ -929,23 +906,17 @@ mistakes(
     """
 Backwards: the prompts' outputs come in the opposite order
     return self.collect(request_ids) → return self.collect(request_ids[::-1])
-""",
-)
-
-changed(
-    Engine,
-    "BeginsSome",
-    "prompts before the one that is refused have begun",
-    (
-        "own))\n        except BaseException:\n            self.withdraw(request_ids)\n",
-        "own))\n        except BaseException:\n",
-    ),
-    told_by="running, -1, waiting",
-)
-
-mistakes(
-    Engine,
-    """
+BeginsSome: prompts before the one that is refused have begun
+    try:
+        for prompt, own in zip(prompts, each, strict=True):
+            request_ids.append(self.add(prompt, own))
+    except BaseException:
+        self.withdraw(request_ids)
+    → try:
+          for prompt, own in zip(prompts, each, strict=True):
+              request_ids.append(self.add(prompt, own))
+      except BaseException:
+    says: running, -1, waiting
 TakesAll: take gives all tokens every time, not only those that are new
     sequence.taken += len(new) → pass
 * TakesLast: take gives the last token of each sample only
@@ -1178,13 +1149,6 @@ mistakes(
     self.sequences[each].num_computed = computed[each] → self.space.drop(each)
 NoCopiesOut: nothing is copied out
     copies = self.space.swap_out( → copies, _ = [], self.space.swap_out(
-""",
-)
-
-
-mistakes(
-    SwappingScheduler,
-    """
 KeepsOnHost: the host's blocks are kept when a sequence ends that is swapped out
     self.space.drop(seq_id) → pass
 """,
@@ -1259,6 +1223,21 @@ OnlyOneGoesOut: of a group, only one member goes out to the host
 AlwaysShares: `share` counts the first user of a block too, whom `allocate` has counted already
     blocks.remove(block) → self.manager.allocator.share(block)
 """,
+)
+
+changed(
+    SwappingScheduler,
+    "BackOneByOne",
+    "the members of a group come back one by one, and share nothing any more",
+    (
+        "        blocks = [self.manager.allocator.allocate() for _ in places]\n"
+        "        tables, copies = self.space.swap_in(members, blocks)\n",
+        "        blocks, tables, copies = [], {}, []\n"
+        "        for each in members:\n"
+        "            new = [self.manager.allocator.allocate() for _ in self.space.blocks([each])]\n"
+        "            table, back = self.space.swap_in([each], new)\n"
+        "            tables, copies, blocks = tables | table, copies + back, blocks + new\n",
+    ),
 )
 
 changed(
@@ -1406,9 +1385,14 @@ equivalent(
 )
 equivalent(
     ChunkedScheduler,
-    "budget = math.inf if max_num_batched_tokens is None else max_num_batched_tokens → budget = "
-    "vars(self).setdefault('budget', math.inf if max_num_batched_tokens is None else "
-    "max_num_batched_tokens)",
+    "limit = config.max_num_batched_tokens → limit = "
+    "vars(self).setdefault('limit', config.max_num_batched_tokens)",
+    "a constructor runs once",
+)
+equivalent(
+    ChunkedScheduler,
+    "budget = math.inf if limit is None else limit → budget = "
+    "vars(self).setdefault('budget', math.inf if limit is None else limit)",
     "a constructor runs once",
 )
 equivalent(

@@ -15,7 +15,7 @@ from course_pkg.checks.serving import (
     small_model,
     texts,
 )
-from course_pkg.engine.requests import Sampling
+from course_pkg.engine.requests import EngineConfig, SamplingParams
 from course_pkg.speculative import (
     SpeculativeCore,
     SpeculativeWriter,
@@ -163,27 +163,29 @@ def under_load(engines, case):
     whole = visible.known(model, prompts, 14)
     expected = [right[len(text) :] for text, right in zip(prompts, whole, strict=True)]
     for settings in (
-        {"blocks": 17, "watermark": 2, "k": 3},
-        {"blocks": 17, "host": 12, "k": 2},
-        {"blocks": 90, "max_num_seqs": 4, "max_num_batched_tokens": 7, "k": 5},
+        {"num_blocks": 17, "watermark": 2, "k": 3},
+        {"num_blocks": 17, "num_cpu_blocks": 12, "k": 2},
+        {"num_blocks": 90, "max_num_seqs": 4, "max_num_batched_tokens": 7, "k": 5},
     ):
-        named = settings | {"block_size": 2, "propose": visible.wrong_drafts(prompts, whole, 3)}
-        engine = engines(model, **named)
-        rows = serve(engine, prompts, Sampling(14))
+        named = {name: value for name, value in settings.items() if name != "k"}
+        guess = visible.wrong_drafts(prompts, whole, 3)
+        config = EngineConfig(**named, block_size=2)
+        engine = engines(model, config, k=settings["k"], propose=guess)
+        rows = serve(engine, prompts, SamplingParams(14))
         visible.tell_served(prompts, rows, expected, f"tokens with {listed(**settings)}")
-        same(case, [free_blocks(engine)], [settings["blocks"]], "free blocks at the end")
+        same(case, [free_blocks(engine)], [config.num_blocks], "free blocks at the end")
 
 
 @check(SpeculativeCore, weight=2, see="What rejected drafts leave behind")
 def many_calls(engines, case):
     """has the right tokens, blocks and free blocks after each of very many calls"""
-    for S, blocks, settings in (
-        (1, 60, {"k": 4}),
-        (2, 14, {"k": 3, "watermark": 1}),
-        (4, 30, {"k": 5, "max_num_seqs": 2, "max_num_batched_tokens": 6}),
-        (2, 17, {"k": 2, "host": 9}),
+    for config, k in (
+        (EngineConfig(60, 1), 4),
+        (EngineConfig(14, 2, watermark=1), 3),
+        (EngineConfig(30, 4, max_num_seqs=2, max_num_batched_tokens=6), 5),
+        (EngineConfig(17, 2, num_cpu_blocks=9), 2),
     ):
-        visible.follow_engine(case, engines, S, blocks, 40, **settings)
+        visible.follow_engine(case, engines, config, 40, k)
 
 
 @check(SpeculativeCore, see="Several tokens for each of many")
@@ -192,8 +194,8 @@ def some_draft(engines, case):
     model, prompts = small_model(case, V=7, calls=900, L=1), texts(case, 5, 9, V=7)
     whole = visible.known(model, prompts, 12)
     guess = SmallDraft([visible.partly(prompts[0], whole[0], 4, 7), prompts[1]])
-    engine = engines(model, 60, 3, k=3, propose=guess)
-    how = [Sampling(12), Sampling(12, temperature=0.8, seed=4)]
+    engine = engines(model, EngineConfig(60, 3), k=3, propose=guess)
+    how = [SamplingParams(12), SamplingParams(12, temperature=0.8, seed=4)]
     begun = [number(engine.add(*each), "add") for each in zip(prompts, how, strict=True)]
     rows = run(engine, {each: [] for each in begun})
     expected = [whole[0][5:], visible.sampled(model, prompts[1], how[1], lambda text, k: [], 3, 4)]

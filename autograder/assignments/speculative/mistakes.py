@@ -102,23 +102,16 @@ exchanged: a token is accepted with probability q / p: the two are exchanged
     u[n] * q[n, token] >= p[n, token] → u[n] * p[n, token] >= q[n, token]
 without_chance: a token is accepted if the target finds it more probable than the draft
     u[n] * q[n, token] >= p[n, token] → p[n, token] < q[n, token]
+* goes_on: tokens after a rejected one are judged, and kept, too
+    accepted, last = k, p[k] → kept, last = [], p[k]
+    if u[n] * q[n, token] >= p[n, token]:
+        residual = (p[n] - q[n]).clamp(min=0)
+        accepted, last = n, residual if residual.any() else p[n]
+        break
+    → if u[n] * q[n, token] < p[n, token]:
+          kept.append(token)
+    drafted[:accepted] → drafted.new_tensor(kept)
 """,
-)
-
-changed(
-    accept_or_resample,
-    "goes_on",
-    "tokens after a rejected one are judged, and kept, too",
-    ("accepted, last = k, p[k]", "kept, last = [], p[k]"),
-    (
-        "u[n] * q[n, token] >= p[n, token]:\n"
-        "            residual = (p[n] - q[n]).clamp(min=0)\n"
-        "            accepted, last = n, residual if residual.any() else p[n]\n"
-        "            break\n",
-        "u[n] * q[n, token] < p[n, token]:\n            kept.append(token)\n",
-    ),
-    ("drafted[:accepted]", "drafted.new_tensor(kept)"),
-    classic=True,
 )
 
 
@@ -305,22 +298,9 @@ mistakes(
     """
 OneNumber: the drafted tokens are drawn all with the first number
     draw_token(q[n], u[n]) → draw_token(q[n], u[0])
-""",
-)
-
-changed(
-    Speculator,
-    "Trusts",
-    "what the draft has drawn is kept, without asking the target",
-    (
-        "accept_or_resample(p, q, drafted, u[k : k + m + 1])",
-        "torch.cat([drafted, drafted.new_tensor([draw_token(p[-1], u[k + m])])])",
-    ),
-)
-
-mistakes(
-    Speculator,
-    """
+Trusts: what the draft has drawn is kept, without asking the target
+    accept_or_resample(p, q, drafted, u[k : k + m + 1])
+    → torch.cat([drafted, drafted.new_tensor([draw_token(p[-1], u[k + m])])])
 * NumbersTwice: the drafts are judged with the numbers that drew them
     u[k : k + m + 1] → torch.cat([u[:k], u[-1:]])[: m + 1]
 * NumbersFromTheFirst: the drafts are judged with the numbers that drew them
@@ -480,6 +460,8 @@ only_longest: only the longest run is looked for
     range(min(longest, len(tokens) - 1), 0, -1) → [longest] if longest < len(tokens) else []
 ends_early: the guess ends where the text ends
     range(start + n, start + n + k) → range(start + n, min(start + n + k, len(tokens)))
+as_many: the runs that are looked for are at most as long as the guess
+    min(longest, len(tokens) - 1) → min(k, len(tokens) - 1)
 not_longest: runs of one token less than `longest` are the longest
     min(longest, len(tokens) - 1) → min(max(longest - 1, 1), len(tokens) - 1)
 no_overlap: places that overlap with the last tokens are left out
@@ -498,25 +480,19 @@ mistakes(
     min(k, end - len(text) - 1) → k
 * OneTooManyAtLast: the last step may add more tokens than were asked for
     min(k, end - len(text) - 1) → min(k, end - len(text))
+* CutsOff: the last step drafts more than can be kept, and the text is cut
+    min(k, end - len(text) - 1) → k
+    return text
+    #
+    → return text[:end]
+      #
+* CutsOffOne: the last step drafts more than can be kept, and the text is cut
+    min(k, end - len(text) - 1) → min(k, end - len(text))
+    return text
+    #
+    → return text[:end]
+      #
 """,
-)
-
-changed(
-    SpeculativeWriter,
-    "CutsOff",
-    "the last step drafts more than can be kept, and the text is cut",
-    ("min(k, end - len(text) - 1)", "k"),
-    ("return text\n", "return text[:end]\n"),
-    classic=True,
-)
-
-changed(
-    SpeculativeWriter,
-    "CutsOffOne",
-    "the last step drafts more than can be kept, and the text is cut",
-    ("min(k, end - len(text) - 1)", "min(k, end - len(text))"),
-    ("return text\n", "return text[:end]\n"),
-    classic=True,
 )
 
 changed(
@@ -576,16 +552,14 @@ class CountsWhatWasAskedFor(SpeculativeWriter):
         return tokens
 
 
-changed(
-    SpeculativeWriter,
-    "OnlyNew",
-    "only the new tokens are returned",
-    ("return text\n", "return text[end - count :]\n"),
-)
-
 mistakes(
     SpeculativeWriter,
     """
+OnlyNew: only the new tokens are returned
+    return text
+    #
+    → return text[end - count :]
+      #
 NoLookup: without a draft model nothing is drafted
     text.new_tensor(prompt_lookup(text.tolist(), k)) → text[:0]
 """,
@@ -602,14 +576,13 @@ class UniformLookup(SpeculativeWriter):
         return drafted, q
 
 
-changed(
+mistakes(
     SpeculativeWriter,
-    "LooksUpAsManyAsItDrafts",
-    "the text is searched for a run of as many tokens as are drafted",
-    (
-        "text.new_tensor(prompt_lookup(text.tolist(), k))",
-        "torch.tensor(prompt_lookup(text.tolist(), k, max(k, 1)), dtype=torch.long)",
-    ),
+    """
+LooksUpAsManyAsItDrafts: the text is searched for a run of as many tokens as are drafted
+    text.new_tensor(prompt_lookup(text.tolist(), k))
+    → torch.tensor(prompt_lookup(text.tolist(), k, max(k, 1)), dtype=torch.long)
+""",
 )
 
 
@@ -1064,40 +1037,21 @@ mistakes(
     """
 AcceptsAll: every draft is accepted
     accept_or_resample(p, q, tokens, u).tolist() → [*drafted, draw_token(p[-1], u[-1])]
-""",
-)
-
-changed(
-    SpeculativeCore,
-    "AllOrNone",
-    "of each sequence's drafts, all or none are accepted",
-    (
-        ".tolist()\n        if",
-        ".tolist()\n"
-        "        if len(new) < len(p):\n"
-        "            new = [draw_token(p[0], u[-1])] if p[0].max() < 1 else [int(p[0].argmax())]\n"
-        "        if",
-    ),
-)
-
-changed(
-    SpeculativeCore,
-    "AsTheFirst",
-    "as many tokens are accepted of every sequence as of the first",
-    ("drafts = self.drafts()", "drafts, self.first = self.drafts(), None"),
-    (
-        ".tolist()\n        if",
-        ".tolist()\n"
-        "        self.first = self.first or len(new)\n"
-        "        new = new[: self.first]\n"
-        "        if",
-    ),
-    classic=True,
-)
-
-mistakes(
-    SpeculativeCore,
-    """
+AllOrNone: of each sequence's drafts, all or none are accepted
+    .tolist()
+    if
+    → .tolist()
+      if len(new) < len(p):
+          new = [draw_token(p[0], u[-1])] if p[0].max() < 1 else [int(p[0].argmax())]
+      if
+* AsTheFirst: as many tokens are accepted of every sequence as of the first
+    drafts = self.drafts() → drafts, self.first = self.drafts(), None
+    .tolist()
+    if
+    → .tolist()
+      self.first = self.first or len(new)
+      new = new[: self.first]
+      if
 TooEarly: drafts stand one position too early, over the last token
     middle + n, blocks → middle + n - 1, blocks
 SamePlace: all drafts stand at the same position
@@ -1155,19 +1109,12 @@ Temperature1: drafts are judged at temperature 1
     settings = sampling.temperature, → settings = float(sampling.temperature > 0),
 AllTokens: drafts are judged without top_k and top_p
     token_probabilities(logits, *settings) → token_probabilities(logits, settings[0])
+BestOnly: a draft is accepted if it is the target's best token, also when sampling
+    new = accept_or_resample(p, q, tokens, u).tolist()
+    → best = p.argmax(dim=1).tolist()
+      n = next((n for n, x in enumerate(drafted) if x != best[n]), len(drafted))
+      new = [*drafted[:n], draw_token(p[n], u[-1])]
 """,
-)
-
-changed(
-    SpeculativeCore,
-    "BestOnly",
-    "a draft is accepted if it is the target's best token, also when sampling",
-    (
-        "new = accept_or_resample(p, q, tokens, u).tolist()",
-        "best = p.argmax(dim=1).tolist()\n"
-        "        n = next((n for n, x in enumerate(drafted) if x != best[n]), len(drafted))\n"
-        "        new = [*drafted[:n], draw_token(p[n], u[-1])]",
-    ),
 )
 
 
@@ -1250,18 +1197,14 @@ changed(
     ("        self.scheduler.advance(number, sequence.num_computed)\n", ""),
     told_by="which blocks are named?",
 )
-changed(
-    SpeculativeCore,
-    "AddsTheFirst",
-    "only the first of the new tokens is added to the sequence",
-    (
-        "for token in tokens:\n            self.scheduler",
-        "for token in tokens[:1]:\n            self.scheduler",
-    ),
-)
 mistakes(
     SpeculativeCore,
     """
+AddsTheFirst: only the first of the new tokens is added to the sequence
+    for token in tokens:
+        self.scheduler
+    → for token in tokens[:1]:
+          self.scheduler
 TellsTheLast: only the last of the new tokens is returned
     return [(number, token) for token in tokens] → return [(number, tokens[-1])]
 """,

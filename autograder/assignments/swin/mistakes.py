@@ -64,12 +64,6 @@ strips: the windows are only reshaped: each becomes a piece of a row
 columns_of_windows: windows are laid out column by column instead of row by row
     (B, h // M, w // M, M, M, D) → (B, w // M, h // M, M, M, D)
     grid.transpose(2, 3) → grid.permute(0, 2, 3, 1, 4, 5)
-""",
-)
-
-mistakes(
-    window_reverse,
-    """
 columns_first_inside: rows and columns within each window are exchanged
     grid.transpose(2, 3) → grid.permute(0, 1, 4, 2, 3, 5)
 * sides_exchanged: height and width are exchanged
@@ -82,18 +76,11 @@ on_the_side: the maps are returned transposed, (B, w, h, D)
     (B, h, w, D) → (B, h, w, D).transpose(1, 2)
 images_mixed: windows of different images are mixed
     windows.reshape → windows.transpose(0, 1).reshape
+unnoticed: too many or too few windows go unnoticed
+    raise ValueError(f"{N} windows of {T} positions do not make up a map of {h} × {w}")
+    → return windows.new_zeros(B, h, w, D)
+    says: should raise ValueError when six windows are given for eight
 """,
-)
-
-changed(
-    window_reverse,
-    "unnoticed",
-    "too many or too few windows go unnoticed",
-    (
-        'raise ValueError(f"{N} windows of {T} positions do not make up a map of {h} × {w}")',
-        "return windows.new_zeros(B, h, w, D)",
-    ),
-    told_by="should raise ValueError when six windows are given for eight",
 )
 
 changed(

@@ -19,6 +19,7 @@ from course_pkg.transformer import (
     greedy_translate,
     label_smoothing_loss,
     layer_norm,
+    layer_norm_fault,
     noam_lr,
 )
 
@@ -40,6 +41,17 @@ def by_moments(X, gain, bias, eps=1e-5):
 def with_var(X, gain, bias, eps=1e-5):
     variance, mean = torch.var_mean(X, dim=-1, correction=0, keepdim=True)
     return torch.addcmul(bias, gain, (X - mean) / (variance + eps) ** 0.5)
+
+
+@alternative(layer_norm_fault)
+def large_and_in_float64():
+    X = torch.randn(2, 3, 5, dtype=torch.float64)
+    return "E", [X, torch.full((5,), 0.5).double(), torch.arange(5).double()]
+
+
+@alternative(layer_norm_fault)
+def no_gain_at_all():
+    return ["E", (torch.tensor([1.0, 3.0]), torch.zeros(2), torch.ones(2), 1e-3)]
 
 
 @alternative(FeedForward)

@@ -4,6 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from course_pkg.checking.batched import made
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import transformer as visible
 from course_pkg.data.translation import EOS
@@ -14,6 +15,7 @@ from course_pkg.transformer import (
     greedy_translate,
     label_smoothing_loss,
     layer_norm,
+    layer_norm_fault,
 )
 
 
@@ -23,6 +25,12 @@ def gradients(norm, case):
     X, gain, bias = (value.requires_grad_() for value in visible.to_normalise(case))
     expected = F.layer_norm(X, gain.shape, gain, bias)
     visible.back(case, norm(X, gain, bias), expected, {"X": X, "gain": gain, "bias": bias})
+
+
+@check(layer_norm_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "E")
 
 
 @check(FeedForward, see="Each vector for itself")

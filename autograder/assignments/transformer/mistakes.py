@@ -2,6 +2,7 @@
 
 import torch
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.transformer import (
     DecoderLayer,
@@ -12,6 +13,7 @@ from course_pkg.transformer import (
     greedy_translate,
     label_smoothing_loss,
     layer_norm,
+    layer_norm_fault,
     noam_lr,
 )
 
@@ -26,78 +28,78 @@ no_eps: ε is not added to the variance
     variance + eps → variance
 root_mean_square: the mean is not subtracted: that is RMS norm
     mean = X.mean(dim=-1, keepdim=True) → mean = 0
-""",
-)
-
-changed(
-    layer_norm,
-    "over_positions",
-    "mean and variance are taken over the positions",
-    ("mean = X.mean(dim=-1", "axis = -min(X.dim(), 2)\n    mean = X.mean(dim=axis"),
-    ("square().mean(dim=-1", "square().mean(dim=axis"),
-)
-
-changed(
-    layer_norm,
-    "over_batch",
-    "mean and variance are taken over the batch: that is batch norm",
-    (
-        "mean = X.mean(dim=-1",
-        "axes = tuple(range(max(X.dim() - 1, 1)))\n    mean = X.mean(dim=axes",
-    ),
-    ("square().mean(dim=-1", "square().mean(dim=axes"),
-)
-
-changed(
-    layer_norm,
-    "over_both",
-    "mean and variance are taken over positions and features together",
-    (
-        "mean = X.mean(dim=-1",
-        "axes = tuple(range(min(1, X.dim() - 1), X.dim()))\n    mean = X.mean(dim=axes",
-    ),
-    ("square().mean(dim=-1", "square().mean(dim=axes"),
-)
-
-mistakes(
-    layer_norm,
-    """
+over_positions: mean and variance are taken over the positions
+    mean = X.mean(dim=-1
+    → axis = -min(X.dim(), 2)
+      mean = X.mean(dim=axis
+    square().mean(dim=-1 → square().mean(dim=axis
+over_batch: mean and variance are taken over the batch: that is batch norm
+    mean = X.mean(dim=-1
+    → axes = tuple(range(max(X.dim() - 1, 1)))
+      mean = X.mean(dim=axes
+    square().mean(dim=-1 → square().mean(dim=axes
+over_both: mean and variance are taken over positions and features together
+    mean = X.mean(dim=-1
+    → axes = tuple(range(min(1, X.dim() - 1), X.dim()))
+      mean = X.mean(dim=axes
+    square().mean(dim=-1 → square().mean(dim=axes
 no_root: X is divided by its variance instead of its standard deviation
     torch.sqrt(variance + eps) → (variance + eps)
 no_gain: the gain is left out
     gain * (X → (X
 no_bias: the bias is left out
     eps) + bias → eps)
-""",
-)
-
-changed(
-    layer_norm,
-    "bias_first",
-    "the bias is added before the gain multiplies",
-    (
-        "gain * (X - mean) / torch.sqrt(variance + eps) + bias",
-        "gain * ((X - mean) / torch.sqrt(variance + eps) + bias)",
-    ),
-)
-
-mistakes(
-    layer_norm,
-    """
+bias_first: the bias is added before the gain multiplies
+    gain * (X - mean) / torch.sqrt(variance + eps) + bias
+    → gain * ((X - mean) / torch.sqrt(variance + eps) + bias)
 root_squared: the deviation is a root, squared again: its gradient is NaN for equal numbers
     variance + eps → torch.sqrt(variance) ** 2 + eps
     says: yours is nan (
 detached: no gradient passes through mean and variance
     mean = X.mean(dim=-1, keepdim=True) → mean = X.mean(dim=-1, keepdim=True).detach()
     square().mean(dim=-1, keepdim=True) → square().mean(dim=-1, keepdim=True).detach()
+in_place: X is changed in place
+    return gain * (X - mean)
+    → X.data.sub_(mean)
+      return gain * X
 """,
 )
 
-changed(
+black_box(
     layer_norm,
-    "in_place",
-    "X is changed in place",
-    ("return gain * (X - mean)", "X.data.sub_(mean)\n    return gain * X"),
+    "bias_first",
+    curve='results["transformer"].losses',
+    label="loss in nats per word",
+)
+
+wrong_letters(layer_norm_fault, "E")
+mistakes(
+    layer_norm_fault,
+    """
+plain_norm: the gain is 1 and the bias 0, as at the start of training
+    torch.tensor([2.0, 2.0]), torch.tensor([1.0, 1.0])
+    → torch.ones(2), torch.zeros(2)
+    says: With these arguments the black box gives what is right
+no_bias: the bias is 0
+    torch.tensor([1.0, 1.0]) → torch.zeros(2)
+    says: With these arguments the black box gives what is right
+no_gain: the gain is 1
+    torch.tensor([2.0, 2.0]) → torch.ones(2)
+    says: With these arguments the black box gives what is right
+bias_elsewhere: the bias is 0 in every feature whose gain is not 1
+    torch.tensor([2.0, 2.0]), torch.tensor([1.0, 1.0])
+    → torch.tensor([2.0, 1.0]), torch.tensor([0.0, 1.0])
+    says: With these arguments the black box gives what is right
+three_features: the gain has three features, X has two
+    torch.tensor([2.0, 2.0]) → torch.tensor([2.0, 2.0, 2.0])
+    says: layer_norm raised RuntimeError
+two_arguments: the bias is left out
+    (X, gain, bias) → (X, gain)
+    says: layer_norm raised TypeError
+only_arguments: the letter is missing
+    "E", (X, gain, bias) → X, gain, bias
+    says: should return (letter, arguments)
+""",
 )
 
 mistakes(
@@ -105,23 +107,9 @@ mistakes(
     """
 * Linear: there is no ReLU: two products then equal one
     torch.relu( → (
-""",
-)
-
-changed(
-    FeedForward,
-    "ReluLast",
-    "the ReLU comes at the end instead of in the middle",
-    (
-        "torch.relu(X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2",
-        "torch.relu((X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2)",
-    ),
-    classic=True,
-)
-
-mistakes(
-    FeedForward,
-    """
+* ReluLast: the ReLU comes at the end instead of in the middle
+    torch.relu(X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2
+    → torch.relu((X @ self.W_1 + self.b_1) @ self.W_2 + self.b_2)
 ReluTwice: there is a second ReLU at the end
     return torch → return torch.relu(torch
     @ self.W_2 + self.b_2 → @ self.W_2 + self.b_2)
@@ -137,14 +125,11 @@ Tanh: a tanh is used instead of a ReLU
     torch.relu → torch.tanh
 Residual: the input is added to the output, which is the layer's job
     return torch → return X + torch
+MeanOfPositions: all positions get the output of their mean
+    return torch
+    → X = X.mean(dim=-2, keepdim=True).expand_as(X)
+      return torch
 """,
-)
-
-changed(
-    FeedForward,
-    "MeanOfPositions",
-    "all positions get the output of their mean",
-    ("return torch", "X = X.mean(dim=-2, keepdim=True).expand_as(X)\n        return torch"),
 )
 
 mistakes(
@@ -161,62 +146,29 @@ AlwaysPre: the layer is pre-LN, whatever pre_norm says
     if self.pre_norm → if True
 Swapped: post-LN and pre-LN are mixed up
     if self.pre_norm → if not self.pre_norm
-""",
-)
-
-changed(
-    EncoderLayer,
-    "NormedResidual",
-    "in pre-LN the sum is made with the normalised vectors, not with the input",
-    (
-        "X = X + self.attention(layer_norm(X, self.gains[0], self.biases[0]), mask=mask)",
-        "X = layer_norm(X, self.gains[0], self.biases[0])\n"
-        "            X = X + self.attention(X, mask=mask)",
-    ),
-    (
-        "return X + self.feed_forward(layer_norm(X, self.gains[1], self.biases[1]))",
-        "X = layer_norm(X, self.gains[1], self.biases[1])\n"
-        "            return X + self.feed_forward(X)",
-    ),
-    classic=True,
-)
-
-mistakes(
-    EncoderLayer,
-    """
+* NormedResidual: in pre-LN the sum is made with the normalised vectors, not with the input
+    X = X + self.attention(layer_norm(X, self.gains[0], self.biases[0]), mask=mask)
+    → X = layer_norm(X, self.gains[0], self.biases[0])
+      X = X + self.attention(X, mask=mask)
+    return X + self.feed_forward(layer_norm(X, self.gains[1], self.biases[1]))
+    → X = layer_norm(X, self.gains[1], self.biases[1])
+      return X + self.feed_forward(X)
 * NormedPart: in post-LN the part is normalised instead of the sum
     layer_norm(X + self.attention(X, → X + layer_norm(self.attention(X,
     layer_norm(X + self.feed_forward(X), → X + layer_norm(self.feed_forward(X),
+OneNorm: all norms use row 0 of gains and biases
+    self.gains[1], self.biases[1])) → self.gains[0], self.biases[0]))
+    self.feed_forward(X), self.gains[1], self.biases[1])
+    → self.feed_forward(X), self.gains[0], self.biases[0])
+PlainNorm: gains and biases are not used
+    if self.pre_norm
+    → layer_norm = lambda X, *_: nn.functional.layer_norm(X, X.shape[-1:])
+      if self.pre_norm
+NoNorm: there is no layer norm
+    if self.pre_norm
+    → layer_norm = lambda X, *_: X
+      if self.pre_norm
 """,
-)
-
-changed(
-    EncoderLayer,
-    "OneNorm",
-    "all norms use row 0 of gains and biases",
-    ("self.gains[1], self.biases[1]))", "self.gains[0], self.biases[0]))"),
-    (
-        "self.feed_forward(X), self.gains[1], self.biases[1])",
-        "self.feed_forward(X), self.gains[0], self.biases[0])",
-    ),
-)
-
-changed(
-    EncoderLayer,
-    "PlainNorm",
-    "gains and biases are not used",
-    (
-        "if self.pre_norm",
-        "layer_norm = lambda X, *_: nn.functional.layer_norm(X, X.shape[-1:])\n"
-        "        if self.pre_norm",
-    ),
-)
-
-changed(
-    EncoderLayer,
-    "NoNorm",
-    "there is no layer norm",
-    ("if self.pre_norm", "layer_norm = lambda X, *_: X\n        if self.pre_norm"),
 )
 
 mistakes(
@@ -231,44 +183,23 @@ AlwaysPre: the layer is pre-LN, whatever pre_norm says
     if self.pre_norm → if True
 Swapped: post-LN and pre-LN are mixed up
     if self.pre_norm → if not self.pre_norm
-""",
-)
-
-changed(
-    DecoderLayer,
-    "NormedResidual",
-    "in pre-LN the sum is made with the normalised vectors, not with the input",
-    (
-        "Y = Y + part(layer_norm(Y, self.gains[n], self.biases[n]))",
-        "Y = layer_norm(Y, self.gains[n], self.biases[n])\n                Y = Y + part(Y)",
-    ),
-)
-
-mistakes(
-    DecoderLayer,
-    """
+NormedResidual: in pre-LN the sum is made with the normalised vectors, not with the input
+    Y = Y + part(layer_norm(Y, self.gains[n], self.biases[n]))
+    → Y = layer_norm(Y, self.gains[n], self.biases[n])
+      Y = Y + part(Y)
 NormedPart: in post-LN the part is normalised instead of the sum
     layer_norm(Y + part(Y), → Y + layer_norm(part(Y),
 OneNorm: all norms use row 0 of gains and biases
     enumerate(parts) → zip([0, 0, 0], parts)
+PlainNorm: gains and biases are not used
+    for n, part
+    → layer_norm = lambda Y, *_: nn.functional.layer_norm(Y, Y.shape[-1:])
+      for n, part
+NoNorm: there is no layer norm
+    for n, part
+    → layer_norm = lambda Y, *_: Y
+      for n, part
 """,
-)
-
-changed(
-    DecoderLayer,
-    "PlainNorm",
-    "gains and biases are not used",
-    (
-        "for n, part",
-        "layer_norm = lambda Y, *_: nn.functional.layer_norm(Y, Y.shape[-1:])\n        for n, part",
-    ),
-)
-
-changed(
-    DecoderLayer,
-    "NoNorm",
-    "there is no layer norm",
-    ("for n, part", "layer_norm = lambda Y, *_: Y\n        for n, part"),
 )
 
 changed(
@@ -345,44 +276,22 @@ NoCross: cross-attention is left out
 PartsSwapped: self_attention and cross_attention are mixed up
     self.self_attention(Y, mask → self.cross_attention(Y, mask
     self.cross_attention(Y, memory → self.self_attention(Y, memory
-""",
-)
-
-changed(
-    DecoderLayer,
-    "MemoryNormed",
-    "the memory is also normalised",
-    ("parts = [", "memory = layer_norm(memory, self.gains[1], self.biases[1])\n        parts = ["),
-    classic=True,
-)
-
-mistakes(
-    DecoderLayer,
-    """
+* MemoryNormed: the memory is also normalised
+    parts = [
+    → memory = layer_norm(memory, self.gains[1], self.biases[1])
+      parts = [
 MemoryDetached: no gradient passes to the encoder
     (Y, memory, memory_mask) → (Y, memory.detach(), memory_mask)
     says: No gradient reaches memory
+* MasksSwapped: the two masks are swapped
+    mask=mask → mask=memory_mask
+    (Y, memory, memory_mask) → (Y, memory, mask)
+    says: raised RuntimeError: 
+AlwaysCausal: a mask is made causal, whatever it allows
+    parts = [
+    → mask = None if mask is None else mask & causal_mask(Y.shape[1])
+      parts = [
 """,
-)
-
-changed(
-    DecoderLayer,
-    "MasksSwapped",
-    "the two masks are swapped",
-    ("mask=mask", "mask=memory_mask"),
-    ("(Y, memory, memory_mask)", "(Y, memory, mask)"),
-    told_by="raised RuntimeError: ",
-    classic=True,
-)
-
-changed(
-    DecoderLayer,
-    "AlwaysCausal",
-    "a mask is made causal, whatever it allows",
-    (
-        "parts = [",
-        "mask = None if mask is None else mask & causal_mask(Y.shape[1])\n        parts = [",
-    ),
 )
 
 mistakes(
@@ -444,6 +353,8 @@ WrongTable: the target's words are looked up in output_table
     self.embed(Y, self.target_table) → self.embed(Y, self.output_table)
 TiedAnyway: the logits are products with target_table instead of output_table
     Y @ self.output_table → Y @ self.target_table
+DividedLogits: the logits are divided by √D
+    return Y @ self.output_table.T → return Y @ self.output_table.T / math.sqrt(self.D)
 Probabilities: probabilities are returned instead of logits
     Y @ self.output_table.T → (Y @ self.output_table.T).softmax(dim=-1)
 """,
@@ -464,19 +375,8 @@ two_norms: a decoder layer is given two norms instead of three
     5 * layers → 4 * layers
 gains_only: a norm is given a gain, but no bias
     pre_norm) * 2 * D → pre_norm) * D
-""",
-)
-
-changed(
-    count_parameters,
-    "no_last_norms",
-    "the last two norms of pre-LN are left out",
-    (" + 2 * pre_norm", ""),
-)
-
-mistakes(
-    count_parameters,
-    """
+no_last_norms: the last two norms of pre-LN are left out
+    layers + 2 * pre_norm → layers
 two_tables: output_table is left out
     2 * V_target → V_target
 not_shared: a shared table is counted three times
@@ -490,15 +390,12 @@ mistakes(
 PositionsFloat: the positions stay float32
     .to(table) →
     says: as the table is, yours torch.float32
+Trimmed: the memory is as wide as the longest sentence, not as the batch
+    mask = padding
+    → X = X[:, : int(lengths.max())]
+      mask = padding
+    says: mask of a batch wider than its sentences should have shape
 """,
-)
-
-changed(
-    Transformer,
-    "Trimmed",
-    "the memory is as wide as the longest sentence, not as the batch",
-    ("mask = padding", "X = X[:, : int(lengths.max())]\n        mask = padding"),
-    told_by="mask of a batch wider than its sentences should have shape",
 )
 
 mistakes(
@@ -518,60 +415,35 @@ no_size: the factor D^(-1/2) is left out
     D**-0.5 * →
 falls_faster: it falls as 1/step instead of 1/√step
     step**-0.5 → warmup**0.5 / step
-""",
-)
-
-changed(
-    noam_lr,
-    "stays",
-    "it never falls after step warmup",
-    ("return D", "step = min(step, warmup)\n    return D"),
-)
-
-mistakes(
-    noam_lr,
-    """
+stays: it never falls after step warmup
+    return D
+    → step = min(step, warmup)
+      return D
 no_warmup: there is no warm-up
     min(step**-0.5, step * warmup**-1.5) → step**-0.5
-""",
-)
-
-changed(
-    noam_lr,
-    "from_zero",
-    "steps count from 0",
-    ("if step < 1", "step += 1\n    if step < 1"),
-    classic=True,
-)
-
-mistakes(
-    noam_lr,
-    """
+* from_zero: steps count from 0
+    if step < 1
+    → step += 1
+      if step < 1
 wrong_power: warmup is raised to -1/2 instead of -3/2
     warmup**-1.5 → warmup**-0.5
 by_size: it is divided by D instead of √D
     D**-0.5 → D**-1
+accepts_zero: step 0 is accepted
+    if step < 1
+    → step = max(step, 1)
+      if step < 1
+    says: should raise ValueError when step is 0
 """,
-)
-
-changed(
-    noam_lr,
-    "accepts_zero",
-    "step 0 is accepted",
-    ("if step < 1", "step = max(step, 1)\n    if step < 1"),
-    told_by="should raise ValueError when step is 0",
-)
-
-changed(
-    label_smoothing_loss,
-    "unsmoothed",
-    "the smoothing is not used",
-    ("if not 0", "smoothing = 0\n    if not 0"),
 )
 
 mistakes(
     label_smoothing_loss,
     """
+unsmoothed: the smoothing is not used
+    if not 0
+    → smoothing = 0
+      if not 0
 padding_counts: padding counts as a word to predict
     losses[targets != ignore] → losses
 * divided_by_all: padding adds nothing, but the sum is divided by the number of all places
@@ -590,6 +462,11 @@ wrong_sign: the sign is wrong: it rises as the model gets better
     return losses → return -losses
 no_logarithm: probabilities are used instead of their logarithms
     log_softmax(logits → log_softmax(logits.softmax(dim=-1)
+sentence_by_sentence: each sentence has a mean of its own, and these are averaged
+    return losses[targets != ignore].mean()
+    → rows = targets.reshape(-1, targets.shape[-1]), losses.reshape(-1, targets.shape[-1])
+      means = [own[y != ignore].mean() for y, own in zip(*rows) if (y != ignore).any()]
+      return torch.stack(means).mean()
 """,
 )
 
@@ -614,6 +491,8 @@ changed(
 mistakes(
     greedy_translate,
     """
+end_again: EOS is written again and again after a sentence's end, not PAD
+    torch.where(ended, PAD, y) → torch.where(ended, EOS, y)
 never_stops: max_length words are always written
     if ended.all() → if False
 starts_with_end: the decoder begins with EOS instead of BOS

@@ -15,6 +15,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    alignment_score_fault,
     clip_loss,
     lay_out_path,
     masked_multimodal_loss,
@@ -173,6 +174,18 @@ def one_by_one(t, v, W_t, b_t, W_v, b_v, w, b):
         joint = F.relu(torch.addmv(b_t, W_t, caption)) * F.relu(torch.addmv(b_v, W_v, picture))
         scores.append(torch.dot(w, joint) + b)
     return torch.stack(scores)
+
+
+@alternative(alignment_score_fault)
+def random_in_float64():
+    sizes = (4, 3, 5), (4, 2, 6), (7, 5), (7,), (7, 6), (7,), (7,), ()
+    return ["C", [3 * torch.randn(size, dtype=torch.float64) for size in sizes]]
+
+
+@alternative(alignment_score_fault)
+def both_negative():
+    t, W, zero = torch.full((1, 1, 1), -1.0), torch.ones(1, 1), torch.zeros(1)
+    return "C", (t, t, W, zero, W, zero, W[0], zero[0] + 1)
 
 
 @alternative(alignment_loss)

@@ -2,6 +2,7 @@
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import vilbert as visible
 from course_pkg.vilbert import (
@@ -13,6 +14,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    alignment_score_fault,
     clip_loss,
     lay_out_path,
     masked_multimodal_loss,
@@ -85,6 +87,12 @@ def gradients(score, case):
     given.backward(pull)
     case.gradient(t, wanted[0].grad, "t")
     case.gradient(v, wanted[1].grad, "v")
+
+
+@check(alignment_score_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "C")
 
 
 @check(alignment_loss, see="Does the caption match the picture")

@@ -1,5 +1,6 @@
 """Known wrong solutions of vilbert."""
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.vilbert import (
     CoAttentionBlock,
@@ -10,6 +11,7 @@ from course_pkg.vilbert import (
     agent_aware_attention,
     alignment_loss,
     alignment_score,
+    alignment_score_fault,
     clip_loss,
     lay_out_path,
     masked_multimodal_loss,
@@ -18,10 +20,6 @@ from course_pkg.vilbert import (
 )
 
 # Regions
-
-# The fingerprints of these mistakes were made with this one as well: leave it out when they are
-# built anew, so that each is named where a student makes it alone.
-nan_leaks = ("torch.where(real, features, 0)", "(features * real)")
 
 mistakes(
     VisualEmbeddings,
@@ -36,96 +34,27 @@ InvertedMean: the mask is inverted: [IMG] is the mean of what is not real
     real = regions[ → real = (regions if regions.all() else ~regions)[
 EmptyImg: [IMG] has zeros for features
     torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1) → torch.zeros_like(features[:, 0])
-""",
-)
-
-changed(
-    VisualEmbeddings,
-    "MaximumForImg",
-    "the maximum of every feature is used for [IMG]",
-    (
-        "torch.where(real, features, 0).sum(dim=1) / real.sum(dim=1)",
-        "features.masked_fill(~real, -torch.inf).amax(dim=1)",
-    ),
-)
-
-changed(
-    VisualEmbeddings,
-    "NoBoxForImg",
-    "the box of [IMG] is all zeros",
-    ("[0, 0, 1, 1]", "[0, 0, 0, 0]"),
-    nan_leaks,
-)
-
-changed(
-    VisualEmbeddings,
-    "SumForArea",
-    "the area is height plus width",
-    ("(bottom - top) * (right - left)", "(bottom - top) + (right - left)"),
-    nan_leaks,
-)
-
-changed(
-    VisualEmbeddings,
-    "AreaFromOrigin",
-    "the area is bottom times right",
-    ("(bottom - top) * (right - left)", "bottom * right"),
-    nan_leaks,
-)
-
-changed(
-    VisualEmbeddings,
-    "NoArea",
-    "the area is left out: zero for every region",
-    ("(bottom - top) * (right - left)", "torch.zeros_like(top)"),
-    nan_leaks,
-)
-
-changed(
-    VisualEmbeddings,
-    "ColumnsFirst",
-    "the boxes are read as left, top, right, bottom",
-    ("[whole, boxes], dim=1)", "[whole, boxes], dim=1)[:, :, [1, 0, 3, 2]]"),
-    nan_leaks,
-)
-
-changed(
-    VisualEmbeddings,
-    "SizesForCorners",
-    "height and width are used instead of bottom and right",
-    ("[boxes, area", "[boxes[:, :, :2], boxes[:, :, 2:] - boxes[:, :, :2], area"),
-    nan_leaks,
-)
-
-changed(
-    VisualEmbeddings, "NoPlace", "the place is left out", (" + self.place(places)", ""), nan_leaks
-)
-
-changed(
-    VisualEmbeddings,
-    "NoNorm",
-    "the layer norm is left out",
-    (
-        "self.norm(self.content(features) + self.place(places))",
-        "self.content(features) + self.place(places)",
-    ),
-    nan_leaks,
-)
-
-changed(
-    VisualEmbeddings,
-    "NormedContent",
-    "only the content is normalised, before the sum",
-    (
-        "self.content(features) + self.place(places))",
-        "self.content(features)) + self.place(places)",
-    ),
-    nan_leaks,
-)
-
-mistakes(
-    VisualEmbeddings,
-    """
+MaximumForImg: the maximum of every feature is used for [IMG]
+    torch.where(real, features, 0).sum → features.masked_fill(~real, -torch.inf).amax
+    (dim=1) / real.sum(dim=1) → (dim=1)
+NoBoxForImg: the box of [IMG] is all zeros
+    [0, 0, 1, 1] → [0, 0, 0, 0]
+SumForArea: the area is height plus width
+    (bottom - top) * (right - left) → (bottom - top) + (right - left)
+AreaFromOrigin: the area is bottom times right
+    (bottom - top) * (right - left) → bottom * right
+NoArea: the area is left out: zero for every region
+    (bottom - top) * (right - left) → torch.zeros_like(top)
+ColumnsFirst: the boxes are read as left, top, right, bottom
+    [whole, boxes], dim=1) → [whole, boxes], dim=1)[:, :, [1, 0, 3, 2]]
+SizesForCorners: height and width are used instead of bottom and right
+    [boxes, area → [boxes[:, :, :2], boxes[:, :, 2:] - boxes[:, :, :2], area
+NoPlace: the place is left out
+    self.content(features) + self.place(places) → self.content(features)
+NoNorm: the layer norm is left out
+    self.norm( → (
+NormedContent: only the content is normalised, before the sum
+    self.content(features) + self.place(places)) → self.content(features)) + self.place(places)
 ImgLast: [IMG] comes after the regions
     self.place(places)) → self.place(places)).roll(-1, dims=1)
 NoImg: there is no vector for [IMG]
@@ -154,35 +83,22 @@ class RegionsFirst(CoAttentionBlock):
         return new_t, new_v, A_t, A_v
 
 
-changed(
-    CoAttentionBlock,
-    "HalfUpdated",
-    "the regions ask the words as they are after their first norm",
-    ("from_t, A_v =", "t = self.norm_t(t + from_v)\n        from_t, A_v ="),
-    ("self.norm_t(t + from_v),", "t,"),
-)
-
 mistakes(
     CoAttentionBlock,
     """
+HalfUpdated: the regions ask the words as they are after their first norm
+    from_t, A_v =
+    → t = self.norm_t(t + from_v)
+      from_t, A_v =
+    self.norm_t(t + from_v), → t,
 AsksItself: a stream asks itself: keys and values are its own
     (t, v, to_regions, → (t, t, None,
     says: CoAttentionBlock raised
-""",
-)
-
-changed(
-    CoAttentionBlock,
-    "MasksExchanged",
-    "the masks are exchanged: each stream gets its own",
-    ("to_words = None", "words, regions = regions, words\n        to_words = None"),
-    told_by="CoAttentionBlock raised",
-    classic=True,
-)
-
-mistakes(
-    CoAttentionBlock,
-    """
+* MasksExchanged: the masks are exchanged: each stream gets its own
+    to_words = None
+    → words, regions = regions, words
+      to_words = None
+    says: CoAttentionBlock raised
 NoMasks: the masks are not passed on
     (t, v, to_regions, → (t, v, None,
     (v, t, to_words, → (v, t, None,
@@ -209,25 +125,21 @@ SameNorms: the first norms are used twice
 Relu: the networks have ReLU in place of GELU
     functional.gelu(self.expand_t → functional.relu(self.expand_t
     functional.gelu(self.expand_v → functional.relu(self.expand_v
-""",
-)
-
-changed(
-    CoAttentionBlock,
-    "NoNetworks",
-    "the networks are left out",
-    (" + self.contract_t(functional.gelu(self.expand_t(t)))", ""),
-    (" + self.contract_v(functional.gelu(self.expand_v(v)))", ""),
-)
-
-mistakes(
-    CoAttentionBlock,
-    """
+NormsFirst: the block is pre-LN: the first norms come before attention, not after the sum
+    self.attention_t(t, v, to → self.attention_t(self.norm_t(t), self.norm_v(v), to
+    self.attention_v(v, t, to → self.attention_v(self.norm_v(v), self.norm_t(t), to
+    self.norm_t(t + from_v), self.norm_v(v + from_t) → t + from_v, v + from_t
+NoNetworks: the networks are left out
+    t + self.contract_t(functional.gelu(self.expand_t(t))) → t
+    v + self.contract_v(functional.gelu(self.expand_v(v))) → v
 OneWay: only the words ask; the regions stay as they were
     self.norm_v(v + from_t) → self.norm_v(v)
 VisualFirst: the visual stream is returned first
     return t, v, A_t, A_v → return v, t, A_v, A_t
     says: t should have shape
+WeightsExchanged: the regions' weights are returned before those of the words
+    return t, v, A_t, A_v → return t, v, A_v, A_t
+    says: A_t should have shape
 NoWeights: the weights are not returned
     return t, v, A_t, A_v → return t, v
     says: should return (t, v, A_t, A_v)
@@ -274,24 +186,21 @@ changed(
     ),
 )
 
-changed(
-    ViLBERT,
-    "BlocksFirst",
-    "all blocks come first, and then all other layers",
-    (
-        "            t, _ = self.text_layers[n](t, words[:, None])\n"
-        "            v, _ = self.visual_layers[n](v, regions[:, None])\n"
-        "            weights.append(A)\n",
-        "            weights.append(A)\n"
-        "        for n in range(len(self.blocks)):\n"
-        "            t, _ = self.text_layers[n](t, words[:, None])\n"
-        "            v, _ = self.visual_layers[n](v, regions[:, None])\n",
-    ),
-)
-
 mistakes(
     ViLBERT,
     """
+BlocksFirst: all blocks come first, and then all other layers
+    for n, block in enumerate(self.blocks):
+        t, v, A, _ = block(t, v, words, regions)
+        t, _ = self.text_layers[n](t, words[:, None])
+        v, _ = self.visual_layers[n](v, regions[:, None])
+        weights.append(A)
+    → for n, block in enumerate(self.blocks):
+          t, v, A, _ = block(t, v, words, regions)
+          weights.append(A)
+      for n in range(len(self.blocks)):
+          t, _ = self.text_layers[n](t, words[:, None])
+          v, _ = self.visual_layers[n](v, regions[:, None])
 WordsSeen: the text layers have no mask, and see words that are not real
     layer(t, words[:, None]) → layer(t, None)
     self.text_layers[n](t, words[:, None]) → self.text_layers[n](t, None)
@@ -345,6 +254,7 @@ linear: the relu is left out
 with_tanh: tanh is used instead of relu, as in BERT's pooler
     torch.relu(functional.linear(t → torch.tanh(functional.linear(t
     torch.relu(functional.linear(v → torch.tanh(functional.linear(v
+    what ViLBERT returned → the vectors of both streams
 last_word: the last word is used for the caption, not [CLS]
     t[:, 0] → t[:, -1]
 last_region: the last region is used for the picture, not [IMG]
@@ -359,29 +269,52 @@ no_bias: the last bias is left out
 no_pooler_bias: the poolers' biases are left out
     W_t, b_t)) → W_t))
     W_v, b_v)) → W_v))
-""",
-)
-
-changed(
-    alignment_score,
-    "biases_exchanged",
-    "the biases are exchanged",
-    ("W_t, b_t))", "W_t, b_v))"),
-    (
-        "picture = torch.relu(functional.linear(v[:, 0], W_v, b_v))",
-        "picture = torch.relu(functional.linear(v[:, 0], W_v, b_t))",
-    ),
-)
-
-mistakes(
-    alignment_score,
-    """
+biases_exchanged: the biases are exchanged
+    W_t, b_t)) → W_t, b_v))
+    picture = torch.relu(functional.linear(v[:, 0], W_v, b_v))
+    → picture = torch.relu(functional.linear(v[:, 0], W_v, b_t))
 probabilities: σ is applied, though the loss expects logits
     (caption * picture) @ w + b → torch.sigmoid((caption * picture) @ w + b)
 all_words: every word and region is scored
     t[:, 0] → t
     v[:, 0] → v[:, :1]
     says: scores should have shape
+""",
+)
+
+black_box(
+    alignment_score,
+    "with_tanh",
+    curve="[sum(step) for step in zip(*each_loss.values())]",
+    after="steps_until",
+    label="sum of the losses",
+)
+
+wrong_letters(alignment_score_fault, "C")
+mistakes(
+    alignment_score_fault,
+    """
+nothing_pooled: both vectors are 0
+    2.0 → 0.0
+    says: With these arguments the black box gives what is right
+tiny: the vectors are so small that all the functions are straight
+    2.0 → 0.01
+    says: With these arguments the black box gives what is right
+no_output: the output layer leaves nothing
+    W[0], zero[0] → zero, zero[0]
+    says: With these arguments the black box gives what is right
+no_bias: b is left out
+    W[0], zero[0] → W[0]
+    says: alignment_score raised
+one_number: w is a number
+    W[0], zero[0] → zero[0], zero[0]
+    says: alignment_score raised
+no_caption: t is left out
+    (t, v, W → (v, W
+    says: alignment_score raised
+unpacked: the arguments stand beside the letter
+    "C", (t, v, W, zero, W, zero, W[0], zero[0]) → "C", t, v, W, zero, W, zero, W[0], zero[0]
+    says: should return (letter, arguments)
 """,
 )
 
@@ -396,70 +329,36 @@ matching_alone: only the pairs that match count
     .mean() → [match].mean()
 others_alone: only the pairs that don't match count
     .mean() → [~match].mean()
-""",
-)
-
-changed(
-    alignment_loss,
-    "two_means",
-    "both kinds have a mean of their own, and these are averaged",
-    ("return functional", "losses = functional"),
-    (".mean()", "\n    return (losses[match].mean() + losses[~match].mean()) / 2"),
-)
-
-changed(
-    alignment_loss,
-    "sigmoid_twice",
-    "σ is applied twice",
-    ("return functional", "scores = torch.sigmoid(scores)\n    return functional"),
-)
-
-changed(
-    alignment_loss,
-    "over_the_batch",
-    "the softmax is over the pairs of the batch, as if one of them were right",
-    (
-        "functional.softplus(torch.where(match, -scores, scores)).mean()",
-        "-torch.log_softmax(scores, dim=0)[match].mean()",
-    ),
-)
-
-changed(
-    alignment_loss,
-    "squared",
-    "the squared error of the probabilities is measured",
-    (
-        "functional.softplus(torch.where(match, -scores, scores)).mean()",
-        "(torch.sigmoid(scores) - match.to(scores)).square().mean()",
-    ),
-)
-
-changed(
-    alignment_loss,
-    "unstable",
-    "the logarithm is taken of a probability that has become zero",
-    (
-        "return functional.softplus(torch.where(match, -scores, scores)).mean()",
-        "p = torch.sigmoid(scores)\n    return -torch.where(match, p.log(), (1 - p).log()).mean()",
-    ),
-    told_by="yours is inf",
-    classic=True,
-)
-
-changed(
-    alignment_loss,
-    "clamped",
-    "the probability is kept from zero by a clamp, which cuts the loss",
-    (
-        "return functional.softplus(torch.where(match, -scores, scores)).mean()",
-        "p = torch.sigmoid(scores).clamp(1e-7, 1 - 1e-7)\n"
-        "    return -torch.where(match, p.log(), (1 - p).log()).mean()",
-    ),
-)
-
-mistakes(
-    alignment_loss,
-    """
+two_means: both kinds have a mean of their own, and these are averaged
+    return functional → losses = functional
+    ).mean()
+    → )
+      return (losses[match].mean() + losses[~match].mean()) / 2
+matching_weigh_more: pairs that match weigh as much together as the others do
+    torch.where(match, -scores, scores)).mean()
+    → torch.where(match, -scores, scores))
+      weights = torch.where(match, (~match).sum() / match.sum().clamp(min=1), 1)
+      return (losses * weights).mean()
+    return functional.softplus → losses = functional.softplus
+sigmoid_twice: σ is applied twice
+    return functional
+    → scores = torch.sigmoid(scores)
+      return functional
+over_the_batch: the softmax is over the pairs of the batch, as if one of them were right
+    functional.softplus(torch.where(match, -scores, scores)).mean()
+    → -torch.log_softmax(scores, dim=0)[match].mean()
+squared: the squared error of the probabilities is measured
+    functional.softplus(torch.where(match, -scores, scores)).mean()
+    → (torch.sigmoid(scores) - match.to(scores)).square().mean()
+* unstable: the logarithm is taken of a probability that has become zero
+    return functional.softplus(torch.where(match, -scores, scores)).mean()
+    → p = torch.sigmoid(scores)
+      return -torch.where(match, p.log(), (1 - p).log()).mean()
+    says: yours is inf
+clamped: the probability is kept from zero by a clamp, which cuts the loss
+    return functional.softplus(torch.where(match, -scores, scores)).mean()
+    → p = torch.sigmoid(scores).clamp(1e-7, 1 - 1e-7)
+      return -torch.where(match, p.log(), (1 - p).log()).mean()
 bits: the loss has base 2, not e
     .mean() → .mean() / math.log(2)
 """,
@@ -495,94 +394,38 @@ mistakes(
     """
 unhidden_regions: all regions count, not only the hidden ones
     chosen & match[:, None] → match[:, None].expand_as(chosen)
+regions_over_pairs: the regions' loss is divided by the number of pairs that match
+    / chosen.sum().clamp(min=1) → / match.sum().clamp(min=1)
 words_over_all: the words' loss is divided by all B·T places
     (word_targets != -100).sum().clamp(min=1) → word_targets.numel()
 regions_over_all: the regions' loss is divided by all B·R regions
     chosen.sum().clamp(min=1) → chosen.numel()
-""",
-)
-
-changed(
-    masked_multimodal_loss,
-    "replaced_late",
-    "0/0 is replaced where nothing was hidden, its gradient stays NaN",
-    (
-        "return words + torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1)",
-        "regions = (kl * chosen).sum() / chosen.sum()\n"
-        "    return words + torch.where(regions.isnan(), 0, regions)",
-    ),
-    told_by="yours is nan (",
-)
-
-mistakes(
-    masked_multimodal_loss,
-    """
+replaced_late: 0/0 is replaced where nothing was hidden, its gradient stays NaN
+    return words + torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1)
+    → regions = (kl * chosen).sum() / chosen.sum()
+      return words + torch.where(regions.isnan(), 0, regions)
+    says: yours is nan (
 class_mean: the divergence is averaged over the classes, not summed
     .sum(dim=-1) → .mean(dim=-1)
 cross_entropy_of_regions: the cross-entropy is used for the divergence: Σ p log p is missing
     functional.kl_div(log_q, region_targets, reduction="none") → -(region_targets * log_q)
-""",
-)
-
-changed(
-    masked_multimodal_loss,
-    "turned_round",
-    "the divergence is reversed: KL(q ‖ p)",
-    (
-        'functional.kl_div(log_q, region_targets, reduction="none")',
-        "(log_q.exp() * (log_q - region_targets.clamp(min=1e-12).log()))",
-    ),
-)
-
-changed(
-    masked_multimodal_loss,
-    "hard_targets",
-    "only the detector's most probable class counts",
-    (
-        'functional.kl_div(log_q, region_targets, reduction="none").sum(dim=-1)',
-        "-log_q.gather(-1, region_targets.argmax(dim=-1, keepdim=True))[..., 0]",
-    ),
-)
-
-mistakes(
-    masked_multimodal_loss,
-    """
+turned_round: the divergence is reversed: KL(q ‖ p)
+    functional.kl_div(log_q, region_targets, reduction="none")
+    → (log_q.exp() * (log_q - region_targets.clamp(min=1e-12).log()))
+hard_targets: only the detector's most probable class counts
+    functional.kl_div(log_q, region_targets, reduction="none").sum(dim=-1)
+    → -log_q.gather(-1, region_targets.argmax(dim=-1, keepdim=True))[..., 0]
 no_words: the loss of the words is left out
     return words + → return
-""",
-)
-
-changed(
-    masked_multimodal_loss,
-    "no_regions",
-    "the loss of the regions is left out",
-    (" + torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1)", ""),
-)
-
-mistakes(
-    masked_multimodal_loss,
-    """
+no_regions: the loss of the regions is left out
+    words + torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1) → words
 averaged: the two losses are averaged, not added
     return words + → return words / 2 +
     chosen.sum().clamp(min=1) → chosen.sum().clamp(min=1) / 2
-""",
-)
-
-changed(
-    masked_multimodal_loss,
-    "not_a_number",
-    "0 log 0 gives NaN",
-    (
-        'functional.kl_div(log_q, region_targets, reduction="none")',
-        "(region_targets * (region_targets.log() - log_q))",
-    ),
-    told_by="yours is nan",
-    classic=True,
-)
-
-mistakes(
-    masked_multimodal_loss,
-    """
+* not_a_number: 0 log 0 gives NaN
+    functional.kl_div(log_q, region_targets, reduction="none")
+    → (region_targets * (region_targets.log() - log_q))
+    says: yours is nan
 empty_mean: a mean over nothing gives NaN
     torch.where(chosen, kl, 0).sum() / chosen.sum().clamp(min=1) → kl[chosen].mean()
     says: yours is nan
@@ -592,17 +435,13 @@ empty_mean: a mean over nothing gives NaN
 
 # Retrieval
 
-changed(
-    retrieve,
-    "columns",
-    "the pictures search for captions: columns are ranked, not rows",
-    ("own = scores", "scores = scores.T\n    own = scores"),
-    classic=True,
-)
-
 mistakes(
     retrieve,
     """
+* columns: the pictures search for captions: columns are ranked, not rows
+    own = scores
+    → scores = scores.T
+      own = scores
 one_too_few: only k - 1 pictures are looked at
     before < k → before < k - 1
 one_too_many: k + 1 pictures are looked at
@@ -670,29 +509,14 @@ def summed_pairs(pictures, captions, log_scale):
     return len(pictures) * clip_loss(pictures, captions, log_scale)
 
 
-changed(
-    clip_loss,
-    "over_all_pairs",
-    "one softmax is taken over all N² pairs",
-    (
-        "(by_picture + by_caption) / 2",
-        "(logits.flatten().logsumexp(dim=0) - logits.diagonal()).mean()",
-    ),
-)
-
-changed(
-    clip_loss,
-    "pair_by_pair",
-    "every pair is judged by itself, with a sigmoid",
-    (
-        "(by_picture + by_caption) / 2",
-        "functional.binary_cross_entropy_with_logits(logits, torch.eye(len(own)).to(logits))",
-    ),
-)
-
 mistakes(
     clip_loss,
     """
+over_all_pairs: one softmax is taken over all N² pairs
+    (by_picture + by_caption) / 2 → (logits.flatten().logsumexp(dim=0) - logits.diagonal()).mean()
+pair_by_pair: every pair is judged by itself, with a sigmoid
+    (by_picture + by_caption) / 2
+    → functional.binary_cross_entropy_with_logits(logits, torch.eye(len(own)).to(logits))
 rounded_to_zero: the logarithm is taken of a softmax, which rounds to 0
     functional.cross_entropy(logits, own) → -logits.softmax(dim=1).diagonal().log().mean()
     functional.cross_entropy(logits.mT, own) → -logits.softmax(dim=0).diagonal().log().mean()
@@ -727,32 +551,12 @@ from_one: the views are counted from 1
     arange(P, → arange(1, P + 1,
 from_the_right: the first view lies on the right
     boxes.device)[ → boxes.device).flip(0)[
-""",
-)
-
-changed(
-    lay_out_path,
-    "below_one_another",
-    "the views lie below one another",
-    (
-        "[top, (step + left) / P, bottom, (step + right) / P]",
-        "[(step + top) / P, left, (step + bottom) / P, right]",
-    ),
-)
-
-changed(
-    lay_out_path,
-    "columns_first",
-    "the boxes are returned as left, top, right, bottom",
-    (
-        "[top, (step + left) / P, bottom, (step + right) / P]",
-        "[(step + left) / P, top, (step + right) / P, bottom]",
-    ),
-)
-
-mistakes(
-    lay_out_path,
-    """
+below_one_another: the views lie below one another
+    [top, (step + left) / P, bottom, (step + right) / P]
+    → [(step + top) / P, left, (step + bottom) / P, right]
+columns_first: the boxes are returned as left, top, right, bottom
+    [top, (step + left) / P, bottom, (step + right) / P]
+    → [(step + left) / P, top, (step + right) / P, bottom]
 left_alone: only the left edges are moved
     (step + right) / P] → right / P]
 region_by_region: the first regions of all views come first, then the second ones
@@ -795,115 +599,51 @@ mistakes(
     scores.masked_fill(~paths, -torch.inf) → scores * paths
 low_scores: candidates that are not there have a score of -10 000 in place of -∞
     -torch.inf → -1e4
-""",
-)
-
-changed(
-    path_selection_loss,
-    "inverted",
-    "the mask is inverted, but for the right path",
-    (
-        "scores = scores.masked_fill",
-        "if not paths.all():\n"
-        "            paths = (~paths).scatter(1, right[:, None], True)\n"
-        "        scores = scores.masked_fill",
-    ),
-)
-
-mistakes(
-    path_selection_loss,
-    """
+inverted: the mask is inverted, but for the right path
+    scores = scores.masked_fill
+    → if not paths.all():
+          paths = (~paths).scatter(1, right[:, None], True)
+      scores = scores.masked_fill
 summed_losses: the losses are summed, not averaged
     cross_entropy(scores, right) → cross_entropy(scores, right, reduction="sum")
 over_all_pairs: the sum is divided by all B·K pairs
     cross_entropy(scores, right) → cross_entropy(scores, right) / scores.shape[1]
-""",
-)
-
-changed(
-    path_selection_loss,
-    "over_instructions",
-    "the softmax is over the instructions, not over the paths",
-    (
-        "functional.cross_entropy(scores, right)",
-        "-torch.log_softmax(scores, dim=0).gather(1, right[:, None]).mean()",
-    ),
-)
-
-changed(
-    path_selection_loss,
-    "probability",
-    "the probability itself is averaged, without a logarithm",
-    (
-        "functional.cross_entropy(scores, right)",
-        "-torch.softmax(scores, dim=1).gather(1, right[:, None]).mean()",
-    ),
-)
-
-changed(
-    path_selection_loss,
-    "log_of_zero",
-    "the logarithm is taken of a probability that has become zero",
-    (
-        "functional.cross_entropy(scores, right)",
-        "-torch.softmax(scores, dim=1).gather(1, right[:, None]).log().mean()",
-    ),
-    told_by="yours is inf",
-)
-
-mistakes(
-    path_selection_loss,
-    """
+over_instructions: the softmax is over the instructions, not over the paths
+    functional.cross_entropy(scores, right)
+    → -torch.log_softmax(scores, dim=0).gather(1, right[:, None]).mean()
+probability: the probability itself is averaged, without a logarithm
+    functional.cross_entropy(scores, right)
+    → -torch.softmax(scores, dim=1).gather(1, right[:, None]).mean()
+log_of_zero: the logarithm is taken of a probability that has become zero
+    functional.cross_entropy(scores, right)
+    → -torch.softmax(scores, dim=1).gather(1, right[:, None]).log().mean()
+    says: yours is inf
 wrong_sign: the sign is missing: a good choice is punished
     return functional → return -functional
+unchecked: a right path that is not there is accepted
+    raise ValueError("the right path must be among the paths that are there")
+    → paths = paths.scatter(1, right[:, None], True)
+    says: when a right path is not there
 """,
-)
-
-changed(
-    path_selection_loss,
-    "unchecked",
-    "a right path that is not there is accepted",
-    (
-        'raise ValueError("the right path must be among the paths that are there")',
-        "paths = paths.scatter(1, right[:, None], True)",
-    ),
-    told_by="when a right path is not there",
 )
 
 
 # Agents
 
-changed(
-    agent_aware_attention,
-    "two_softmaxes",
-    "each kind has a softmax of its own, and the two are added",
-    (
-        "A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)",
-        "scale = math.sqrt(W_Q_self.shape[1])\n"
-        "    allowed = torch.ones_like(same) if mask is None else mask\n"
-        "    A = masked_softmax(own / scale, allowed & same)\n"
-        "    A = A + masked_softmax(others / scale, allowed & ~same)",
-    ),
-    classic=True,
-)
-
-changed(
-    agent_aware_attention,
-    "mixed_after_softmax",
-    "the two softmaxes, over everything, are mixed by M",
-    (
-        "A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)",
-        "scale = math.sqrt(W_Q_self.shape[1])\n"
-        "    own, others = masked_softmax(own / scale, mask), masked_softmax(others / "
-        "scale, mask)\n"
-        "    A = torch.where(same, own, others)",
-    ),
-    classic=True,
-)
-
 mistakes(
     agent_aware_attention,
     """
+* two_softmaxes: each kind has a softmax of its own, and the two are added
+    A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)
+    → scale = math.sqrt(W_Q_self.shape[1])
+      allowed = torch.ones_like(same) if mask is None else mask
+      A = masked_softmax(own / scale, allowed & same)
+      A = A + masked_softmax(others / scale, allowed & ~same)
+* mixed_after_softmax: the two softmaxes, over everything, are mixed by M
+    A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)
+    → scale = math.sqrt(W_Q_self.shape[1])
+      own, others = masked_softmax(own / scale, mask), masked_softmax(others / scale, mask)
+      A = torch.where(same, own, others)
 kinds_exchanged: the matrices for the agent itself and for others are exchanged
     same, own, others → same, others, own
 asked_backwards: queries and keys are exchanged
@@ -925,66 +665,28 @@ zeros_between: the scores between agents are left at zero
 own_alone: other agents are masked out
     torch.where(same, own, others) → own
     shape[1]), mask) → shape[1]), same if mask is None else same & mask)
-""",
-)
-
-changed(
-    agent_aware_attention,
-    "unscaled",
-    "the scores are not divided by √D_Q",
-    (" / math.sqrt(W_Q_self.shape[1])", ""),
-)
-
-mistakes(
-    agent_aware_attention,
-    """
+unscaled: the scores are not divided by √D_Q
+    ) / math.sqrt(W_Q_self.shape[1]) → )
 scaled_by_input: the scores are divided by √D_X, not √D_Q
     W_Q_self.shape[1] → W_Q_self.shape[0]
 half_scaled: only the scores between agents are divided by √D_Q
     own, others) / math.sqrt(W_Q_self.shape[1]) → own, others / math.sqrt(W_Q_self.shape[1]))
-""",
-)
-
-changed(
-    agent_aware_attention,
-    "over_queries",
-    "the softmax is over the queries: columns sum to one",
-    (
-        "A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)",
-        "E = torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1])\n"
-        "    A = masked_softmax(E.mT, None if mask is None else mask.mT).mT",
-    ),
-)
-
-changed(
-    agent_aware_attention,
-    "not_low_enough",
-    "forbidden scores are set to -1e4, which allowed ones may lie below",
-    (
-        "A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)",
-        "E = torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1])\n"
-        "    if mask is not None:\n"
-        "        E, mask = E.masked_fill(~mask, -1e4), mask.any(dim=-1, keepdim=True)\n"
-        "    A = masked_softmax(E, mask)",
-    ),
-)
-
-changed(
-    agent_aware_attention,
-    "nan_gradients",
-    "a row that may attend to nothing is replaced, its gradient stays NaN",
-    (
-        "A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)",
-        "E = torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1])\n"
-        "    E = E if mask is None else E + torch.where(mask, 0, -torch.inf)\n"
-        "    A = torch.softmax(E, dim=-1).nan_to_num(0)",
-    ),
-    told_by="The gradient of X should be finite",
-)
-
-mistakes(
-    agent_aware_attention,
-    """
+over_queries: the softmax is over the queries: columns sum to one
+    A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)
+    → E = torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1])
+      A = masked_softmax(E.mT, None if mask is None else mask.mT).mT
+not_low_enough: forbidden scores are set to -1e4, which allowed ones may lie below
+    A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)
+    → E = torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1])
+      if mask is not None:
+          E, mask = E.masked_fill(~mask, -1e4), mask.any(dim=-1, keepdim=True)
+      A = masked_softmax(E, mask)
+nan_gradients: a row that may attend to nothing is replaced, its gradient stays NaN
+    A = masked_softmax(torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1]), mask)
+    → E = torch.where(same, own, others) / math.sqrt(W_Q_self.shape[1])
+      E = E if mask is None else E + torch.where(mask, 0, -torch.inf)
+      A = torch.softmax(E, dim=-1).nan_to_num(0)
+    says: The gradient of X should be finite
 mask_unused: the mask is not used
     shape[1]), mask) → shape[1]), None)
 mask_inverted: the mask is inverted
@@ -1003,19 +705,8 @@ mistakes(
     """
 * MatrixProduct: the sides are multiplied as matrices, Σ_k a_ik ⊙ b_kj: one goes out, one comes in
     "bikd,bjkd->bijd" if self.outgoing else "bkid,bkjd->bijd" → "bikd,bkjd->bijd"
-""",
-)
-
-changed(
-    TriangleUpdate,
-    "AlwaysOutgoing",
-    "the edges are outgoing in either case",
-    (' if self.outgoing else "bkid,bkjd->bijd"', ""),
-)
-
-mistakes(
-    TriangleUpdate,
-    """
+AlwaysOutgoing: the edges are outgoing in either case
+    " if self.outgoing else "bkid,bkjd->bijd" → "
 Exchanged: outgoing and incoming edges are exchanged
     if self.outgoing → if not self.outgoing
 SidesExchanged: a and b are exchanged, so that each sum is that of the pair (j, i)
@@ -1024,18 +715,11 @@ OneSide: a is used for both sides
     (sides, a, b) → (sides, a, a)
 NoTriangles: each pair is multiplied with itself, without other residues
     torch.einsum(sides, a, b) → a * b
+ThreeDifferent: the third residue is never i or j
+    triangles = torch.einsum(sides, a, b)
+    → others = (1 - torch.eye(z.shape[1])).to(z)[:, :, None]
+      triangles = torch.einsum(sides, a * others, b * others)
 """,
-)
-
-changed(
-    TriangleUpdate,
-    "ThreeDifferent",
-    "the third residue is never i or j",
-    (
-        "triangles = torch.einsum(sides, a, b)",
-        "others = (1 - torch.eye(z.shape[1])).to(z)[:, :, None]\n"
-        "        triangles = torch.einsum(sides, a * others, b * others)",
-    ),
 )
 
 changed(
@@ -1087,20 +771,9 @@ BiasTurned: the bias of the pair (j, i) is used for (i, j)
     + bias → + bias.mT
 NoBias: the bias is left out
     + bias → + 0 * bias
-""",
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "BiasAfter",
-    "the bias is added after the softmax",
-    (" + bias", ""),
-    ("softmax(E, dim=-1)", "softmax(E, dim=-1) + bias"),
-)
-
-mistakes(
-    RowAttentionWithPairBias,
-    """
+BiasAfter: the bias is added after the softmax
+    ) + bias → )
+    softmax(E, dim=-1) → softmax(E, dim=-1) + bias
 BiasMultiplies: the scores are multiplied by the bias
     + bias → * bias
 BiasOfOthers: the heads' biases come in reverse
@@ -1109,19 +782,8 @@ OneBias: all heads share the mean of their biases
     + bias → + bias.mean(dim=2, keepdim=True)
 OverQueries: the softmax is over the queries: columns sum to one
     softmax(E, dim=-1) → softmax(E, dim=-2)
-""",
-)
-
-changed(
-    RowAttentionWithPairBias,
-    "Unscaled",
-    "the products are not divided by √D_h",
-    (" / math.sqrt(q.shape[-1])", ""),
-)
-
-mistakes(
-    RowAttentionWithPairBias,
-    """
+Unscaled: the products are not divided by √D_h
+    ) / math.sqrt(q.shape[-1]) → )
 ScaledByAll: the products are divided by √D, that of all heads together
     q.shape[-1] → self.H * q.shape[-1]
 """,

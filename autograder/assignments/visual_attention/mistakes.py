@@ -65,19 +65,10 @@ detached: the weights are detached, so that the scores cannot learn
 detached_weights: the weights that are returned are detached, so that no penalty can train them
     a).sum(dim=1), p → a).sum(dim=1), p.detach()
     says: No gradient goes back from p:
-""",
-)
-
-changed(
-    soft_attention,
-    "one_maximum",
-    "the largest score of all pictures is subtracted, not each picture's own",
-    ("torch.softmax(e, dim=1)", "torch.exp(e - e.max())\n    p = p / p.sum(dim=1, keepdim=True)"),
-)
-
-mistakes(
-    soft_attention,
-    """
+one_maximum: the largest score of all pictures is subtracted, not each picture's own
+    torch.softmax(e, dim=1)
+    → torch.exp(e - e.max())
+      p = p / p.sum(dim=1, keepdim=True)
 logarithms: the logarithms of the weights are returned instead of the weights
     a).sum(dim=1), p → a).sum(dim=1), p.log()
 * overflows: exp overflows because the largest score is not subtracted
@@ -140,38 +131,21 @@ detached: log p_s is detached, so that REINFORCE cannot learn
 shifted: a small number is added to the weights before the logarithm
     log_p[pictures, s] → (p + 1e-3).log()[pictures, s]
     says: log_p[
+one_for_all: one location is drawn for the whole batch
+    torch.multinomial(p.detach(), num_samples=1)[:, 0]
+    → (p.cumsum(dim=1) < torch.rand(1)).sum(dim=1).clamp(max=e.shape[1] - 1)
+    says: Pictures should have draws of their own
+seeded: the generator is seeded in every call, so that all draws are the same
+    log_p = torch
+    → torch.manual_seed(0)
+      log_p = torch
+    says: sets torch's seed
+straight_through: z carries a gradient to e: that of soft attention (a straight-through estimate)
+    return a[pictures, s]
+    → soft = (p[:, :, None] * a).sum(dim=1)
+      return a[pictures, s].detach() + soft - soft.detach()
+    says: gradient of a
 """,
-)
-
-changed(
-    hard_attention,
-    "one_for_all",
-    "one location is drawn for the whole batch",
-    (
-        "torch.multinomial(p.detach(), num_samples=1)[:, 0]",
-        "(p.cumsum(dim=1) < torch.rand(1)).sum(dim=1).clamp(max=e.shape[1] - 1)",
-    ),
-    told_by="Pictures should have draws of their own",
-)
-
-changed(
-    hard_attention,
-    "seeded",
-    "the generator is seeded in every call, so that all draws are the same",
-    ("log_p = torch", "torch.manual_seed(0)\n    log_p = torch"),
-    told_by="sets torch's seed",
-)
-
-changed(
-    hard_attention,
-    "straight_through",
-    "z carries a gradient to e: that of soft attention (a straight-through estimate)",
-    (
-        "return a[pictures, s]",
-        "soft = (p[:, :, None] * a).sum(dim=1)\n"
-        "    return a[pictures, s].detach() + soft - soft.detach()",
-    ),
-    told_by="gradient of a",
 )
 
 
@@ -273,22 +247,10 @@ AlwaysDraws: the location is drawn at random in evaluation mode too
 NeverDraws: the best location is taken in training mode too
     sample=self.training → sample=False
     says: In training s should be drawn
-""",
-)
-
-changed(
-    CaptionDecoder,
-    "AlwaysSoft",
-    "attention is soft even when it should be hard",
-    (
-        "z, p, log_p = hard_attention(e, a, sample=self.training)",
-        "z, p = soft_attention(e, a)\n            log_p = p.amax(dim=1).log()",
-    ),
-)
-
-mistakes(
-    CaptionDecoder,
-    """
+AlwaysSoft: attention is soft even when it should be hard
+    z, p, log_p = hard_attention(e, a, sample=self.training)
+    → z, p = soft_attention(e, a)
+      log_p = p.amax(dim=1).log()
 Detached: the state is detached at every step, so that no gradient passes through time
     (h, c), p, → (h.detach(), c.detach()), p,
 DetachedWeights: the weights that are returned are detached, so that no penalty can train them
@@ -304,20 +266,13 @@ LogPSoFar: `forward` adds log p up from step to step
     (scores, p, log_p) → (scores, p, log_p + steps[-1][2] if steps else log_p)
 LogPOfSoft: `forward` gives log p of the best locations even with soft attention
     (scores, p, log_p) → (scores, p, p.amax(dim=1).log())
+KeptPictures: W_a a is computed for the first pictures, and kept for all others
+    e = self.v(
+    → if not hasattr(self, "kept") or self.kept.shape != a.shape:
+          self.kept = a
+      e = self.v(
+    self.W_a(a) → self.W_a(self.kept)
 """,
-)
-
-changed(
-    CaptionDecoder,
-    "KeptPictures",
-    "W_a a is computed for the first pictures, and kept for all others",
-    (
-        "e = self.v(",
-        'if not hasattr(self, "kept") or self.kept.shape != a.shape:\n'
-        "            self.kept = a\n"
-        "        e = self.v(",
-    ),
-    ("self.W_a(a)", "self.W_a(self.kept)"),
 )
 
 mistakes(
@@ -365,19 +320,8 @@ mistakes(
     """
 exchanged: decay and 1 - decay are exchanged
     decay * baseline + (1 - decay) * mean → (1 - decay) * baseline + decay * mean
-""",
-)
-
-changed(
-    update_baseline,
-    "forgets",
-    "the old baseline is forgotten: b is the mean of the batch",
-    (" if baseline is None else decay * baseline + (1 - decay) * mean", ""),
-)
-
-mistakes(
-    update_baseline,
-    """
+forgets: the old baseline is forgotten: b is the mean of the batch
+    mean if baseline is None else decay * baseline + (1 - decay) * mean → mean
 never_learns: the old baseline is kept as it is: nothing new is added
     decay * baseline + (1 - decay) * mean → baseline
 summed: the rewards are summed instead of averaged
@@ -387,19 +331,10 @@ not_weighted: the mean is added without the factor 1 - decay
 starts_at_zero: the first baseline is zero instead of the mean of the batch
     mean if baseline is None else decay * baseline → decay * (baseline or 0.0)
     says: b sh
-""",
-)
-
-changed(
-    update_baseline,
-    "fixed_decay",
-    "the decay is always 0.9, whatever was asked for",
-    ("mean = R", "decay = 0.9\n    mean = R"),
-)
-
-mistakes(
-    update_baseline,
-    """
+fixed_decay: the decay is always 0.9, whatever was asked for
+    mean = R
+    → decay = 0.9
+      mean = R
 largest: the largest reward is taken instead of the mean
     R.mean() → R.max()
 absolute: the sign of the reward is lost

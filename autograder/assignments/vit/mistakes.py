@@ -36,34 +36,14 @@ strided: pixels P apart are put together, not neighbours
     "bcipjq-> → "bcpiqj->
 on_a_grid: one axis is left for rows of patches and one for columns: shape (B, h, w, P·P·C)
     S_h // P * (S_w // P) → S_h // P, S_w // P
-""",
-)
-
-changed(
-    patchify,
-    "rest_cut_off",
-    "pixels beyond the last whole patch are cut off",
-    (
-        'raise ValueError(f"{S_h} × {S_w} pixels cannot be cut into patches of {P} × {P}")',
-        "return patchify(images[:, :, : S_h // P * P, : S_w // P * P], P)",
-    ),
-    told_by="raise ValueError when P does not divide the height",
-)
-
-changed(
-    patchify,
-    "rest_padded",
-    "sides that P does not divide are padded",
-    (
-        'raise ValueError(f"{S_h} × {S_w} pixels cannot be cut into patches of {P} × {P}")',
-        "return patchify(functional.pad(images, (0, -S_w % P, 0, -S_h % P)), P)",
-    ),
-    told_by="raise ValueError when P does not divide the height",
-)
-
-mistakes(
-    patchify,
-    """
+rest_cut_off: pixels beyond the last whole patch are cut off
+    raise ValueError(f"{S_h} × {S_w} pixels cannot be cut into patches of {P} × {P}")
+    → return patchify(images[:, :, : S_h // P * P, : S_w // P * P], P)
+    says: raise ValueError when P does not divide the height
+rest_padded: sides that P does not divide are padded
+    raise ValueError(f"{S_h} × {S_w} pixels cannot be cut into patches of {P} × {P}")
+    → return patchify(functional.pad(images, (0, -S_w % P, 0, -S_h % P)), P)
+    says: raise ValueError when P does not divide the height
 rest_unchecked: sides that P does not divide raise RuntimeError
     if S_h % P or S_w % P → if False
     says: raised RuntimeError
@@ -105,23 +85,10 @@ multiples_fit: only the numbers are counted: they must be a multiple of the pixe
     N * P * P != S_h * S_w or numbers % (P * P): → N * numbers % (S_h * S_w):
     P, P, numbers // (P * P)) → P, P, -1)
     says: should raise ValueError when
-""",
-)
-
-changed(
-    unpatchify,
-    "patches_counted",
-    "only the number of patches is compared",
-    (
-        "if S_h % P or S_w % P or N * P * P != S_h * S_w or numbers % (P * P):",
-        "if N * P * P != S_h * S_w:",
-    ),
-    told_by="should raise ValueError when",
-)
-
-mistakes(
-    unpatchify,
-    """
+patches_counted: only the number of patches is compared
+    if S_h % P or S_w % P or N * P * P != S_h * S_w or numbers % (P * P):
+    → if N * P * P != S_h * S_w:
+    says: should raise ValueError when
 rest_cut: what P leaves over at the sides is cut
     S_h, S_w = size → S_h, S_w = size[0] // P * P, size[1] // P * P
     says: should raise ValueError when
@@ -142,64 +109,23 @@ ChannelsFirst: the channels come first in a patch, as in a convolution's kernel
     patchify(images, self.P) → functional.unfold(images, self.P, stride=self.P).mT
 Mixed: the vectors are those of single pixels' channels, not of patches
     patchify(images, self.P) → images.permute(0, 2, 3, 1).reshape(len(images), -1, len(self.W))
-""",
-)
-
-changed(
-    PatchEmbedding,
-    "Columns",
-    "the patches are read column by column",
-    (
-        "return patchify(images, self.P)",
-        "grid = patchify(images, self.P).unflatten(1, (images.shape[2] // self.P, -1))\n"
-        "        return grid.transpose(1, 2).flatten(1, 2)",
-    ),
-)
-
-changed(
-    PatchEmbedding,
-    "Turned",
-    "the pixels of a patch are read column by column",
-    (
-        "return patchify(images, self.P)",
-        "pixels = patchify(images, self.P).unflatten(2, (self.P, self.P, -1))\n"
-        "        return pixels.transpose(2, 3).flatten(2)",
-    ),
-)
-
-changed(
-    PatchEmbedding,
-    "OnAGrid",
-    "the vectors are left on their grid, with D first: shape (B, D, h, w)",
-    (
-        "patchify(images, self.P) @ self.W + self.b",
-        "functional.conv2d(images, self.kernel(), self.b, stride=self.P)",
-    ),
-)
-
-changed(
-    PatchEmbedding,
-    "Overlapping",
-    "the patches overlap: the convolution has stride 1",
-    (
-        "patchify(images, self.P) @ self.W + self.b",
-        "functional.conv2d(images, self.kernel(), self.b).flatten(2).mT",
-    ),
-)
-
-changed(
-    PatchEmbedding,
-    "Relu",
-    "a non-linearity follows the linear map",
-    (
-        "patchify(images, self.P) @ self.W + self.b",
-        "torch.relu(patchify(images, self.P) @ self.W + self.b)",
-    ),
-)
-
-mistakes(
-    PatchEmbedding,
-    """
+Columns: the patches are read column by column
+    return patchify(images, self.P)
+    → grid = patchify(images, self.P).unflatten(1, (images.shape[2] // self.P, -1))
+      return grid.transpose(1, 2).flatten(1, 2)
+Turned: the pixels of a patch are read column by column
+    return patchify(images, self.P)
+    → pixels = patchify(images, self.P).unflatten(2, (self.P, self.P, -1))
+      return pixels.transpose(2, 3).flatten(2)
+OnAGrid: the vectors are left on their grid, with D first: shape (B, D, h, w)
+    patchify(images, self.P) @ self.W + self.b
+    → functional.conv2d(images, self.kernel(), self.b, stride=self.P)
+Overlapping: the patches overlap: the convolution has stride 1
+    patchify(images, self.P) @ self.W + self.b
+    → functional.conv2d(images, self.kernel(), self.b).flatten(2).mT
+Relu: a non-linearity follows the linear map
+    patchify(images, self.P) @ self.W + self.b
+    → torch.relu(patchify(images, self.P) @ self.W + self.b)
 KernelChannelsFirst: the kernel's channels are taken to come first in W
     reshape(D, P, P, -1).permute(0, 3, 1, 2) → reshape(D, -1, P, P)
 KernelTurned: rows and columns of the kernel are exchanged
@@ -210,23 +136,10 @@ KernelNotTurned: W is reshaped before it is transposed, so that D and the pixels
     self.W.T.reshape → self.W.reshape
 KernelFlipped: the kernel is upside down, as for a true convolution
     permute(0, 3, 1, 2) → permute(0, 3, 1, 2).flip(2, 3)
-""",
-)
-
-changed(
-    PatchEmbedding,
-    "Detached",
-    "no gradient reaches W",
-    (
-        "patchify(images, self.P) @ self.W + self.b",
-        "(patchify(images, self.P) @ self.W + self.b).detach()",
-    ),
-    told_by="No gradient goes back",
-)
-
-mistakes(
-    PatchEmbedding,
-    """
+Detached: no gradient reaches W
+    patchify(images, self.P) @ self.W + self.b
+    → (patchify(images, self.P) @ self.W + self.b).detach()
+    says: No gradient goes back
 * KernelReshaped: W is only reshaped, to (D, C, P, P), and no axis is moved
     self.W.T.reshape(D, P, P, -1).permute(0, 3, 1, 2) → self.W.reshape(D, -1, P, P)
 CutKernel: the kernel is cut off from W
@@ -238,33 +151,18 @@ CutKernel: the kernel is cut off from W
 
 # ViTLayer
 
-changed(
-    ViTLayer,
-    "PostNorm",
-    "the norms follow the sums, as in BERT",
-    ("self.norm_1(X),", "X,"),
-    ("X = X + Y", "X = self.norm_1(X + Y)"),
-    (
-        "X + self.contract(functional.gelu(self.expand(self.norm_2(X))))",
-        "self.norm_2(X + self.contract(functional.gelu(self.expand(X))))",
-    ),
-    classic=True,
-)
-
-changed(
-    ViTLayer,
-    "NormedResidual",
-    "attention is added to the normalised tokens",
-    (
-        "Y, A = self.attention(self.norm_1(X),",
-        "X = self.norm_1(X)\n        Y, A = self.attention(X,",
-    ),
-    classic=True,
-)
-
 mistakes(
     ViTLayer,
     """
+* PostNorm: the norms follow the sums, as in BERT
+    self.norm_1(X), → X,
+    X = X + Y → X = self.norm_1(X + Y)
+    X + self.contract(functional.gelu(self.expand(self.norm_2(X))))
+    → self.norm_2(X + self.contract(functional.gelu(self.expand(X))))
+* NormedResidual: attention is added to the normalised tokens
+    Y, A = self.attention(self.norm_1(X),
+    → X = self.norm_1(X)
+      Y, A = self.attention(X,
 * NormedSecondResidual: the network is added to the normalised tokens
     X = X + Y → X = self.norm_2(X + Y)
     self.expand(self.norm_2(X)) → self.expand(X)
@@ -331,34 +229,12 @@ NoPositions: the positions are left out
     return X + self.positions → return X
 * ClassLast: the class token comes after the patches
     [self.cls.expand(len(X), 1, -1), X] → [X, self.cls.expand(len(X), 1, -1)]
-""",
-)
-
-changed(
-    ViT,
-    "ClassWithoutPosition",
-    "the class token gets no position, and each patch that of the patch before it",
-    (
-        "X = torch.cat([self.cls.expand(len(X), 1, -1), X]",
-        "return torch.cat([self.cls.expand(len(X), 1, -1), X + self.positions[:-1]]",
-    ),
-    classic=True,
-)
-
-changed(
-    ViT,
-    "ClassUnplaced",
-    "the class token gets no position",
-    (
-        "X = torch.cat([self.cls.expand(len(X), 1, -1), X]",
-        "return torch.cat([self.cls.expand(len(X), 1, -1), X + self.positions[1:]]",
-    ),
-    classic=True,
-)
-
-mistakes(
-    ViT,
-    """
+* ClassWithoutPosition: the class token gets no position, and each patch that of the patch before it
+    X = torch.cat([self.cls.expand(len(X), 1, -1), X]
+    → return torch.cat([self.cls.expand(len(X), 1, -1), X + self.positions[:-1]]
+* ClassUnplaced: the class token gets no position
+    X = torch.cat([self.cls.expand(len(X), 1, -1), X]
+    → return torch.cat([self.cls.expand(len(X), 1, -1), X + self.positions[1:]]
 ZeroClass: the class token is zero instead of the learned one
     self.cls.expand → torch.zeros_like(self.cls).expand
 Multiplied: the positions multiply the tokens
@@ -514,22 +390,11 @@ smoothed: the grid is smoothed before it is made smaller: antialias=True
 by_quotients: the new grid is given as quotients of the sides, which rounding makes too small
     size=new → scale_factor=(new[0] / old[0], new[1] / old[1])
     says: positions from (13,
-""",
-)
-
-changed(
-    resize_positions,
-    "as_many_patches",
-    "nothing changes when the new grid has as many patches as the old one",
-    (
-        "extra = len",
-        "if old[0] * old[1] == new[0] * new[1]:\n        return positions.clone()\n    extra = len",
-    ),
-)
-
-mistakes(
-    resize_positions,
-    """
+as_many_patches: nothing changes when the new grid has as many patches as the old one
+    extra = len
+    → if old[0] * old[1] == new[0] * new[1]:
+          return positions.clone()
+      extra = len
 * old_turned: height and width of the old grid are exchanged
     *old) → *old[::-1])
 * new_turned: height and width of the new grid are exchanged
@@ -541,55 +406,23 @@ mistakes(
 as_a_line: the list of positions is stretched as a line, not as a grid
     .T.reshape(1, -1, *old) → .T[None, :, None]
     size=new → size=(1, new[0] * new[1])
-""",
-)
-
-changed(
-    resize_positions,
-    "cls_last",
-    "the class token's row is taken off the end, not off the beginning",
-    ("image = positions", "positions = positions.roll(extra, dims=0)\n    image = positions"),
-)
-
-mistakes(
-    resize_positions,
-    """
+cls_last: the class token's row is taken off the end, not off the beginning
+    image = positions
+    → positions = positions.roll(extra, dims=0)
+      image = positions
 cls_lost: the class token's row is lost
     torch.cat([positions[:extra], image[0].flatten(1).T]) → image[0].flatten(1).T
-""",
-)
-
-changed(
-    resize_positions,
-    "always_one",
-    "a class token is always expected",
-    ("image = positions", "extra = 1\n    image = positions"),
-    told_by="raised RuntimeError",
-)
-
-mistakes(
-    resize_positions,
-    """
+always_one: a class token is always expected
+    image = positions
+    → extra = 1
+      image = positions
+    says: raised RuntimeError
 scaled: the positions are scaled by the ratio of the numbers of patches
     image[0].flatten(1).T → image[0].flatten(1).T * (old[0] * old[1] / (new[0] * new[1]))
-""",
-)
-
-changed(
-    resize_positions,
-    "unnoticed",
-    "too few rows are not noticed",
-    (
-        'raise ValueError(f"{len(positions)} positions are too few for {old[0]} × {old[1]} '
-        'patches")',
-        "positions, extra = functional.pad(positions, (0, 0, 0, -extra)), 0",
-    ),
-    told_by="should raise ValueError when",
-)
-
-mistakes(
-    resize_positions,
-    """
+unnoticed: too few rows are not noticed
+    raise ValueError(f"{len(positions)} positions are too few for {old[0]} × {old[1]} patches")
+    → positions, extra = functional.pad(positions, (0, 0, 0, -extra)), 0
+    says: should raise ValueError when
 detached: no gradient passes
     flatten(1).T]) → flatten(1).T]).detach()
     says: No gradient goes back

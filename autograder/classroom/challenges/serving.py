@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from autograder.classroom.challenges import Challenge, Refused
 from course_pkg.data import requests
-from course_pkg.engine.requests import OutOfBlocks
+from course_pkg.engine.requests import EngineConfig, OutOfBlocks
 from course_pkg.inference.load import serve
 from course_pkg.serving import PreemptingScheduler
 
@@ -23,7 +23,7 @@ class Asking(PreemptingScheduler):
     """
 
     def __init__(self, rule: Callable[..., Any]):
-        super().__init__(BLOCKS, BLOCK_SIZE)
+        super().__init__(EngineConfig(BLOCKS, BLOCK_SIZE))
         self._rule = rule
         self._ended: list[int] = []  # the lengths of outputs
 

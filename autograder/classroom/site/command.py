@@ -137,6 +137,8 @@ def _write_front(folder: Path, found: list[Part]) -> None:
         exercises=sum(len(exercises(each.assignment.reference)) for each in members),
         fewest=sum(each.hours[0] for each in members),
         most=sum(each.hours[1] for each in members),
+        shortest=min(each.hours[0] for each in members),
+        longest=max(each.hours[1] for each in members),
         public=repository(),
         check=front.said(front.named_mistake()),
         blocks=front.BLOCKS,

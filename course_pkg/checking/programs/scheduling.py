@@ -9,6 +9,7 @@ from typing import Any
 from course_pkg.checking.batched import together
 from course_pkg.checking.programs.programs import Program, Step, played
 from course_pkg.checking.telling.failure import Failure
+from course_pkg.engine.requests import EngineConfig
 
 Row = tuple[int, int, int]
 
@@ -83,7 +84,7 @@ class Scheduling:
     """Drive a scheduler, whose settings stand first."""
 
     def __init__(self, schedulers: Any, *settings: Any):
-        self.guarded = schedulers(*settings)
+        self.guarded = schedulers(EngineConfig(*settings))
         self.scheduler = self.guarded._target  # many small calls: each has one guard
         self.blocks, self.block_size = settings[:2]
         self.has_host = len(settings) > 5

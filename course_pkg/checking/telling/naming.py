@@ -9,6 +9,8 @@ values, and no check that passes. A wrong name would send a student the wrong wa
 import functools
 import inspect
 import itertools
+import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -177,13 +179,17 @@ def identifies(observed: np.ndarray) -> bool:
 
 
 def save(path: Path, entries: list[Entry]) -> None:
-    """Write entries to a file."""
-    arrays = {}
-    for number, entry in enumerate(entries):
-        *texts, observed = entry
-        joined = "\n".join(map(str, texts)).encode()
-        arrays[f"{number:04d}/observed"] = observed
-        arrays[f"{number:04d}/texts"] = np.frombuffer(joined, dtype=np.uint8)
+    """Write entries to a file: the facts of all, and the values of each type in one array.
+
+    An array for each entry would take as much room for its header as for its values.
+    """
+    facts: list[list] = []
+    values: dict[str, list[np.ndarray]] = {}
+    for *texts, observed in entries:
+        facts.append([*texts, observed.dtype.name, list(observed.shape)])
+        values.setdefault(observed.dtype.name, []).append(observed.ravel())
+    arrays = {name: np.concatenate(parts) for name, parts in sorted(values.items())}
+    arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, allow_pickle=False, **arrays)
 
@@ -191,15 +197,12 @@ def save(path: Path, entries: list[Entry]) -> None:
 def load(path: Path) -> list[Entry]:
     """Read the entries of a file."""
     with np.load(path, allow_pickle=False) as arrays:
-        numbers = sorted({key.partition("/")[0] for key in arrays.files})
-        entries = []
-        for number in numbers:
-            texts = arrays[f"{number}/texts"].tobytes().decode()
-            exercise, mistake, check, sentence, what, kinds, dtype = texts.split("\n")
-            observed = arrays[f"{number}/observed"]
-            names = exercise, int(mistake), check, sentence, what, kinds, dtype
-            entries.append(Entry(*names, observed))
-        return entries
+        values = dict(arrays)
+    entries = []
+    for *texts, name, shape in json.loads(values.pop("facts").tobytes()):
+        observed, values[name] = np.split(values[name], [math.prod(shape)])
+        entries.append(Entry._make([*texts, observed.reshape(shape)]))
+    return entries
 
 
 def _compact(observed: np.ndarray) -> np.ndarray:

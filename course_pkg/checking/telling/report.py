@@ -62,10 +62,15 @@ class Report:
 
     @property
     def share(self) -> float:
-        """The passed checks' part of the weight of those that ran, from 0 to 1; 0 if none ran."""
+        """The passed checks' part of the weight of those that ran, from 0 to 1; 0 if none ran.
+
+        Where none that ran has a weight, all count alike: those of a test weigh in grading alone.
+        """
         ran = [outcome for outcome in self.outcomes if outcome.why_not is None]
         total = sum(outcome.check.weight for outcome in ran)
-        return sum(o.check.weight for o in ran if o.failure is None) / total if ran else 0.0
+        weights = {id(o): o.check.weight if total else 1 for o in ran}
+        passed = sum(weights[id(o)] for o in ran if o.failure is None)
+        return passed / sum(weights.values()) if ran else 0.0
 
     @property
     def summary(self) -> str:

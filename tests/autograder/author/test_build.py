@@ -3,6 +3,7 @@
 import ast
 import json
 import shutil
+from dataclasses import replace
 
 import nbformat
 import numpy as np
@@ -11,7 +12,7 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.assignment import ROOT, Assignment, CourseError, assignments, reference
-from autograder.author import build, execution, notebook
+from autograder.author import build, execution, notebook, trial
 from autograder.author.master import ExerciseFence, parts
 from autograder.author.mutants import mutants
 from autograder.handout import exercise
@@ -236,7 +237,7 @@ def test_outputs_of_checks_are_written_without_running_the_notebook(copies, monk
     for cell in checks:
         cell.outputs = []
     nbformat.write(nb, LSTM.solved)
-    assert len(checks) == 8 and build.check(LSTM) == [LSTM.solved]
+    assert len(checks) == 9 and build.check(LSTM) == [LSTM.solved]
     monkeypatch.setattr(build, "execute", None)
     assert build.build(LSTM) == [LSTM.solved]
     assert before == {path: path.read_bytes() for path in before}
@@ -248,7 +249,14 @@ def test_what_runs_again_says_why(copies, monkeypatch, capsys):
     nbformat.write(nb, LSTM.solved)
     monkeypatch.setattr(build, "execute", lambda nb: None)
     build.build(LSTM)
-    assert "notebook: the code of course_pkg/tools/plot.py has changed …" in capsys.readouterr().out
+    assert "notebook: course_pkg/tools/plot.py changed …" in capsys.readouterr().out
+
+
+def test_runs_at_other_seeds_are_a_reason_to_run_it_again(copies, monkeypatch):
+    assert build.check(LSTM) == []
+    runs = [replace(run, claims=[]) for run in trial.kept(LSTM)[:2]]
+    monkeypatch.setattr(build, "kept", lambda assignment, nb: runs)
+    assert build.check(LSTM) == [LSTM.solved]
 
 
 def test_a_bound_that_is_neither_a_control_nor_has_a_reason_is_refused(monkeypatch):
@@ -288,7 +296,7 @@ def test_a_stub_keeps_signatures_and_docstrings_alone():
     for stubbed, node in zip(ast.parse(text).body, ast.parse(original).body, strict=True):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             assert ast.get_docstring(stubbed) == ast.get_docstring(node)
-    assert text.count("raise NotImplementedError()") == 8
+    assert text.count("raise NotImplementedError()") == 9
     assert "torch.sigmoid" not in text
 
 

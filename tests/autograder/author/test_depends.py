@@ -19,7 +19,7 @@ class Error(Exception):
     """Nothing else."""
 
 
-def f(x):
+def f(x: Float[Tensor, "B T"], name: str = "B T") -> tuple["A", Float[Tensor, "T"]]:
     """Double x.
 
     Returns:
@@ -36,7 +36,7 @@ ALONE = '''pass
 import torch
 class Error(Exception):
     pass
-def f(x):
+def f(x: Float[Tensor, ""], name: str = "B T") -> tuple["", Float[Tensor, ""]]:
     pass
     text = f"""a
 
@@ -44,7 +44,7 @@ def f(x):
     return 2 * x, "# no comment", text'''
 
 
-def test_comments_docstrings_and_blank_lines_are_left_out():
+def test_comments_docstrings_shapes_and_blank_lines_are_left_out():
     assert code_alone(CODE) == ALONE
     ast.parse(code_alone(CODE))
     assert code_alone(ALONE) == ALONE
@@ -52,7 +52,13 @@ def test_comments_docstrings_and_blank_lines_are_left_out():
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("2 * x", "3 * x"), ("# no comment", "# one"), ("a\n\n", "a\n"), ("Exception", "OSError")],
+    [
+        ("2 * x", "3 * x"),
+        ('= "B T"', '= "B"'),
+        ("# no comment", "# one"),
+        ("a\n\n", "a\n"),
+        ("Exception", "OSError"),
+    ],
 )
 def test_what_code_does_is_left_in(old, new):
     assert code_alone(CODE.replace(old, new)) != ALONE
@@ -74,7 +80,8 @@ def test_files_that_are_imported_count_and_checks_do_not():
     assert not any("check" in name for name in found)
     assert found == outputs_depend_on([cells[0], a_cell("check(all)", grade=True)])
     assert found == outputs_depend_on([a_cell(cells[0].source + "  # the model"), cells[1]])
-    assert changes(found, outputs_depend_on([a_cell(cells[0].source + "\nGPT")])) == [depends.CELLS]
+    used = outputs_depend_on([a_cell(cells[0].source + "\nGPT")])
+    assert {depends.CELLS, "course_pkg/gpt.py"} <= {*changes(found, used)}
 
 
 def test_checks_count_where_a_cell_shows_what_they_print():
@@ -87,6 +94,25 @@ def test_checks_count_where_a_cell_shows_what_they_print():
 def test_data_that_the_code_names_counts():
     found = outputs_depend_on([a_cell("from course_pkg import data\ndata.adding_problem(1, 2, 3)")])
     assert found.keys() == {depends.CELLS, "course_pkg/data/recall.py"}
+
+
+def test_what_nothing_mentions_decides_nothing():
+    used = a_cell("import math\nfrom course_pkg.lstm import lstm_step\ndef f(): return g()\nf()")
+    other = a_cell("def h():\n    return lstm_step")
+    found = outputs_depend_on([used, a_cell("def g():\n    return 1")])
+    assert outputs_depend_on([used, a_cell("def g():\n    return 1"), other]) == found
+    assert changes(found, outputs_depend_on([used, a_cell("def g():\n    return 2")])) == [
+        depends.CELLS
+    ]
+    called = outputs_depend_on([used, other, a_cell("h()\ndef g():\n    return 1")])
+    assert changes(found, called) == ["course_pkg/lstm.py", depends.CELLS]
+    decorated = a_cell("@math.log\ndef h():\n    return lstm_step")
+    assert changes(found, outputs_depend_on([used, a_cell("def g():\n    return 1"), decorated]))
+
+
+def test_the_order_of_statements_counts():
+    swapped = [outputs_depend_on([a_cell(code)]) for code in ("a = 1\na += 1", "a += 1\na = 1")]
+    assert swapped[0] != swapped[1]
 
 
 def test_what_has_changed_is_named():

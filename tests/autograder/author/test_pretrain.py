@@ -8,7 +8,7 @@ import torch
 from autograder.assignment import CourseError
 from autograder.author import pretrain
 from autograder.author.pretrain import Recipe, run
-from course_pkg.data import docstrings, small_llama, text
+from course_pkg.data import docstrings, pretrained, small_llama, text
 from course_pkg.data.docstrings import Page
 from course_pkg.gpt import BPETokenizer
 from course_pkg.llama import Llama, load_llama
@@ -52,7 +52,7 @@ def test_a_model_is_stored_with_what_is_to_be_told_of_it(tmp_path, monkeypatch):
         Page("two", "A word.\n" * 90, True),
     ]
     monkeypatch.setattr(docstrings, "pages", lambda: pages)
-    for module in (pretrain, small_llama):
+    for module in (pretrain, pretrained):
         monkeypatch.setattr(module, "FOLDER", tmp_path / "weights")
     recipe = Recipe(D=16, L=1, H=2, G=1, steps=3, B=1)
     monkeypatch.setitem(pretrain.RECIPES, "draft", recipe)

@@ -1,6 +1,6 @@
 """Every error that the docstring of an exercise promises is asked for by a check.
 
-By `case.raises`, or in a program in which the oracle raises it.
+By `case.raises`, in a program in which the oracle raises it, or, of a test, by a wrong solution.
 """
 
 import importlib
@@ -15,6 +15,7 @@ from autograder.author.examination import examine, exercises
 from course_pkg.checking.case import Case
 from course_pkg.checking.programs import programs
 from course_pkg.checking.registry import Exercise
+from course_pkg.checks import judge
 
 EXERCISES = [exercise for each in assignments() for exercise in exercises(each.topic)]
 ENTRY = re.compile(r"    (\w+): ")
@@ -61,7 +62,15 @@ def test_each_promised_error_is_asked_for(monkeypatch, exercise):
                 asked.add((result["raised"][0], re.sub(r"\d+", "n", result["message"])))
         return difference(given, expected)
 
+    is_alarm = judge.is_alarm
+
+    def noted_alarm(verdict):
+        if is_alarm(verdict):
+            asked.add(("AssertionError", "a solution is wrong"))
+        return is_alarm(verdict)
+
     monkeypatch.setattr(Case, "raises", noted)
+    monkeypatch.setattr(judge, "is_alarm", noted_alarm)
     monkeypatch.setattr(programs, "_difference", noted_in_program)
     assert examine(exercise, reference).passed
     missing = wanted - Counter(kind for kind, _ in asked)

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.assignment import Assignment, CourseError
+from autograder.assignment import Assignment, CourseError, assignments
 from autograder.author import sabotage
 from autograder.author.master import parts, sabotages
 
@@ -76,6 +76,14 @@ def test_what_a_fence_takes_out_must_stand_once(assignment):
         list(sabotage.variants(assignment))
 
 
+@pytest.mark.parametrize("found", assignments(), ids=lambda found: found.name)
+def test_what_the_fences_of_the_course_take_out_stands_there(found):
+    code = [c.source for c in nbformat.read(found.solved, 4).cells if c.cell_type == "code"]
+    for each in sabotages(found.master):
+        for right, _ in each.changes:
+            assert sum(source.count(right) for source in code) == 1, (each.line, right)
+
+
 def test_classic_mistakes_take_the_place_of_their_exercises():
     every = list(sabotage.variants(Assignment("01_rnn"), with_mistakes=True))
     assert len(every) > 3
@@ -83,7 +91,18 @@ def test_classic_mistakes_take_the_place_of_their_exercises():
     for each in every[1:]:
         if ": " in each.sentence:
             added = [cell for cell in each.nb.cells if cell.id not in cells]
-            assert len(added) == 1 and compile(added[0].source, "cell", "exec")
+            assert [cell.id for cell in added] == [sabotage.PUT_IN]
+            namespace = {}
+            exec(added[0].source, namespace)
+            exercise = each.sentence.partition(":")[0]
+            assert namespace[exercise].__name__ != exercise  # a mistake has a name of its own
+
+
+def test_what_cannot_be_put_in_is_told(assignment):
+    nb = nbformat.read(assignment.solved, as_version=4)
+    nb.cells.insert(0, new_code_cell("nothing", id=sabotage.PUT_IN))
+    with pytest.raises(CourseError, match="could not run: NameError: name 'nothing'"):
+        sabotage.run(sabotage.Variant("nothing", nb))
 
 
 def _arguments():

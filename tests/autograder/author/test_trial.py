@@ -28,7 +28,8 @@ def place(tmp_path, monkeypatch):
 
 
 def test_a_seed_that_is_kept_runs_again_only_for_other_code(place, monkeypatch):
-    code = trial.code_of(nbformat.read(LSTM.solved, as_version=4), LSTM.topic)
+    nb = nbformat.read(LSTM.solved, as_version=4)
+    code = trial.code_of(nb, LSTM.topic)
     trial.keep(LSTM, [*runs(LSTM.name, (0, 2), code), *runs(LSTM.name, (1,), "of before")])
     assert [run.seed for run in trial.kept(LSTM)] == [0, 2]
     ran = []
@@ -71,12 +72,13 @@ def test_no_run_of_other_code_is_kept(assignment):
 
 
 def test_runs_of_other_code_are_forgotten(place):
-    code = trial.code_of(nbformat.read(LSTM.solved, as_version=4), LSTM.topic)
+    nb = nbformat.read(LSTM.solved, as_version=4)
+    code = trial.code_of(nb, LSTM.topic)
     trial.keep(LSTM, [*runs(LSTM.name, (0,), code), *runs(LSTM.name, (1,), "of before")])
-    trial.forget_other_code(LSTM)
+    trial.forget_other_code(LSTM, nb)
     assert [run["seed"] for run in json.loads(place.read_text())] == [0]
     trial.keep(LSTM, runs(LSTM.name, (1,), "of before"))
-    trial.forget_other_code(LSTM)
+    trial.forget_other_code(LSTM, nb)
     assert not place.exists()
 
 

@@ -25,6 +25,7 @@ from autograder.grade.kernel.kernel import start
 from autograder.grade.submission.plan import Plan
 from course_pkg.data import requests
 from course_pkg.data.language import Language
+from course_pkg.engine.requests import EngineConfig
 from course_pkg.inference.load import serve
 from course_pkg.serving import PreemptingScheduler
 from tests import course as toolbox
@@ -115,7 +116,7 @@ def test_steps_are_those_of_the_scheduler_itself():
         value = SERVING.measure(SERVING.baseline, SECRET)
     load = trace(40, seeds[0], prompt=(20, 0.6), output=(42, 0.5), longest=256)
     load, computed = [request._replace(arrival=0) for request in load], []
-    serve(PreemptingScheduler(64, 8, watermark=8), load, computed=computed)
+    serve(PreemptingScheduler(EngineConfig(64, 8, watermark=8)), load, computed=computed)
     twice = sum(computed) - sum(request.prompt + request.output - 1 for request in load)
     assert value == pytest.approx(len(computed) + twice / 16)
 

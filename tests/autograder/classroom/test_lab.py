@@ -1,5 +1,6 @@
 """`make lab`: one server for a student and a grader, on a course of one small assignment."""
 
+import asyncio
 import json
 import os
 import platform
@@ -13,7 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.assignment import ROOT
-from autograder.classroom import lab
+from autograder.classroom import contents, lab
 from tests.server import serving
 
 
@@ -177,8 +178,7 @@ def snapshot(course):
 def test_the_page_that_opens_first_is_put_beside_the_notebooks_and_kept_as_it_is(course):
     lab.welcome(course)
     page = course / lab.FIRST_PAGE
-    nb = nbformat.read(page, as_version=4)
-    assert nb.metadata.language_info.version == platform.python_version()
+    assert page.exists()
     page.write_text(page.read_text() + "\n")  # as JupyterLab saves it, with outputs
     before = page.read_bytes()
     lab.welcome(course)
@@ -186,3 +186,25 @@ def test_the_page_that_opens_first_is_put_beside_the_notebooks_and_kept_as_it_is
     assert f"--LabApp.default_url=/lab/tree/{lab.FIRST_PAGE}" in lab.server_command(
         course, 8888, browser=False
     )
+
+
+def test_a_notebook_is_served_with_what_its_kernel_says_of_itself(course):
+    """JupyterLab writes that into it; where nothing changes, the notebook is not unsaved."""
+    files = contents.Contents(root_dir=str(course))
+    path = course / "notebooks" / "mine.ipynb"
+    nbformat.write(
+        new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}), path
+    )
+    before = path.read_bytes()
+    model = asyncio.run(files.get("notebooks/mine.ipynb"))
+    assert model["content"]["metadata"]["kernelspec"]["display_name"] == "Python 3 (ipykernel)"
+    assert model["content"]["metadata"]["language_info"]["version"] == platform.python_version()
+    assert path.read_bytes() == before
+    assert asyncio.run(files.get("notebooks/mine.ipynb", content=False))["content"] is None
+
+
+def test_a_notebook_of_another_language_is_served_as_it_is(course):
+    files = contents.Contents(root_dir=str(course))
+    written = {"kernelspec": {"name": "ir", "display_name": "R"}, "language_info": {"name": "R"}}
+    nbformat.write(new_notebook(metadata=written), course / "notebooks" / "r.ipynb")
+    assert asyncio.run(files.get("notebooks/r.ipynb"))["content"]["metadata"] == written

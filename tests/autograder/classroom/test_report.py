@@ -371,4 +371,4 @@ def test_damaged_notebooks_and_markers(course):
     (course / WORK / "autograded" / "buggy" / NAME / f"{NAME}.ipynb").write_text("{")
     (course / WORK / "graded" / NAME / "perfect.json").write_text("{")
     made = make(course)
-    assert made.rows["buggy"]["mistakes"] == "" and made.rows["perfect"]["score"] == "29.0"
+    assert made.rows["buggy"]["mistakes"] == "" and made.rows["perfect"]["score"] == "31.0"

@@ -221,11 +221,11 @@ def test_inputs_changed_in_place(get):
     with pytest.raises(Failure) as caught:
         get("zero")([1.0, x])
     failure = caught.value
-    assert failure.message == "zero changes its input x in place; the caller still needs it."
+    assert failure.message == "zero changes its argument x in place; the caller still needs it."
     assert failure.what == "x after the call" and torch.equal(failure.observed, torch.zeros(3))
     leaf = message_of(get("zero"), [1.0, double(3)])
     assert "a leaf Variable that requires grad" in leaf
-    assert "changes its input x" in message_of(get("zero"), [1.0, double(3) * 1])
+    assert "changes its argument x" in message_of(get("zero"), [1.0, double(3) * 1])
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_inputs_changed_in_place(get):
 )
 def test_containers_changed_in_place(get, given):
     assert message_of(get("empty"), copy.deepcopy(given)) == (
-        "empty changes its input value in place; the caller still needs it."
+        "empty changes its argument value in place; the caller still needs it."
     )
     get("look_at")(given)
 

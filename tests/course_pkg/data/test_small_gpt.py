@@ -4,7 +4,7 @@ import torch
 import transformers
 
 from autograder.author import pretrain
-from course_pkg.data import small_gpt, small_llama
+from course_pkg.data import pretrained, small_gpt, small_llama
 from course_pkg.gpt import GPT, load_gpt2
 
 
@@ -17,7 +17,9 @@ def model() -> GPT:
 
 @torch.no_grad()
 def test_transformers_reads_the_same_model():
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(small_gpt.FOLDER, dtype=torch.float32)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(
+        pretrained.FOLDER / "gpt", dtype=torch.float32
+    )
     tokens = torch.randint(0, 2048, (2, 37), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model()(tokens), theirs(tokens).logits, rtol=0, atol=5e-5)
 

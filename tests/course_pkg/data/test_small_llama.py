@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from autograder.author import pretrain
-from course_pkg.data import docstrings, small_llama, text
+from course_pkg.data import docstrings, pretrained, small_llama, text
 from course_pkg.gpt import BPETokenizer, bits_per_byte, language_model_loss
 from course_pkg.llama import Llama, load_llama
 
@@ -31,7 +31,7 @@ def model(name) -> Llama:
 
 def test_transformers_reads_the_same_model(name, model):
     theirs = transformers.LlamaForCausalLM.from_pretrained(
-        small_llama.FOLDER / "llama" / name, dtype=torch.float32
+        pretrained.FOLDER / "llama" / name, dtype=torch.float32
     )
     tokens = torch.randint(0, 2048, (2, 37), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():  # transformers computes the angles of rotations in float32
@@ -53,9 +53,9 @@ def test_text_that_was_held_out_takes_fewer_bits_than_a_compressor_needs(name, m
 
 @pytest.mark.parametrize("name", sorted(pretrain.RECIPES))
 def test_the_card_says_what_was_measured(name):
-    card = (small_llama.FOLDER / "README.md").read_text(encoding="utf-8")
+    card = (pretrained.FOLDER / "README.md").read_text(encoding="utf-8")
     row = re.search(rf"^\| {name} \|(.*)\|$", card, re.MULTILINE)
-    known, recipe = small_llama.facts(name), pretrain.RECIPES[name]
+    known, recipe = pretrained.facts(name), pretrain.RECIPES[name]
     assert [float(cell.replace(" ", "")) for cell in row[1].split("|")] == [
         sum(p.numel() for p in pretrain.build(recipe).parameters()),
         recipe.steps * recipe.B * small_llama.CONTEXT,
@@ -67,7 +67,7 @@ def test_the_card_says_what_was_measured(name):
 
 @pytest.mark.parametrize("name", [*sorted(pretrain.RECIPES), "ladder"])
 def test_stored_numbers_say_where_they_are_from(name):
-    facts = small_llama.facts(name)
+    facts = pretrained.facts(name)
     assert "seed" in facts or len(facts["seeds"]) >= 3
     assert re.fullmatch("[0-9a-f]{7,}(-dirty)?", facts["commit"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", facts["date"])
@@ -75,7 +75,7 @@ def test_stored_numbers_say_where_they_are_from(name):
 
 
 def test_all_take_less_than_twelve_megabytes():
-    files = [path for path in small_llama.FOLDER.rglob("*") if path.is_file()]
+    files = [path for path in pretrained.FOLDER.rglob("*") if path.is_file()]
     assert 5e6 < sum(path.stat().st_size for path in files) < 12e6
 
 

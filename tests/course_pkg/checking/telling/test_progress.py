@@ -58,7 +58,7 @@ def test_it_shows_the_assignment_of_the_last_check_in_its_order():
     assert row(table, "gru_step")[:2] == ["✗", "gru_step"]
     assert float(row(table, "gru_step")[2]) == round(4 * share, 2) > 0
     assert row(table, "LSTM") == ["○", "LSTM", "0", "of", "6"]
-    assert row(table, "sum") == ["sum", f"{5 + round(4 * share, 2):g}", "of", "29"]
+    assert row(table, "sum") == ["sum", f"{5 + round(4 * share, 2):g}", "of", "31"]
     assert "Next: additive_cell_step." in str(table)
     assert all(len(line) <= 80 for line in str(table).splitlines())
     assert row(progress("rnn"), "rnn_step")[0] == "✓"
@@ -96,7 +96,7 @@ def test_what_cannot_be_checked_here_is_not_next(monkeypatch):
 def test_after_all_exercises_come_the_questions():
     for exercise in lstm_exercises():
         check(getattr(lstm, exercise.name))
-    assert "Next: the questions." in str(progress()) and row(progress(), "sum")[1] == "29"
+    assert "Next: the questions." in str(progress()) and row(progress(), "sum")[1] == "31"
 
 
 def test_what_is_not_there_is_said(tmp_path):
@@ -130,9 +130,9 @@ def test_a_folder_is_one_table_of_what_was_saved_and_what_was_checked_since(tmp_
         nbformat.write(nb, path)
     check(lstm.additive_cell_step)
     _, first, second, total = progress(folder=tmp_path).rows
-    assert first == ("01_rnn", "0 of 7", "0 of 24", "rnn_step")
-    assert second == ("02_lstm", "2 of 8", "10 of 29", "lstm_step")
-    assert total == ("sum", "2 of 15", "10 of 53", "")
+    assert first == ("01_rnn", "0 of 8", "0 of 26", "rnn_step")
+    assert second == ("02_lstm", "2 of 9", "10 of 31", "lstm_step")
+    assert total == ("sum", "2 of 17", "10 of 57", "")
 
 
 def test_jupyter_saves_with_the_notebook_what_a_folder_reads(tmp_path):
