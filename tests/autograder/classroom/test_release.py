@@ -66,7 +66,7 @@ def python(site: Path, program: str) -> str:
 def test_the_exchange_holds_the_whole_bundle(course, bundle):
     wheel = "course_pkg-0.2.0+5-py3-none-any.whl"
     names = [f"{ATTENTION.name}.ipynb", f"{ATTENTION.topic}.svg", "environment.yml", "HOW_TO.md"]
-    names.append("AGENTS.md")
+    names += ["AGENTS.md", f"{ATTENTION.topic}_black_box.svg"]
     assert sorted(path.name for path in bundle.iterdir()) == sorted([*names, wheel])
     assert (bundle / names[0]).read_bytes() == ATTENTION.student.read_bytes()
     assert wheel in ATTENTION.student.read_text()  # its first cell installs that
