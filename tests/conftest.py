@@ -73,6 +73,17 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.line(line)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def collected():
+    """Collect what a module's tests have left, after them.
+
+    A task of asyncio whose error nobody has read says so when it is collected; formatting the error
+    parses lines, and where that happens inside of another `ast.parse`, Python 3.11 raises.
+    """
+    yield
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def default_look():
     """Undo after each test what it has changed of matplotlib's settings."""
