@@ -167,7 +167,7 @@ class ViLBERT(nn.Module):
         """Read pairs of a caption and a picture      (Lu et al. 2019, §2.2, figure 1).
 
         Args:
-            tokens: the captions; token 0 is [CLS].
+            tokens: the captions; the first token of each is [CLS] (in the scenes, `<start>`).
             words: which tokens are real; nothing attends to the others.
             features, boxes: the regions, as for VisualEmbeddings.
             regions: which regions are real; nothing attends to the others. [IMG] always is.
@@ -254,7 +254,7 @@ def masked_multimodal_loss(
         chosen: which regions were hidden.
         match: which captions describe their picture; the other pairs do not count.
     Returns:
-        The loss in nats. A mean over nothing counts as 0, and has no gradient.
+        The loss in nats. A mean over nothing counts as 0: no gradient comes from it, and no NaN.
     """
     word_targets = torch.where(match[:, None], word_targets, -100)
     words = functional.cross_entropy(word_logits.mT, word_targets, reduction="sum")

@@ -8,6 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from types import FunctionType
+from typing import get_args, get_origin
+
+from torch import nn
 
 from autograder.author.collapsible import folded
 
@@ -54,6 +57,8 @@ def _rows(found: type | FunctionType, asked: set[str]) -> Iterator[str]:
     yield _row(found.__name__, found)
     if not isinstance(found, type):
         return
+    if issubclass(found, nn.Module):
+        yield _row(f"{found.__name__}(…)", found.forward)
     own = {field.name for field in fields(found)} if is_dataclass(found) else set()
     for name in sorted(asked & (own | {n for n in dir(found) if n[0] != "_"})):
         member = inspect.getattr_static(found, name, None)
@@ -79,12 +84,21 @@ def _row(name: str, found: type | FunctionType, *, is_called: bool = True) -> st
     ]
     shapes = [f"{p.name} ({shape})" for p in given if (shape := _shape(p.annotation))]
     text = ", ".join(shapes)
-    if result := _shape(signature.return_annotation):
-        text += f" → ({result})"
+    if result := _shapes(signature.return_annotation):
+        text += f" → {result}"
     is_error = isinstance(found, type) and issubclass(found, BaseException)
     called = f"{name}({', '.join(words)})" if is_called and not is_error else name
     what = (inspect.getdoc(found) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
     return f"| `{called}` | {text.strip()} | {what} |"
+
+
+def _shapes(annotation: object) -> str:
+    """The axes of what is returned: all of a tuple's, and of each kind of result."""
+    if get_origin(annotation) is tuple:
+        return ", ".join(filter(None, map(_shapes, get_args(annotation))))
+    if hasattr(annotation, "dim_str"):
+        return f"({', '.join(annotation.dim_str.split())})"
+    return " or ".join(filter(None, map(_shapes, get_args(annotation))))
 
 
 def _shape(annotation: object) -> str:

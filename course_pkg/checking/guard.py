@@ -457,7 +457,9 @@ def _settings_kept(name: str) -> Iterator[None]:
         raise Failure(f"{name} changes torch's default dtype for everything after it.")
     if found[2] != seed:
         raise Failure(
-            f"{name} sets torch's seed: everything after it draws the same numbers again and again."
+            f"{name} sets torch's seed: everything after it draws the same numbers again and "
+            "again. Draw with a generator of your own: `torch.randn(3, generator=generator)`, after "
+            "`generator = torch.Generator().manual_seed(0)`."
         )
 
 

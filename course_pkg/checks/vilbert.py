@@ -393,7 +393,7 @@ def gradients(model, case):
 
 @check(ViLBERT, see="Two streams that meet")
 def filling(model, case):
-    """gives the same whatever the padding of words and regions holds"""
+    """gives the same whatever numbers the padding of words and regions holds"""
     ours, _, _, batch = model_case(case, model)
     tokens, words, features, boxes, regions = batch
     runs = []
@@ -694,7 +694,7 @@ def tower_case(case: Case, N: int, D: int) -> tuple[Tensor, Tensor, Tensor]:
     """Draw vectors of which those of a pair are a little alike, all of different lengths."""
     pictures = case.randn(N, D)
     captions = 3 * (pictures + case.randn(N, D)) * (0.2 + case.rand(N, 1))
-    return pictures, captions, case.randn()
+    return pictures, captions, 1 + case.rand()
 
 
 @check(clip_loss, weight=3, see="Two towers", single="N")

@@ -16,6 +16,9 @@ def test_a_table_has_calls_shapes_and_what_they_do():
     row = "| `split_heads(X, H)` | X (B, T, D) → (B, H, T, D_h) | Cut the features of every vector"
     assert row in table and "`masked_softmax(E, mask=None)` | E (..., N_Q, N_X), mask" in table
     assert "KVCache" not in table  # an exercise of this assignment
+    call = "`MultiHeadAttention(…)(X, memory=None, mask=None, return_weights=False)`"  # of a module
+    results = "→ (B, N_Q, D) or (B, N_Q, D), (B, H, N_Q, N_X) |"
+    assert f"{call} | X (B, N_Q, D), memory (B, N_X, D_X), mask (..., N_Q, N_X) {results}" in table
 
 
 def test_methods_are_those_that_are_asked_for_and_errors_are_named():
