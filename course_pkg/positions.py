@@ -235,3 +235,14 @@ def interpolate_positions(
         w = (u - left).view(-1, *[1] * (P.dim() - axis - 1))  # against this axis of P
         P = (1 - w) * P.index_select(axis, left) + w * P.index_select(axis, right)
     return P
+
+
+def rope_rotate_fault() -> tuple[str, tuple[Tensor]]:
+    """Say what is wrong with the black box of `rope_rotate`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `rope_rotate`
+        does.
+    """
+    X = torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # one pair, at positions 0 and 1
+    return "A", (X,)  # at 1 it turns to (cos 1, sin 1), and to (cos 1, -sin 1) in the box

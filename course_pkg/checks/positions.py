@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_pkg.checking.batched import made
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.positions import (
@@ -16,6 +17,7 @@ from course_pkg.positions import (
     interpolate_positions,
     linear_positions,
     rope_rotate,
+    rope_rotate_fault,
     shaw_relative_attention,
     sinusoidal_positions,
 )
@@ -559,3 +561,9 @@ def gradients(interpolate, case):
     case.trains(stretched, "the result")
     stretched.backward(seen)
     case.gradient(P, expected, "P")
+
+
+@check(rope_rotate_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "rope_rotate", rotated)

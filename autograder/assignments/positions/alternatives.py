@@ -13,6 +13,7 @@ from course_pkg.positions import (
     interpolate_positions,
     linear_positions,
     rope_rotate,
+    rope_rotate_fault,
     shaw_relative_attention,
     sinusoidal_positions,
 )
@@ -233,3 +234,13 @@ def by_matrices(P, size):
                 W[t, n] = max(0.0, 1 - abs(u - n))
         P = torch.tensordot(W, P, dims=([1], [axis])).movedim(0, axis)
     return P
+
+
+@alternative(rope_rotate_fault)
+def large_and_in_float64():
+    return "A", [torch.randn(2, 3, 5, 8, dtype=torch.float64)]
+
+
+@alternative(rope_rotate_fault)
+def at_given_positions():
+    return ["A", (torch.ones(1, 4), torch.tensor([2.5]), 100.0)]

@@ -2,6 +2,7 @@
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.positions import (
     rotary_oracle,
@@ -15,6 +16,7 @@ from course_pkg.positions import (
     interpolate_positions,
     linear_positions,
     rope_rotate,
+    rope_rotate_fault,
     shaw_relative_attention,
 )
 
@@ -86,3 +88,9 @@ def one_position(interpolate, case):
     T, D = case.sizes(2, low=3)
     P = case.randn(1, D)
     case.equal(interpolate(P, (T,)), P.expand(T, D), "P")
+
+
+@check(rope_rotate_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "A")

@@ -2,6 +2,7 @@
 
 import torch
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.positions import (
     LearnedPositions,
@@ -9,6 +10,7 @@ from course_pkg.positions import (
     interpolate_positions,
     linear_positions,
     rope_rotate,
+    rope_rotate_fault,
     shaw_relative_attention,
     sinusoidal_positions,
 )
@@ -256,6 +258,56 @@ accepts_odd: an odd D_h is accepted
     raise ValueError(f"the features must come in pairs, got {D_h} of them")
     → return nn.functional.pad(rope_rotate(X[..., :-1], positions, base), (0, 1))
     says: should raise ValueError when D_h is odd
+""",
+)
+
+black_box(
+    rope_rotate,
+    "clockwise",
+    curve="""(
+        torch.manual_seed(seed),
+        train.fit(
+            Network(attention=RotaryAttention).to(device),
+            lambda generator: symbol_back(32 * scale, LENGTH, generator),
+            lambda model, x, y: functional.cross_entropy(model(x).flatten(0, 1), y.flatten()),
+            steps=300,
+            lr=0.003,
+            clip=1.0,
+            seed=seed,
+        ).losses,
+    )[1]""",
+    after="attention=RotaryAttention",
+    label="loss, nats for each symbol",
+)
+
+wrong_letters(rope_rotate_fault, "A")
+mistakes(
+    rope_rotate_fault,
+    """
+position_0: there is one position, at which nothing turns
+    [[1.0, 0.0], [1.0, 0.0]] → [[1.0, 0.0]]
+    says: With these arguments the black box gives what is right
+zeros: all vectors are 0
+    [[1.0, 0.0], [1.0, 0.0]] → [[0.0, 0.0], [0.0, 0.0]]
+    says: With these arguments the black box gives what is right
+stands_still: all positions are 0
+    (X,) → (X, torch.zeros(2))
+    says: With these arguments the black box gives what is right
+half_turn: half a turn is the same in both directions
+    (X,) → (X, torch.tensor([0.0, torch.pi]))
+    says: With these arguments the black box gives what is right
+three_features: three features are no pairs
+    [[1.0, 0.0], [1.0, 0.0]] → [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    says: The black box raised ValueError
+too_many_positions: there are three positions for two vectors
+    (X,) → (X, torch.arange(3))
+    says: rope_rotate raised
+only_arguments: the letter is missing
+    "A", (X,) → X, 0
+    says: The letter should be one of A to E
+no_tuple: X stands in place of the tuple
+    "A", (X,) → "A", X
+    says: The arguments should be a tuple
 """,
 )
 
