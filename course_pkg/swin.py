@@ -339,3 +339,14 @@ class Swin(nn.Module):
         ### BEGIN SOLUTION
         return self.head(self.norm(self.maps(images)[-1]).mean(dim=(1, 2)))
         ### END SOLUTION
+
+
+def relative_position_index_fault() -> tuple[str, tuple[int]]:
+    """Say what is wrong with the black box of `relative_position_index`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `relative_position_index` does.
+    """
+    M = 2  # query 0 with key 3, one row and one column on: number 0, or 8 in the box
+    return "E", (M,)

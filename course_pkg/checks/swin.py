@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_pkg.checking.batched import made
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.swin import (
@@ -21,6 +22,7 @@ from course_pkg.swin import (
     SwinBlock,
     WindowAttention,
     relative_position_index,
+    relative_position_index_fault,
     shifted_window_mask,
     window_attention_cost,
     window_partition,
@@ -720,3 +722,16 @@ def odd_windows(swin, case):
             X = block_output(own, 2, M, M // 2 * (number % 2), X)
         (given,) = case.unpack(ours.maps(images), "map of stage 0")
         case.equal(given, X, f"map of {depth} blocks, M = {M},", rtol=1e-4, atol=1e-5)
+
+
+def numbered(M: int) -> Tensor:
+    """Number the offsets of a window, if M is the side of one."""
+    if not M > 0:
+        raise ValueError(f"M must be positive, got {M}")
+    return offsets(M)
+
+
+@check(relative_position_index_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "relative_position_index", numbered)

@@ -7,12 +7,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.swin import (
     PatchMerging,
     Swin,
     SwinBlock,
     WindowAttention,
     relative_position_index,
+    relative_position_index_fault,
     shifted_window_mask,
     window_attention_cost,
     window_partition,
@@ -75,6 +77,18 @@ def from_a_grid(M):
     grid = torch.stack(torch.meshgrid(torch.arange(M), torch.arange(M), indexing="ij")).flatten(1)
     offset = (grid[:, :, None] - grid[:, None]) + (M - 1)
     return (offset * torch.tensor([2 * M - 1, 1])[:, None, None]).sum(0).to(torch.int32)
+
+
+@alternative(relative_position_index_fault)
+def published_side():
+    return ["E", [7]]
+
+
+@alternative(relative_position_index_fault)
+def found_by_trying():
+    box = black_box("relative_position_index")
+    side = next(M for M in range(1, 9) if int(box(M)[0, -1]) != 0)
+    return "E", (side,)
 
 
 @alternative(WindowAttention)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.batched import made
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checks import swin as visible
@@ -13,6 +14,7 @@ from course_pkg.swin import (
     SwinBlock,
     WindowAttention,
     relative_position_index,
+    relative_position_index_fault,
     window_attention_cost,
     window_partition,
     window_reverse,
@@ -63,6 +65,12 @@ def extremes(index, case):
     """is right for a window of a single position, and for one of 7 × 7"""
     case.equal(index(1), visible.offsets(1), "index of M = 1")
     case.equal(index(7), visible.offsets(7), "index of M = 7")
+
+
+@check(relative_position_index_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "E")
 
 
 @check(WindowAttention, see="Attention inside a window")

@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.swin import (
     PatchMerging,
@@ -10,6 +11,7 @@ from course_pkg.swin import (
     SwinBlock,
     WindowAttention,
     relative_position_index,
+    relative_position_index_fault,
     shifted_window_mask,
     window_attention_cost,
     window_partition,
@@ -119,6 +121,41 @@ absolute: every pair has a number of its own
     down * (2 * M - 1) → down * M
 four_axes: the result has an axis for each row and column, (M, M, M, M)
     down * (2 * M - 1) + right → (down * (2 * M - 1) + right).reshape(M, M, M, M)
+""",
+)
+
+black_box(
+    relative_position_index,
+    "key_minus_query",
+    curve='trained["shift"][1].losses',
+    label="mean squared error",
+)
+
+wrong_letters(relative_position_index_fault, "E")
+mistakes(
+    relative_position_index_fault,
+    """
+one_position: the window has a single position
+    M = 2 → M = 1
+    says: With these arguments the black box gives what is right
+no_window: the window has no side
+    M = 2 → M = 0
+    says: relative_position_index raised ValueError
+half_a_position: the side is no whole number
+    M = 2 → M = 2.5
+    says: relative_position_index raised TypeError
+two_sides: the window has a height and a width
+    (M,) → (M, M)
+    says: relative_position_index raised TypeError
+bare: the argument is not in a tuple
+    (M,) → M
+    says: The arguments should be a tuple, yours are 2
+result_too: what should come out stands beside the argument
+    (M,) → (M,), 0
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "E", (M,) → (M,)
+    says: should return (letter, arguments)
 """,
 )
 
