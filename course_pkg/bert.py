@@ -43,9 +43,9 @@ def mask_tokens(
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """Hide words and remember which: the input and the targets of masked language modelling.
 
-    Every word that is not special is chosen with probability 0.15, each on its own. A chosen word
-    becomes `mask` with probability 0.8, one of all V words at random with 0.1, and stays as it is
-    with 0.1      (Devlin et al. 2019, §3.1)
+    Every word that is not special is chosen with probability 0.15, each on its own (the authors
+    choose 15 % of each text). A chosen word becomes `mask` with probability 0.8, one of all V words
+    at random with 0.1, and stays as it is with 0.1      (Devlin et al. 2019, §3.1)
 
     Args:
         tokens: the texts; they are not changed.

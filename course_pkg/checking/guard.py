@@ -458,7 +458,7 @@ def _settings_kept(name: str) -> Iterator[None]:
     if found[2] != seed:
         raise Failure(
             f"{name} sets torch's seed: everything after it draws the same numbers again and "
-            "again. Draw with a generator of your own: `torch.randn(3, generator=generator)`, after "
+            "again. Use a generator of your own: `torch.randn(3, generator=generator)`, after "
             "`generator = torch.Generator().manual_seed(0)`."
         )
 
