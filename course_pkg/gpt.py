@@ -445,3 +445,14 @@ def load_gpt2(state: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             raise ValueError(f"our GPT has no place for {name}")
     return ours
+
+
+def language_model_loss_fault() -> tuple[str, tuple[Tensor, Tensor]]:
+    """Say what is wrong with the black box of `language_model_loss`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `language_model_loss` does.
+    """
+    logits, tokens = torch.zeros(1, 2, 2), torch.zeros(1, 2, dtype=torch.long)
+    return "B", (logits, tokens)  # one target costs log 2; the box halves it, for two tokens

@@ -536,3 +536,14 @@ class SpeculativeCore(EngineCore):
         self.finish(number)
         ### END SOLUTION
         return [(number, token) for token in tokens]
+
+
+def prompt_lookup_fault() -> tuple[str, tuple[list[int], int]]:
+    """Say what is wrong with the black box of `prompt_lookup`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `prompt_lookup` does.
+    """
+    tokens = [1, 2, 1, 3, 1]  # token 1 has come twice before
+    return "C", (tokens, 1)  # the second time 3 followed; the box guesses 2, which followed first

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_pkg.checking.batched import made
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
@@ -26,6 +27,7 @@ from course_pkg.gpt import (
     byte_pair_merges,
     init_gpt_weights,
     language_model_loss,
+    language_model_loss_fault,
     load_gpt2,
     merge_pair,
     perplexity,
@@ -642,15 +644,23 @@ def guessing(loss, case):
     case.equal(loss(torch.ones(B, T, V).double(), tokens), math.log(V), "loss of equal logits")
 
 
+def loss_by_loop(logits: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Average the surprise at one token of one text after the other."""
+    B, T, _ = logits.shape
+    ends = [T] * B if lengths is None else lengths.tolist()
+    pairs = [(b, t) for b, end in enumerate(ends) for t in range(end - 1)]
+    terms = [-logits[b, t].log_softmax(0)[tokens[b, t + 1]] for b, t in pairs]
+    return torch.stack(terms).mean()
+
+
 @check(language_model_loss, see="The loss of a language model", single="B")
 def ragged(loss, case):
     """counts every real token once, and no padding"""
     B, T, V = case.sizes(3, low=4)
     logits, tokens = 2 * case.randn(B, T, V), case.integers(0, V, B, T)
     lengths = case.lengths(B, T) if B > 1 else torch.tensor([T - 1])
-    pairs = [(b, t) for b in range(B) for t in range(int(lengths[b]) - 1)]
-    terms = [-logits[b, t].log_softmax(0)[tokens[b, t + 1]] for b, t in pairs]
-    case.equal(loss(logits, tokens, lengths), torch.stack(terms).mean(), "loss of padded texts")
+    expected = loss_by_loop(logits, tokens, lengths)
+    case.equal(loss(logits, tokens, lengths), expected, "loss of padded texts")
 
 
 @check(language_model_loss, see="The loss of a language model")
@@ -1124,3 +1134,9 @@ def refuses(load, case):
     ):
         other = {**theirs, name: case.randn(4)}
         case.raises(ValueError, lambda other=other: load(other), f"the state has {name}")
+
+
+@check(language_model_loss_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "language_model_loss", loss_by_loop)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_pkg.checking.batched import of_each, together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.models import SmallDraft, SmallReader, SmallServed
@@ -40,6 +41,7 @@ from course_pkg.speculative import (
     draw_token,
     expected_tokens,
     prompt_lookup,
+    prompt_lookup_fault,
     tree_mask,
 )
 
@@ -1880,3 +1882,9 @@ def one_call(engines, case):
                 "with their drafts, yours makes more."
             )
         raise
+
+
+@check(prompt_lookup_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "prompt_lookup", looked_up)

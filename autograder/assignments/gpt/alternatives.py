@@ -21,6 +21,7 @@ from course_pkg.gpt import (
     byte_pair_merges,
     init_gpt_weights,
     language_model_loss,
+    language_model_loss_fault,
     load_gpt2,
     merge_pair,
     perplexity,
@@ -274,6 +275,16 @@ def ignored(logits, tokens, lengths=None):
         targets[torch.arange(tokens.shape[1]) >= lengths[:, None]] = -100
     V = logits.shape[-1]
     return F.cross_entropy(logits[:, :-1].reshape(-1, V), targets[:, 1:].reshape(-1))
+
+
+@alternative(language_model_loss_fault)
+def random_with_lengths():
+    return "B", [torch.randn(3, 6, 5), torch.randint(0, 5, (3, 6)), torch.tensor([6, 1, 3])]
+
+
+@alternative(language_model_loss_fault)
+def longer_in_float64():
+    return ["B", (torch.ones(2, 9, 4, dtype=torch.float64), torch.arange(18).view(2, 9) % 4)]
 
 
 @alternative(perplexity)

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.gpt import (
     STRANGE,
@@ -17,6 +18,7 @@ from course_pkg.gpt import (
     BPETokenizer,
     bits_per_byte,
     byte_pair_merges,
+    language_model_loss_fault,
     merge_pair,
     perplexity,
 )
@@ -89,3 +91,9 @@ def proportions(bits, case):
     )
     expected = 6.0 / math.log(2) * 90 / 60
     case.equal(bits(6.0, 90, 60), expected, "bits per byte of a model worse than guessing")
+
+
+@check(language_model_loss_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "B")

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch.nn import functional as F
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.data.text import words
 from course_pkg.gpt import (
@@ -18,6 +19,7 @@ from course_pkg.gpt import (
     byte_pair_merges,
     init_gpt_weights,
     language_model_loss,
+    language_model_loss_fault,
     load_gpt2,
     merge_pair,
     perplexity,
@@ -525,6 +527,9 @@ one_too_many: the first token of the padding is also a target
     surprise[real].mean() → ((surprise * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)).mean()
 divided_by_all: padding adds nothing to the sum, but the mean counts it
     surprise[real].mean() → (surprise * real).mean()
+divided_by_tokens: the sum is divided by the number of tokens, the first ones included
+    surprise.mean() → surprise.sum() / tokens.numel()
+    surprise[real].mean() → surprise[real].sum() / lengths.sum()
 summed: the loss is summed, not averaged
     surprise.mean() → surprise.sum()
     surprise[real].mean() → surprise[real].sum()
@@ -564,6 +569,45 @@ over_positions: the softmax runs over the positions
 plain_number: without lengths, the loss is a plain number, which cannot be trained
     surprise.mean() → surprise.mean().item()
     says: loss should be
+""",
+)
+
+
+black_box(
+    language_model_loss,
+    "divided_by_tokens",
+    curve='runs["GPT"].losses',
+    label="loss, nats for each token",
+)
+
+wrong_letters(language_model_loss_fault, "B")
+mistakes(
+    language_model_loss_fault,
+    """
+certain: every token is certain
+    torch.zeros(1, 2, 2), → torch.tensor([[[1000.0, 0.0], [1000.0, 0.0]]]),
+    says: With these arguments the black box gives what is right
+one_kind: there is one kind of token
+    torch.zeros(1, 2, 2), → torch.zeros(1, 2, 1),
+    says: With these arguments the black box gives what is right
+long_text: the text is so long that one token more or less does not matter
+    torch.zeros(1, 2, 2), torch.zeros(1, 2, → torch.zeros(1, 2000, 2), torch.zeros(1, 2000,
+    says: With these arguments the black box gives what is right
+no_target: the text has one token
+    torch.zeros(1, 2, 2), torch.zeros(1, 2, → torch.zeros(1, 1, 2), torch.zeros(1, 1,
+    says: language_model_loss raised RuntimeError
+one_text: the logits have no axis for the texts
+    torch.zeros(1, 2, 2), → torch.zeros(2, 2),
+    says: language_model_loss raised ValueError
+no_tokens: the tokens are missing
+    "B", (logits, tokens) → "B", (logits,)
+    says: language_model_loss raised TypeError
+only_arguments: the letter is missing
+    "B", (logits, tokens) → logits, tokens
+    says: The letter should be one of A to E
+only_logits: the logits stand in place of the tuple
+    "B", (logits, tokens) → "B", logits
+    says: The arguments should be a tuple
 """,
 )
 

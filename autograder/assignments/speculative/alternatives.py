@@ -19,6 +19,7 @@ from course_pkg.speculative import (
     draw_token,
     expected_tokens,
     prompt_lookup,
+    prompt_lookup_fault,
     tree_mask,
 )
 
@@ -158,6 +159,16 @@ def by_table(tokens, k, longest=3):
         guess.append([*tokens, *guess][found])
         found += 1
     return guess
+
+
+@alternative(prompt_lookup_fault)
+def two_tokens_at_two_places():
+    return ["C", [[5, 6, 7, 8, 5, 6, 9, 5, 6], 4, 2]]
+
+
+@alternative(prompt_lookup_fault)
+def into_itself():
+    return "C", ([4, 4, 0, 4, 4, 4], 6)
 
 
 @alternative(SpeculativeWriter)

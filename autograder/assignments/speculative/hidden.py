@@ -2,6 +2,7 @@
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.models import SmallDraft, SmallReader
 from course_pkg.checking.programs.programs import follow
 from course_pkg.checking.registry import check
@@ -26,6 +27,7 @@ from course_pkg.speculative import (
     draw_token,
     expected_tokens,
     prompt_lookup,
+    prompt_lookup_fault,
     tree_mask,
 )
 
@@ -202,3 +204,9 @@ def some_draft(engines, case):
     visible.tell_served(
         prompts, [rows[each] for each in begun], expected, "tokens of two sequences"
     )
+
+
+@check(prompt_lookup_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "C")

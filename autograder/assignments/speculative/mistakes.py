@@ -2,6 +2,7 @@
 
 import torch
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.speculative import (
     SpeculativeCore,
@@ -13,6 +14,7 @@ from course_pkg.speculative import (
     draw_token,
     expected_tokens,
     prompt_lookup,
+    prompt_lookup_fault,
     tree_mask,
 )
 
@@ -470,6 +472,52 @@ one_less: one token less than k is guessed
     start + n + k) → start + n + k - 1)
 two_at_least: a single token is never looked for
     , 0, -1) → , 1, -1)
+""",
+)
+
+black_box(
+    prompt_lookup,
+    "first_place",
+    curve="""[
+        PROMPTS * NEW - int(written)
+        for written in (torch.tensor(history_of(None, 4, 0))[:, 1] + 1).cumsum(dim=0)
+    ]""",
+    after="drafters",
+    label="tokens still to write",
+    over="passes of the target",
+)
+
+wrong_letters(prompt_lookup_fault, "C")
+mistakes(
+    prompt_lookup_fault,
+    """
+one_place: token 1 has come once before
+    [1, 2, 1, 3, 1] → [1, 2, 3, 1]
+    says: With these arguments the black box gives what is right
+a_longer_run: the last two tokens have come once before
+    [1, 2, 1, 3, 1] → [1, 2, 3, 1, 0, 3, 1]
+    says: With these arguments the black box gives what is right
+same_token: the same token has followed both times
+    [1, 2, 1, 3, 1] → [1, 2, 0, 1, 2, 3, 1]
+    says: With these arguments the black box gives what is right
+nothing_asked: no token is to be guessed
+    (tokens, 1) → (tokens, 0)
+    says: With these arguments the black box gives what is right
+new_token: the last token is new
+    [1, 2, 1, 3, 1] → [1, 2, 1, 3, 4]
+    says: With these arguments the black box gives what is right
+negative: k is negative
+    (tokens, 1) → (tokens, -1)
+    says: The black box raised ValueError
+no_k: k is left out
+    (tokens, 1) → (tokens,)
+    says: prompt_lookup raised TypeError
+only_arguments: the letter is missing
+    "C", (tokens, 1) → tokens, 1
+    says: The letter should be one of A to E
+only_tokens: the number k stands in place of the tuple
+    "C", (tokens, 1) → "C", 1
+    says: The arguments should be a tuple
 """,
 )
 
