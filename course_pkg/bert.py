@@ -515,3 +515,20 @@ def load_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:
         if repeated is not None and not torch.equal(repeated, ours[twin]):
             raise ValueError(f"cls.predictions.decoder.{kind} should repeat {twin}")
     return ours
+
+
+def pretraining_loss_fault() -> tuple[
+    str,
+    tuple[Float[Tensor, "B T V"], Int[Tensor, "B T"], Float[Tensor, "B 2"], Int[Tensor, "B"]],
+]:
+    """Say what is wrong with the black box of `pretraining_loss`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `pretraining_loss` does.
+    """
+    words, targets = torch.zeros(2, 2, 2), torch.tensor([[0, 0], [0, -100]])
+    words[1, 0, 0] = (
+        9.0  # the only chosen word of text 1 is certain: a third of all, half in the box
+    )
+    return "D", (words, targets, torch.zeros(2, 2), torch.tensor([0, 1]))

@@ -281,3 +281,15 @@ def triton_paged_decode(
     Y_part = U / tl.where(z == 0, 1, z)[:, None]
     tl.store(Y + heads[:, None] * D_h + d[None, :], Y_part, mask=inside)
     tl.store(s + heads, m + tl.log(z), mask=shared)
+
+
+def flash_attention_backward_fault() -> tuple[str, tuple[Float[Tensor, "B H T D_h"], ...]]:
+    """Say what is wrong with the black box of `flash_attention_backward`, and how to see it.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `flash_attention_backward` does. Y and s are those of the forward pass.
+    """
+    X = torch.eye(2, 4)[None, None]  # D_h is 4: the box's dQ and dK are twice as large
+    Y, s = flash_attention_forward(X, X, X)
+    return "A", (X, X, X, Y, s, X)

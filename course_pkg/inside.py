@@ -445,3 +445,16 @@ def toy_superposition(
     """
     Y = torch.relu(X @ W @ W.T + b)
     return Y, (importance * (X - Y).square()).sum(dim=1).mean()
+
+
+def logit_lens_fault() -> tuple[
+    str, tuple[Float[Tensor, "... D"], Float[Tensor, "D"], Float[Tensor, "D V"]]
+]:
+    """Say what is wrong with the black box of `logit_lens`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `logit_lens`
+        does.
+    """
+    X, weight, W_head = torch.tensor([[1.0], [3.0]]), torch.ones(1), torch.tensor([[0.0, 1.0]])
+    return "D", (X, weight, W_head)  # both are normalised to 1; to 1/√5 and 3/√5 in the box

@@ -549,3 +549,14 @@ class LatentAttention(nn.Module):
         A = masked_softmax(E / math.sqrt(self.D_h + self.D_R), mask)
         return merge_heads(torch.einsum("bhtc,chd->bhtd", A @ C[:, None], W_UV)) @ self.W_O
         ### END SOLUTION
+
+
+def mha_to_gqa_fault() -> tuple[str, tuple[dict[str, Tensor], int, int]]:
+    """Say what is wrong with the black box of `mha_to_gqa`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `mha_to_gqa`
+        does.
+    """
+    state = {"W_K": torch.tensor([[0.0, 1.0]])}  # the mean of the two heads is 1/2, the first is 0
+    return "A", (state, 2, 1)

@@ -237,3 +237,14 @@ def linear_probe(
 
     optimizer.step(objective)
     return (X_new @ W + b).softmax(dim=1).detach()
+
+
+def random_masking_fault() -> tuple[str, tuple[Float[Tensor, "B N"], float]]:
+    """Say what is wrong with the black box of `random_masking`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `random_masking` does. No two patches of an image have the same noise.
+    """
+    noise, ratio = torch.arange(20.0)[None], 0.9  # 20 (1 - 0.9) is 1.9999999999999996: one stays
+    return "B", (noise, ratio)

@@ -433,3 +433,16 @@ class DRAW(nn.Module):
             pictures.append(torch.sigmoid(canvas))
         return torch.stack(pictures, dim=1)
         ### END SOLUTION
+
+
+def sample_latent_fault() -> tuple[
+    str, tuple[Float[Tensor, "B D_Z"], Float[Tensor, "B D_Z"], Float[Tensor, "B D_Z"]]
+]:
+    """Say what is wrong with the black box of `sample_latent`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `sample_latent`
+        does.
+    """
+    zero, one = torch.zeros(1, 1), torch.ones(1, 1)
+    return "B", (zero, zero, one)  # z is 1, and log(1 + e⁰) = log 2 in the box

@@ -390,3 +390,14 @@ def distil_loss(
         log_p, log_q = log_q, log_p
     divergence = (log_p.exp() * (log_p - log_q)).sum(dim=1)
     return temperature**2 * divergence.mean()
+
+
+def group_advantages_fault() -> tuple[str, tuple[Float[Tensor, "N G"]]]:
+    """Say what is wrong with the black box of `group_advantages`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `group_advantages` does.
+    """
+    rewards = torch.tensor([[0.0, 1.0], [0.0, 3.0]])  # all four are 1 or -1, ε apart
+    return "E", (rewards,)

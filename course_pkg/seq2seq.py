@@ -351,3 +351,17 @@ def beam_search(
         for k in (log_p / length**alpha).argsort(descending=True).tolist()
         if log_p[k] > -math.inf
     ]
+
+
+def additive_scores_fault() -> tuple[
+    str,
+    tuple[Float[Tensor, "B S"], Float[Tensor, "B N A"], Float[Tensor, "A S"], Float[Tensor, "A"]],
+]:
+    """Say what is wrong with the black box of `additive_scores`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `additive_scores` does.
+    """
+    zero, one = torch.zeros(1, 1), torch.ones(1, 1)
+    return "B", (zero, zero[None], one, one[0])  # tanh(0) is 0, and σ(0) = 1/2 in the box

@@ -217,3 +217,16 @@ def update_baseline(baseline: float | None, R: Float[Tensor, "B"], decay: float 
     """
     mean = R.mean().item()
     return mean if baseline is None else decay * baseline + (1 - decay) * mean
+
+
+def doubly_stochastic_penalty_fault() -> tuple[
+    str, tuple[Float[Tensor, "B T L"], Bool[Tensor, "B T"]]
+]:
+    """Say what is wrong with the black box of `doubly_stochastic_penalty`, and how to see it.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `doubly_stochastic_penalty` does.
+    """
+    p, mask = torch.ones(1, 2, 1), torch.ones(1, 2, dtype=torch.bool)
+    return "C", (p, mask)  # two looks at one location: (1 - 2)² is 1, the box gives (2/1 - 2)² = 0

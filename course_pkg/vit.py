@@ -301,3 +301,16 @@ def attention_rollout(A: Float[Tensor, "L B H T T"]) -> Float[Tensor, "B T T"]:
     for layer in mixed[1:]:
         R = layer @ R
     return R
+
+
+def resize_positions_fault() -> tuple[
+    str, tuple[Float[Tensor, "T D"], tuple[int, int], tuple[int, int]]
+]:
+    """Say what is wrong with the black box of `resize_positions`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what
+        `resize_positions` does.
+    """
+    positions = torch.tensor([[0.0], [0.0], [1.0], [0.0]])
+    return "B", (positions, (1, 4), (1, 8))  # falls below 0 beside the 1; in the box it does not

@@ -20,10 +20,12 @@ from course_pkg.bert import (
     next_sentence_pairs,
     nsp_head,
     pretraining_loss,
+    pretraining_loss_fault,
     span_head,
     tf_idf,
 )
 from course_pkg.checking.batched import call_often, made, together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.registry import check
@@ -1503,3 +1505,18 @@ def masked_model(load, case):
     ours = pretraining_shapes(7, 5, 4, 1)
     names = [name for name in ours if not name.startswith(("pooler", "next_sentence"))]
     demand_state(case, load(state), theirs, names)
+
+
+def both(words: Tensor, goals: Tensor, follows: Tensor, kinds: Tensor) -> Tensor:
+    """Compute the sum of both losses, if the arguments have the shapes of pretraining_loss."""
+    if words.shape[:2] != goals.shape or follows.shape != (len(words), 2):
+        raise ValueError("the shapes should be (B, T, V), (B, T), (B, 2) and (B)")
+    if (goals != -100).any():
+        return summed(words, goals, follows, kinds)
+    return F.cross_entropy(follows, kinds)
+
+
+@check(pretraining_loss_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "pretraining_loss", both)

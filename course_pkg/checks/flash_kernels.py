@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.guard import here
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules.rules import ATTENTION, forbid
 from course_pkg.flash_kernels import (
     flash_attention_backward,
+    flash_attention_backward_fault,
     flash_attention_forward,
     online_softmax,
     triton_flash_forward,
@@ -388,3 +390,33 @@ def small_scores(decode, case):
     Q, K, V = far_below(case, 1, 2, 1, 6, 20)
     K, V = (X.reshape(2, 3, 2, 4) for X in (K, V))
     compare_paged(case, decode, [Q[:, :, 0], K, V, torch.tensor([[2, 0, 1]]), torch.tensor([5])], 1)
+
+
+def gradients(
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    Y: Tensor,
+    s: Tensor,
+    dY: Tensor,
+    causal: bool = False,
+    rows: int = 32,
+    columns: int = 32,
+) -> tuple[Tensor, ...]:
+    """Let autograd find the gradients, if Y and s are those of the forward pass."""
+    if not all(X.dim() == 4 for X in (Q, K, V)) or min(rows, columns) < 1:
+        raise ValueError("Q, K and V should be (B, H, T or N, D_h), and tiles have at least 1 row")
+    leaves = [X.detach().double().requires_grad_() for X in (Q, K, V)]
+    found = torchs(*leaves, causal)
+    if s.shape != Y.shape[:3] or not torch.allclose(Y.double(), found, 1e-3, 1e-4):
+        raise ValueError("Y and s should be what the forward pass makes of Q, K and V")
+    sums = torch.logsumexp(scores(*leaves[:2], causal)[0], dim=-1)
+    if not torch.allclose(s.double(), sums, 1e-3, 1e-4):
+        raise ValueError("s should be what the forward pass makes of Q, K and V")
+    return torch.autograd.grad(found, leaves, dY.double())
+
+
+@check(flash_attention_backward_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "flash_attention_backward", gradients)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_pkg.checking.batched import made, together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.guard import here
 from course_pkg.checking.registry import check
@@ -18,6 +19,7 @@ from course_pkg.inside import (
     direct_logit_attribution,
     induction_score,
     logit_lens,
+    logit_lens_fault,
     patch_activation,
     path_patch,
     previous_token_score,
@@ -1038,3 +1040,15 @@ def enough_room(toy, case):
     )
     case.equal(Y, X, "x̂")
     case.equal(loss, 0.0, "L")
+
+
+def seen_through(X: Tensor, weight: Tensor, W_head: Tensor, eps: float = 1e-5) -> Tensor:
+    """Compute the lens by torch's rms_norm, which demands a weight of the right size."""
+    normalised = functional.rms_norm(X, X.shape[-1:], weight, eps)
+    return (normalised @ W_head).log_softmax(-1)
+
+
+@check(logit_lens_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "logit_lens", seen_through)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_pkg.checking.batched import made, together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.programs.programs import Nonsense, Program, draw_calls, follow, played
@@ -26,6 +27,7 @@ from course_pkg.kv_cache import (
     attention_operations,
     kv_cache_bytes,
     mha_to_gqa,
+    mha_to_gqa_fault,
 )
 
 
@@ -1230,3 +1232,19 @@ def rounded_once(attention, case):
         case.equal(c, kept[..., :5], "c, half kept,")
         case.equal(k, kept[..., 5:], "k_R, half kept,")
         case.equal(q, case.unpack(ours.prepare(piece), *names)[0], "q_C, half kept,")
+
+
+def converted(state: dict[str, Tensor], H: int, G: int) -> dict[str, Tensor]:
+    """Average the heads of each group, if there are such groups."""
+    if H % G:
+        raise ValueError(f"{H} heads cannot be shared equally among {G} groups")
+    for name, value in state.items():
+        if name[-3:] in ("W_K", "W_V", "b_K", "b_V") and value.shape[-1] % H:
+            raise ValueError(f"the last axis of {name} should be divisible by {H}")
+    return pooled(state, H, G)
+
+
+@check(mha_to_gqa_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "mha_to_gqa", converted)

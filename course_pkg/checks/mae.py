@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course_pkg.checking.batched import made
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules.rules import Rule, forbid
@@ -18,6 +19,7 @@ from course_pkg.mae import (
     linear_probe,
     mae_loss,
     random_masking,
+    random_masking_fault,
 )
 
 PROBES = Rule(
@@ -597,3 +599,22 @@ def constant_feature(probe, case):
     features = torch.cat([features, torch.full((len(features), 1), 5.0).double()], dim=1)
     new = torch.cat([new, 5 + case.randn(len(new), 1)], dim=1)
     case.equal(probe(features, labels, new, classes), expected, "probabilities", **CLOSE)
+
+
+def hidden_patches(noise: Tensor, ratio: float = 0.75) -> tuple[Tensor, Tensor, Tensor]:
+    """Choose patches, if noise and ratio are what random_masking takes."""
+    _, N = noise.shape
+    if any(len(set(row)) < N for row in noise.tolist()):
+        raise ValueError("two patches have the same noise")
+    n = math.floor(round(N * (1 - ratio), 6))
+    if ratio < 0 or n < 1:
+        raise ValueError(f"a ratio of {ratio} leaves {n} of {N} patches visible")
+    orders = torch.tensor(shuffles(noise))
+    places = [[row.index(patch) for patch in range(N)] for row in orders.tolist()]
+    return orders[:, :n], torch.tensor(places), torch.tensor(places) >= n
+
+
+@check(random_masking_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "random_masking", hidden_patches)

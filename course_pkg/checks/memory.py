@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.batched import made
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.guard import in_any_order
 from course_pkg.checking.memo import once
@@ -23,6 +24,7 @@ from course_pkg.memory import (
     location_addressing,
     ntm_write,
     sample_latent,
+    sample_latent_fault,
 )
 
 DIVERGENCE = Rule(
@@ -1167,3 +1169,19 @@ def alone(student, case):
         for part, other, name in zip(given, whole, LOSSES, strict=True):
             case.shape(other, (3,), name)
             case.equal(part, other[rows], f"{name} of pictures {rows.start} to {rows.stop - 1}")
+
+
+def drawn_code(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw a code number by number, and take torch's divergence for what it costs."""
+    if not mu.shape == log_sigma.shape == noise.shape or mu.dim() != 2:
+        raise ValueError("mu, log_sigma and noise should have the same shape, (B, D_Z)")
+    code = torch.distributions.Normal(mu, log_sigma.exp())
+    prior = torch.distributions.Normal(torch.zeros_like(mu), 1.0)
+    kl = torch.distributions.kl_divergence(code, prior).sum(dim=1)
+    return mu + code.scale * noise, kl
+
+
+@check(sample_latent_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "sample_latent", drawn_code)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from course_pkg.checking.batched import of_each, together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.telling.failure import Failure, describe
@@ -15,6 +16,7 @@ from course_pkg.post_training import (
     distil_loss,
     dpo_loss,
     group_advantages,
+    group_advantages_fault,
     grpo_step,
     kl_estimate,
     pass_at_k,
@@ -1142,3 +1144,16 @@ def impossible(loss, case):
     first = torch.zeros_like(mask)
     first[:, 0] = True
     case.raises(ValueError, lambda: loss(student, student, first), "only position 0 is left")
+
+
+def by_groups(rewards: Tensor, scale: str = "std", eps: float = 1e-4) -> Tensor:
+    """Compute the advantages group by group, if the arguments are those of group_advantages."""
+    if rewards.dim() != 2 or scale not in ("none", "mean", "std"):
+        raise ValueError("rewards should be (N, G), and scale one of none, mean and std")
+    return advantages_by_hand(rewards, scale, eps)
+
+
+@check(group_advantages_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "group_advantages", by_groups)

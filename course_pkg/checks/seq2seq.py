@@ -6,6 +6,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.models import SmallDecoder
 from course_pkg.checking.registry import check
@@ -15,6 +16,7 @@ from course_pkg.seq2seq import (
     Decoder,
     Encoder,
     additive_scores,
+    additive_scores_fault,
     attend,
     beam_search,
     bleu,
@@ -872,3 +874,22 @@ def padded_sentence(search, case):
     expected = search_by_hand(decoder, h, mask, 12, 4, 1.0)
     words, _ = hypotheses(case, search(decoder, h, mask, 12, 4))
     case.equal(padded(words), padded([one for one, _ in expected]), "words of hypotheses")
+
+
+def scored(s: Tensor, keys: Tensor, W: Tensor, v: Tensor) -> Tensor:
+    """Score word by word, if the arguments have the shapes of additive_scores."""
+    (B, S), (_, N, A) = s.shape, keys.shape
+    if keys.shape[0] != B or W.shape != (A, S) or v.shape != (A,):
+        raise ValueError("the shapes should be (B, S), (B, N, A), (A, S) and (A)")
+    return torch.stack(
+        [
+            torch.stack([v.dot(torch.tanh(W.mv(s[b]) + keys[b, i])) for i in range(N)])
+            for b in range(B)
+        ]
+    )
+
+
+@check(additive_scores_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "additive_scores", scored)

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.visual_attention import (
     CaptionDecoder,
     doubly_stochastic_penalty,
+    doubly_stochastic_penalty_fault,
     grid_features,
     hard_attention,
     reinforce_loss,
@@ -585,3 +587,22 @@ def decays(update, case):
     """accepts another decay"""
     R = -10 * case.rand(*case.sizes(1, low=3))
     case.equal(update(-3.0, R, decay=0.25), 0.25 * -3.0 + 0.75 * R.mean(), "b")
+
+
+def penalised(p: Tensor, mask: Tensor) -> Tensor:
+    """Add up the penalty location by location, if p and mask go together."""
+    B, T, L = p.shape
+    if mask.shape != (B, T) or mask.dtype != torch.bool:
+        raise ValueError(f"the mask should hold truth values, {(B, T)}")
+    total = sum(
+        (1 - sum(p[b, t, place] for t in range(T) if mask[b, t])) ** 2
+        for b in range(B)
+        for place in range(L)
+    )
+    return torch.as_tensor(total / B)
+
+
+@check(doubly_stochastic_penalty_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "doubly_stochastic_penalty", penalised)

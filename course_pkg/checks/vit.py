@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_pkg.checking.batched import made, of_each
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules.rules import TRANSFORMER, forbid
@@ -18,6 +19,7 @@ from course_pkg.vit import (
     attention_rollout,
     patchify,
     resize_positions,
+    resize_positions_fault,
     unpatchify,
     vit_parameters,
 )
@@ -712,3 +714,19 @@ def one_layer(rollout, case):
     A = looks_of(case, 1, B, H, T)
     expected = sum(A[0].unbind(1)) / (2 * H) + torch.diag(torch.full((T,), 0.5)).double()
     case.equal(rollout(A), expected, "R")
+
+
+def stretched(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Interpolate positions, if they and the grids are what resize_positions takes."""
+    sides = [*old, *new]
+    if len(sides) != 4 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(f"grids have a height and a width, whole numbers; yours: {old}, {new}")
+    if positions.dim() != 2 or len(positions) < math.prod(old):
+        raise ValueError(f"positions should be (T, D) with T at least {math.prod(old)}")
+    return resized(positions.double(), old, new)
+
+
+@check(resize_positions_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "resize_positions", stretched)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.attention import MultiHeadAttention
 from course_pkg.bert import (
     BertEmbeddings,
@@ -22,6 +23,7 @@ from course_pkg.bert import (
     next_sentence_pairs,
     nsp_head,
     pretraining_loss,
+    pretraining_loss_fault,
     span_head,
     tf_idf,
 )
@@ -287,6 +289,28 @@ def by_hand(words, goals, follows, kinds):
     loss = (surprise * (goals != -100)).sum() / count
     rows = torch.arange(len(kinds))
     return loss - torch.log_softmax(follows, dim=1)[rows, kinds].mean()
+
+
+@alternative(pretraining_loss_fault)
+def any_numbers():
+    draw = torch.Generator().manual_seed(0)
+    words, follows = torch.randn(3, 4, 5, generator=draw), torch.randn(3, 2, generator=draw)
+    targets = torch.full((3, 4), -100)
+    targets[0], targets[1, 2], targets[2, 1:3] = 1, 4, 2
+    return ["D", [words, targets, follows, torch.tensor([1, 1, 0])]]
+
+
+@alternative(pretraining_loss_fault)
+def found_by_leaving_out():
+    words, follows, kinds = torch.zeros(2, 3, 4), torch.zeros(2, 2), torch.zeros(2).long()
+    words[0, :, 0] = 3.0
+    for chosen in range(1, 4):
+        targets = torch.zeros(2, 3).long()
+        targets[0, chosen:] = -100
+        arguments = words, targets, follows, kinds
+        if abs(black_box("pretraining_loss")(*arguments) - pretraining_loss(*arguments)) > 0.01:
+            return "D", arguments
+    return "A", arguments
 
 
 @alternative(SentenceClassifier)

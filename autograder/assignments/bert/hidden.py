@@ -1,4 +1,4 @@
-"""Hidden checks of bert: chi-square tests, gradients, plain texts, any number of classes."""
+"""Hidden checks of bert: chi-square tests, gradients, plain texts, a black box."""
 
 import torch
 
@@ -9,7 +9,9 @@ from course_pkg.bert import (
     mask_tokens,
     mlm_head,
     nsp_head,
+    pretraining_loss_fault,
 )
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import bert as visible
 
@@ -106,3 +108,9 @@ def plain(classifier, case):
     X = visible.encoded(visible.below(state, "bert."), H, tokens)
     logits = visible.made(classifier, state, V, T, H * D_h, H, 1, C)(tokens)
     case.equal(logits, visible.class_scores(state, X, "classifier"), "logits")
+
+
+@check(pretraining_loss_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "D")

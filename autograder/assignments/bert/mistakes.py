@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional as F
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.bert import (
     BertEmbeddings,
@@ -17,6 +18,7 @@ from course_pkg.bert import (
     next_sentence_pairs,
     nsp_head,
     pretraining_loss,
+    pretraining_loss_fault,
     span_head,
     tf_idf,
 )
@@ -1041,4 +1043,46 @@ equivalent(
     SentenceClassifier,
     "own = self.state_dict() → own = vars(self).setdefault('own', self.state_dict())",
     "a state dict refers to the parameters, however old it is",
+)
+
+black_box(
+    pretraining_loss,
+    "mean_of_means",
+    curve="curves[0].tolist()",
+    label="loss in nats, mean of 25 steps",
+    after="pretrained, vocabularies, curves",
+)
+
+wrong_letters(pretraining_loss_fault, "D")
+mistakes(
+    pretraining_loss_fault,
+    """
+as_many: both texts have one chosen word
+    [[0, 0] → [[0, -100]
+    says: With these arguments the black box gives what is right
+all_alike: all words are equally uncertain
+    9.0 → 0.0
+    says: With these arguments the black box gives what is right
+targets_of_one_text: the targets have no axis of texts
+    torch.tensor([[0, 0], [0, -100]]) → torch.tensor([0, 0])
+    says: pretraining_loss raised ValueError
+one_logit: the pairs have a single logit
+    torch.zeros(2, 2), torch → torch.zeros(2, 1), torch
+    says: pretraining_loss raised ValueError
+third_class: a pair's class is 2
+    [0, 1] → [0, 2]
+    says: pretraining_loss raised IndexError
+no_pairs: the arguments of the pairs are missing
+    (words, targets, torch.zeros(2, 2), torch.tensor([0, 1])) → (words, targets)
+    says: pretraining_loss raised TypeError
+bare: the argument is not in a tuple
+    (words, targets, torch.zeros(2, 2), torch.tensor([0, 1])) → words
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    [0, 1])) → [0, 1])), 1.0
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "D", (words → (words
+    says: should return (letter, arguments)
+""",
 )

@@ -5,8 +5,10 @@ import math
 import torch
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.flash_kernels import (
     flash_attention_backward,
+    flash_attention_backward_fault,
     flash_attention_forward,
     online_softmax,
     triton_flash_forward,
@@ -342,3 +344,26 @@ def block_after_block(
     tl.store(Y + behind * D_h + query, U / tl.maximum(z, 1e-30), mask=exists)
     row_sums = (m + tl.log2(z)) / 1.4426950408889634
     tl.store(s + behind + b * H + g * (H // G) + r, row_sums, mask=r < H // G)
+
+
+@alternative(flash_attention_backward_fault)
+def causal_and_drawn():
+    draw = torch.Generator().manual_seed(0)
+    Q, K, V, dY = (torch.randn(2, 3, 5, 6, generator=draw) for _ in range(4))
+    Y, s = flash_attention_forward(Q, K, V, True)
+    return ["A", [Q, K, V, Y, s, dY, True, 2, 3]]
+
+
+@alternative(flash_attention_backward_fault)
+def found_by_ratios():
+    for D_h in (1, 4, 9):
+        X = torch.eye(2, D_h)[None, None]
+        Y, s = flash_attention_forward(X, X, X)
+        arguments = X, X, X, Y, s, X
+        box, right = (
+            f(*arguments)[0]
+            for f in (black_box("flash_attention_backward"), flash_attention_backward)
+        )
+        if (box - D_h**0.5 * right).abs().max() < 1e-6 and D_h > 1:
+            return "A", arguments
+    return "B", arguments

@@ -1,7 +1,8 @@
-"""Hidden checks of flash_kernels: gradients in parts."""
+"""Hidden checks of flash_kernels: gradients in parts, a black box."""
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.flash_kernels import (
     inputs,
@@ -10,6 +11,7 @@ from course_pkg.checks.flash_kernels import (
 )
 from course_pkg.flash_kernels import (
     flash_attention_backward,
+    flash_attention_backward_fault,
 )
 
 
@@ -29,3 +31,9 @@ def in_parts(backward, case):
     for place, name in ((2, "dV"), (1, "dK")):
         case.equal(torch.cat([part[place] for part in parts], dim=2), right[place], name)
     case.equal(parts[0][0] + parts[1][0], right[0], "dQ")
+
+
+@check(flash_attention_backward_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "A")

@@ -1,8 +1,10 @@
 """Known wrong solutions of flash_kernels: the references with a few words changed."""
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import changed, equivalent, mistakes, sample_mutants
 from course_pkg.flash_kernels import (
     flash_attention_backward,
+    flash_attention_backward_fault,
     flash_attention_forward,
     online_softmax,
     triton_flash_forward,
@@ -352,3 +354,48 @@ EXCUSES = {
 for _reference, _mutants in EXCUSES.items():
     for _mutant, _reason in _mutants.items():
         equivalent(_reference, _mutant, _reason)
+
+black_box(
+    flash_attention_backward,
+    "not_scaled",
+    curve='learned["your two passes"]',
+    label="loss in nats",
+    after="learned",
+)
+
+wrong_letters(flash_attention_backward_fault, "A")
+mistakes(
+    flash_attention_backward_fault,
+    """
+one_feature: heads of size 1 are scaled by 1
+    eye(2, 4) → eye(2, 1)
+    says: With these arguments the black box gives what is right
+one_key: with a single key there is nothing to choose, and dQ and dK are 0
+    eye(2, 4) → eye(1, 4)
+    says: With these arguments the black box gives what is right
+no_gradient: dY is 0
+    s, X) → s, 0 * X)
+    says: With these arguments the black box gives what is right
+other_outputs: Y is not what the forward pass gives
+    X, Y, s, → X, X, s,
+    says: flash_attention_backward raised ValueError
+other_sums: s is not what the forward pass gives
+    X, Y, s, → X, Y, 2 * s,
+    says: flash_attention_backward raised ValueError
+no_heads: there is no axis of heads
+    [None, None] → [None]
+    says: raised
+no_outputs: Y and s are missing
+    X, Y, s, X) → X, X)
+    says: flash_attention_backward raised TypeError
+bare: the argument is not in a tuple
+    (X, X, X, Y, s, X) → X
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    s, X) → s, X), X
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "A", (X → (X
+    says: should return (letter, arguments)
+""",
+)

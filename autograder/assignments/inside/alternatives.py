@@ -8,12 +8,14 @@ from torch import nn
 from torch.nn import functional
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.inside import (
     SparseAutoencoder,
     ablate,
     direct_logit_attribution,
     induction_score,
     logit_lens,
+    logit_lens_fault,
     patch_activation,
     path_patch,
     previous_token_score,
@@ -422,3 +424,21 @@ class ByRanks(nn.Module):
         count = math.prod(X.shape[:-1])
         cost = torch.einsum("nm,m->", f.reshape(count, -1), self.W_dec.norm(dim=1))
         return (flat.square().sum() + penalty * cost) / count
+
+
+@alternative(logit_lens_fault)
+def a_batch():
+    draw = torch.Generator().manual_seed(0)
+    X = torch.randn(2, 3, 4, generator=draw) * torch.arange(1.0, 4)[:, None]
+    return ["D", [X, torch.ones(4), torch.randn(4, 5, generator=draw), 1e-4]]
+
+
+@alternative(logit_lens_fault)
+def found_by_company():
+    box, x = black_box("logit_lens"), torch.tensor([[1.0, 2.0]])
+    head = torch.ones(2), torch.eye(2)
+    for other in (x, 2 * x, 9 * x):
+        arguments = torch.cat([x, other]), *head
+        if (box(*arguments)[0] - box(x, *head)[0]).abs().max() > 0.01:
+            return "D", arguments
+    return "E", (x, *head)

@@ -2,12 +2,14 @@
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.inside import SIZES, by_hand, draw_weights, encoded, run, texts
 from course_pkg.inside import (
     SparseAutoencoder,
     ablate,
     direct_logit_attribution,
+    logit_lens_fault,
     patch_activation,
 )
 
@@ -61,3 +63,9 @@ def at_most_k(autoencoders, case):
     case.that(most <= 3, f"Entries kept of a vector should be 3 at most, yours are {most}.")
     alone = encoded(autoencoders, weights, X[1:2], D, M, 3)
     case.equal(alone, f[1:2].detach(), "f of one vector alone")
+
+
+@check(logit_lens_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "D")

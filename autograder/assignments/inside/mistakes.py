@@ -1,5 +1,6 @@
 """Known wrong solutions of inside."""
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.inside import (
     SparseAutoencoder,
@@ -7,6 +8,7 @@ from course_pkg.inside import (
     direct_logit_attribution,
     induction_score,
     logit_lens,
+    logit_lens_fault,
     patch_activation,
     path_patch,
     previous_token_score,
@@ -134,6 +136,52 @@ overflowing: the exponentials of large logits overflow
 detached: no gradient goes back
     scale = torch.rsqrt(X → X = X.detach(); scale = torch.rsqrt(X
     says: No gradient goes back
+""",
+)
+
+black_box(
+    logit_lens,
+    "over_the_batch",
+    curve='gained["target"]',
+    label="gain of the second copy, nats",
+    over="layers read, %",
+    after="gained",
+)
+
+wrong_letters(logit_lens_fault, "D")
+mistakes(
+    logit_lens_fault,
+    """
+one_vector: there is a single vector
+    [[1.0], [3.0]] → [[1.0]]
+    says: With these arguments the black box gives what is right
+same_length: both vectors are equally long
+    3.0 → -1.0
+    says: With these arguments the black box gives what is right
+no_head: all logits are 0
+    [[0.0, 1.0]] → [[0.0, 0.0]]
+    says: With these arguments the black box gives what is right
+two_weights: the norm has more weights than the vectors have numbers
+    ones(1) → ones(2)
+    says: logit_lens raised RuntimeError
+no_vector: there is no axis of numbers
+    torch.tensor([[1.0], [3.0]]) → torch.tensor(1.0)
+    says: logit_lens raised
+lists: the vectors are lists of Python's numbers
+    (X, weight → (X.tolist(), weight
+    says: logit_lens raised AttributeError
+two_arguments: W_head is missing
+    (X, weight, W_head) → (X, weight)
+    says: logit_lens raised TypeError
+bare: the argument is not in a tuple
+    (X, weight, W_head) → X
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    (X, weight, W_head) → (X, weight, W_head), 0.0
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "D", (X → (X
+    says: should return (letter, arguments)
 """,
 )
 

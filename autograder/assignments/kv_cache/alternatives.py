@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.attention import MultiHeadAttention
 from course_pkg.gpt import token_probabilities
 from course_pkg.kv_cache import (
@@ -19,6 +20,7 @@ from course_pkg.kv_cache import (
     attention_operations,
     kv_cache_bytes,
     mha_to_gqa,
+    mha_to_gqa_fault,
 )
 
 
@@ -414,3 +416,18 @@ class MultipliedBefore(LatentAttention):
         K = torch.cat([C, K_R], dim=-1)[:, None].expand(-1, self.H, -1, -1)
         Y = self.attend(Q, K, C[:, None].expand(-1, self.H, -1, -1))
         return torch.einsum("bhtc,hcx->btx", Y, out)
+
+
+@alternative(mha_to_gqa_fault)
+def a_whole_layer():
+    state = {name: torch.arange(48.0).view(4, 12) ** 2 for name in ("W_Q", "W_K", "W_V")}
+    return ["A", [state | {"b_V": torch.arange(12.0)}, 6, 2]]
+
+
+@alternative(mha_to_gqa_fault)
+def found_by_groups():
+    box, heads = black_box("mha_to_gqa"), torch.eye(4)
+    for G in (4, 2, 1):
+        if torch.equal(box({"W_V": heads}, 4, G)["W_V"], heads[:, :: 4 // G]) and G < 4:
+            return "A", ({"W_V": heads}, 4, G)
+    return "B", ({}, 4, 4)

@@ -1,9 +1,10 @@
-"""Hidden checks of kv_cache: edges, precision, gradients, errors."""
+"""Hidden checks of kv_cache: edges, precision, gradients, errors, a black box."""
 
 import functools
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import kv_cache as visible
 from course_pkg.checks.gpt import continued, demand_gradients
@@ -17,6 +18,7 @@ from course_pkg.kv_cache import (
     attention_operations,
     kv_cache_bytes,
     mha_to_gqa,
+    mha_to_gqa_fault,
 )
 
 
@@ -234,3 +236,9 @@ def more_latents(attention, case):
         expected = visible.from_latents(state, X)
         case.equal(ours(X), expected, f"Y for D_c = {D_c}")
         case.equal(ours.absorbed(X), expected, f"Y, absorbed, for D_c = {D_c}")
+
+
+@check(mha_to_gqa_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "A")

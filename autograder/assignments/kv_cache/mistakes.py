@@ -2,6 +2,7 @@
 
 import torch
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.attention import split_heads
 from course_pkg.kv_cache import (
@@ -14,6 +15,7 @@ from course_pkg.kv_cache import (
     attention_operations,
     kv_cache_bytes,
     mha_to_gqa,
+    mha_to_gqa_fault,
 )
 from course_pkg.positions import rope_rotate
 
@@ -514,6 +516,54 @@ LargeBiases: b_K and b_V are as large as b_Q
 AnyGroups: a number of groups that does not divide the heads is accepted
     H % G → H % (G := math.gcd(H, G))
     says: should raise ValueError when 6 heads are to share 4 groups
+""",
+)
+
+black_box(
+    mha_to_gqa,
+    "first_head",
+    curve="""(lambda one: (
+        one.load_state_dict(mha_to_gqa(state, HEADS, 1)),
+        learn(one, UPTRAINING, 2e-3, "G = 1", seed + 1),
+    )[-1])(with_groups(1))""",
+    label="loss of the uptraining, nats for each token",
+    after="UPTRAINING",
+)
+
+wrong_letters(mha_to_gqa_fault, "A")
+mistakes(
+    mha_to_gqa_fault,
+    """
+equal_heads: both heads have the same keys
+    [[0.0, 1.0]] → [[1.0, 1.0]]
+    says: With these arguments the black box gives what is right
+as_many_groups: there are as many groups as heads
+    (state, 2, 1) → (state, 2, 2)
+    says: With these arguments the black box gives what is right
+queries: the state holds queries alone, which stay as they are
+    {"W_K" → {"W_Q"
+    says: With these arguments the black box gives what is right
+three_groups: two heads cannot be shared among three groups
+    (state, 2, 1) → (state, 2, 3)
+    says: mha_to_gqa raised ValueError
+half_a_head: the columns cannot be shared among the heads
+    [[0.0, 1.0]] → [[0.0, 1.0, 2.0]]
+    says: mha_to_gqa raised ValueError
+no_names: a tensor is given in place of a state dict
+    (state, 2, 1) → (state["W_K"], 2, 1)
+    says: mha_to_gqa raised AttributeError
+no_groups: G is missing
+    (state, 2, 1) → (state, 2)
+    says: mha_to_gqa raised TypeError
+bare: the argument is not in a tuple
+    (state, 2, 1) → state
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    (state, 2, 1) → (state, 2, 1), 0.5
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "A", (state → (state
+    says: should return (letter, arguments)
 """,
 )
 

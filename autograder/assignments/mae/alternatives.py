@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.mae import (
     MAEDecoder,
     MAEEncoder,
@@ -14,6 +15,7 @@ from course_pkg.mae import (
     linear_probe,
     mae_loss,
     random_masking,
+    random_masking_fault,
 )
 from course_pkg.positions import sinusoidal_positions
 
@@ -66,6 +68,22 @@ def image_by_image(noise, ratio=0.75):
         restore.append([order.index(number) for number in range(N)])
         masked.append([number not in order[:n] for number in range(N)])
     return [torch.tensor(part) for part in (keep, restore, masked)]
+
+
+@alternative(random_masking_fault)
+def two_pictures():
+    return ["B", [torch.rand(2, 40).argsort(dim=1), 0.9]]
+
+
+@alternative(random_masking_fault)
+def found_by_counting():
+    box = black_box("random_masking")
+    for N in (20, 25, 50):
+        for hidden in range(1, N - 1):
+            noise = torch.arange(N)[None].flip(1)
+            if box(noise, hidden / N)[0].shape[1] != N - hidden:
+                return "B", (noise, hidden / N)
+    return "A", ()
 
 
 @alternative(MAEEncoder)

@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional as F
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.mae import (
     MAEDecoder,
@@ -11,6 +12,7 @@ from course_pkg.mae import (
     linear_probe,
     mae_loss,
     random_masking,
+    random_masking_fault,
 )
 
 # grid_positions
@@ -125,6 +127,48 @@ in_place: the noise is sorted in place
     return order
     → noise.copy_(noise.sort(dim=1).values)
       return order
+""",
+)
+
+black_box(
+    random_masking,
+    "one_in_ten_lost",
+    curve='pretrainings["MAE 1"]',
+    label="squared error",
+    after="pretrainings",
+)
+
+wrong_letters(random_masking_fault, "B")
+mistakes(
+    random_masking_fault,
+    """
+exact: half of the patches is exact in floating point
+    [None], 0.9 → [None], 0.5
+    says: With these arguments the black box gives what is right
+rounded_down: a tenth of the patches is no whole number
+    20.0 → 25.0
+    says: With these arguments the black box gives what is right
+ten_patches: the black box lets none of ten patches stay, and raises
+    20.0 → 10.0
+    says: The black box raised ValueError
+nothing_stays: the ratio leaves none of the patches visible
+    20.0 → 9.0
+    says: random_masking raised ValueError
+same_noise: two patches have the same noise
+    torch.arange(20.0)[None] → torch.arange(20.0)[None] // 2
+    says: random_masking raised ValueError
+one_axis: the noise has no axis of images
+    [None] →
+    says: random_masking raised ValueError
+bare: the argument is not in a tuple
+    (noise, ratio) → noise
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    (noise, ratio) → (noise, ratio), 1
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "B", (noise → (noise
+    says: should return (letter, arguments)
 """,
 )
 

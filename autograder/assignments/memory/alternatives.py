@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.memory import (
     DRAW,
     NTM,
@@ -18,6 +19,7 @@ from course_pkg.memory import (
     location_addressing,
     ntm_write,
     sample_latent,
+    sample_latent_fault,
 )
 
 
@@ -280,6 +282,22 @@ def in_float32(mu, log_sigma, noise):
     mu, log_sigma, noise = mu.float(), log_sigma.float(), noise.float()
     kl = torch.einsum("bd->b", mu.square() / 2 + torch.expm1(2 * log_sigma) / 2 - log_sigma)
     return mu + noise * log_sigma.exp(), kl
+
+
+@alternative(sample_latent_fault)
+def of_all_widths():
+    mu, log_sigma = torch.full((2, 7), 0.5), torch.linspace(-3, 3, 7).expand(2, 7)
+    return ["B", [mu, log_sigma, torch.tensor([[-1.0], [2.0]]).expand(2, 7)]]
+
+
+@alternative(sample_latent_fault)
+def found_by_reading_sigma():
+    box, one = black_box("sample_latent"), torch.ones(1, 1)
+    for log_sigma in torch.arange(-3.0, 4).view(-1, 1, 1):
+        sigma = box(0 * one, log_sigma, one)[0]
+        if abs(sigma.exp() - 1 - log_sigma.exp()) < 1e-4:  # softplus: log(1 + exp(log σ))
+            return "B", (0 * one, log_sigma, one)
+    return "A", (one, one, one)
 
 
 @alternative(DRAW)

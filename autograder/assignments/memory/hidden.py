@@ -1,9 +1,10 @@
-"""Hidden checks of memory: gradients, limiting cases, symmetries, equal sizes."""
+"""Hidden checks of memory: gradients, limiting cases, symmetries, equal sizes, a black box."""
 
 import math
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.guard import in_any_order
 from course_pkg.checking.registry import check
 from course_pkg.checks import memory as visible
@@ -17,6 +18,7 @@ from course_pkg.memory import (
     location_addressing,
     ntm_write,
     sample_latent,
+    sample_latent_fault,
 )
 
 
@@ -298,3 +300,9 @@ def same_pictures(student, case):
     )
     expected = torch.nn.functional.binary_cross_entropy(last.sigmoid(), x, reduction="none")
     case.equal(reconstruction, expected.sum(dim=(1, 2)), "reconstruction")
+
+
+@check(sample_latent_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "B")

@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.memory import (
     DRAW,
@@ -15,6 +16,7 @@ from course_pkg.memory import (
     location_addressing,
     ntm_write,
     sample_latent,
+    sample_latent_fault,
 )
 
 
@@ -934,4 +936,46 @@ equivalent(
     DRAW,
     "return (pixels.sum(dim=(1, 2)), kl) → return (pixels.sum(dim=(2, 1)), kl)",
     "a sum over two axes has no order",
+)
+
+black_box(
+    sample_latent,
+    "by_softplus",
+    curve="drawing.losses",
+    label="nats for a picture",
+    after="drawing = learn_to_draw",
+)
+
+wrong_letters(sample_latent_fault, "B")
+mistakes(
+    sample_latent_fault,
+    """
+no_noise: there is no noise to stretch
+    (zero, zero, one) → (zero, zero, zero)
+    says: With these arguments the black box gives what is right
+too_wide: with log σ = 30, softplus is 30 and exp is 10¹³, but the noise is nothing
+    (zero, zero, one) → (zero, zero + 30, zero)
+    says: With these arguments the black box gives what is right
+one_axis: the numbers have no axis of codes
+    torch.zeros(1, 1), torch.ones(1, 1) → torch.zeros(1), torch.ones(1)
+    says: sample_latent raised ValueError
+noise_of_another_size: the noise has more numbers than the code
+    torch.ones(1, 1) → torch.ones(1, 2)
+    says: sample_latent raised ValueError
+no_tensors: the arguments are Python's numbers
+    (zero, zero, one) → (0.0, 0.0, 1.0)
+    says: sample_latent raised AttributeError
+two_arguments: the noise is missing
+    (zero, zero, one) → (zero, zero)
+    says: sample_latent raised TypeError
+bare: the argument is not in a tuple
+    (zero, zero, one) → one
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    (zero, zero, one) → (zero, zero, one), 1
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "B", (zero → (zero
+    says: should return (letter, arguments)
+""",
 )

@@ -6,11 +6,13 @@ import torch
 from torch.nn import functional as F
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.post_training import (
     bradley_terry_loss,
     distil_loss,
     dpo_loss,
     group_advantages,
+    group_advantages_fault,
     grpo_step,
     kl_estimate,
     pass_at_k,
@@ -361,3 +363,18 @@ def weighted(student, teacher, mask, temperature=1.0, reverse=False):
     else:
         each = torch.sum(target.exp() * (target - given), -1)
     return temperature**2 * (each * own).sum() / own.sum()
+
+
+@alternative(group_advantages_fault)
+def with_a_dull_group():
+    return ["E", [torch.tensor([[0.0, 1, 0, 1], [2, 2, 2, 2], [0, 0, 0, 8]]), "std"]]
+
+
+@alternative(group_advantages_fault)
+def found_by_scaling():
+    box, rewards = black_box("group_advantages"), torch.tensor([[0.0, 1, 2], [0, 1, 2]])
+    for factor in (1.0, 4.0):
+        rewards[1] *= factor  # what is right stays as it is
+        if (box(rewards)[0] - box(rewards[:1])[0]).abs().max() > 0.01:
+            return "E", (rewards,)
+    return "A", (rewards,)

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.post_training import (
     FORMULAS,
@@ -24,6 +25,7 @@ from course_pkg.post_training import (
     bradley_terry_loss,
     distil_loss,
     dpo_loss,
+    group_advantages_fault,
     grpo_step,
     kl_estimate,
     pass_at_k,
@@ -138,3 +140,9 @@ def warm(loss, case):
     case.equal(loss(student, teacher, mask, 8.0), diverged(teacher, student, mask, 8.0), "L")
     expected = diverged(student, teacher, mask, 8.0)
     case.equal(loss(student, teacher, mask, 8.0, True), expected, "L reversed")
+
+
+@check(group_advantages_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "E")

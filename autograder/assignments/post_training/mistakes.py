@@ -5,12 +5,14 @@ import math
 import torch
 from torch.nn import functional
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.post_training import (
     bradley_terry_loss,
     distil_loss,
     dpo_loss,
     group_advantages,
+    group_advantages_fault,
     grpo_step,
     kl_estimate,
     pass_at_k,
@@ -340,6 +342,49 @@ default_mean: "mean" is the scale unless told otherwise
 unchecked: any other word stands for std
     if scale == "std": → if True:
     says: should raise ValueError when scale 'max'
+""",
+)
+
+black_box(
+    group_advantages,
+    "one_deviation",
+    curve='counted["lines are rewarded"]',
+    label="lines for each answer",
+    over="rounds, %",
+    after="counted",
+)
+
+wrong_letters(group_advantages_fault, "E")
+mistakes(
+    group_advantages_fault,
+    """
+one_group: there is a single group
+    , [0.0, 3.0]] → ]
+    says: With these arguments the black box gives what is right
+same_spread: both groups have the same deviation
+    3.0 → 1.0
+    says: With these arguments the black box gives what is right
+not_scaled: nothing is divided by a deviation
+    (rewards,) → (rewards, "mean")
+    says: With these arguments the black box gives what is right
+one_axis: the rewards have no axis of prompts
+    [[0.0, 1.0], [0.0, 3.0]] → [0.0, 1.0, 0.0, 3.0]
+    says: group_advantages raised ValueError
+another_word: the scale is one that there is not
+    (rewards,) → (rewards, "max")
+    says: group_advantages raised ValueError
+lists: the rewards are lists of Python's numbers
+    (rewards,) → (rewards.tolist(),)
+    says: group_advantages raised AttributeError
+bare: the argument is not in a tuple
+    (rewards,) → rewards
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    (rewards,) → (rewards,), 1.0
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "E", (rewards → (rewards
+    says: should return (letter, arguments)
 """,
 )
 

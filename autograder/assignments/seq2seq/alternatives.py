@@ -9,12 +9,14 @@ from torch import nn
 from torch.nn import functional
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.data.translation import BOS, EOS, PAD
 from course_pkg.seq2seq import (
     AttentionDecoder,
     Decoder,
     Encoder,
     additive_scores,
+    additive_scores_fault,
     attend,
     beam_search,
     bleu,
@@ -211,6 +213,23 @@ def word_by_word(s, keys, W, v):
     state = functional.linear(s, W)
     columns = [(torch.tanh(state + key) * v).sum(-1) for key in keys.unbind(1)]
     return torch.stack(columns, dim=1)
+
+
+@alternative(additive_scores_fault)
+def of_some_shape():
+    draw = torch.Generator().manual_seed(3)
+    shapes = (2, 3), (2, 4, 5), (5, 3), (5,)
+    return ["B", [torch.randn(shape, generator=draw) for shape in shapes]]
+
+
+@alternative(additive_scores_fault)
+def found_by_limits():
+    box, one = black_box("additive_scores"), torch.ones(1, 1)
+    for size in (3.0, 10.0, 30.0):
+        arguments = 0 * one, torch.full((1, 1, 1), -size), one, one[0]
+        if -1e-3 < box(*arguments).item() < 1e-3:  # where tanh is -1
+            return "B", arguments
+    return "E", (one, one[None], one, one[0])
 
 
 @alternative(attend)

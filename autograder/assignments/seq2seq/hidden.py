@@ -1,7 +1,8 @@
-"""Hidden checks of seq2seq: single sentences, single words, counts by hand."""
+"""Hidden checks of seq2seq: single sentences, single words, counts by hand, a black box."""
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.seq2seq import (
     annotations,
@@ -16,6 +17,7 @@ from course_pkg.checks.seq2seq import (
 from course_pkg.data.translation import EOS
 from course_pkg.seq2seq import (
     Decoder,
+    additive_scores_fault,
     bleu,
     teacher_forcing_loss,
 )
@@ -76,3 +78,9 @@ def repeated_word(score, case):
     references = ["the cat is on the mat now".split(), list("abcdefgh")]
     expected = bleu_by_hand(hypotheses, references)
     case.equal(score(hypotheses, references), expected, "BLEU")
+
+
+@check(additive_scores_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "B")

@@ -5,6 +5,7 @@ from collections import Counter
 
 import torch
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.data.translation import BOS, EOS
 from course_pkg.seq2seq import (
@@ -12,6 +13,7 @@ from course_pkg.seq2seq import (
     Decoder,
     Encoder,
     additive_scores,
+    additive_scores_fault,
     attend,
     beam_search,
     bleu,
@@ -425,6 +427,47 @@ changed(
     ("[:, None]", "[None]"),
     told_by="raised RuntimeError: ",
     classic=True,
+)
+
+black_box(
+    additive_scores, "sigmoid", curve="attention_history.losses", label="loss, nats for each word"
+)
+
+wrong_letters(additive_scores_fault, "B")
+mistakes(
+    additive_scores_fault,
+    """
+no_v: v is 0, and so is every score
+    one[0]) → zero[0])
+    says: With these arguments the black box gives what is right
+large: the features are so large that tanh and σ are both 1
+    (zero, zero[None] → (zero, zero[None] + 100
+    says: With these arguments the black box gives what is right
+one_axis: the keys have no axis of words
+    zero[None] → zero
+    says: additive_scores raised ValueError
+no_sentences: the state has no axis of sentences
+    (zero, zero[None] → (zero[0], zero[None]
+    says: additive_scores raised ValueError
+sizes_differ: W maps to more features than the keys have
+    zero[None], one, → zero[None], one.expand(2, 1),
+    says: additive_scores raised ValueError
+three_arguments: v is missing
+    one, one[0]) → one)
+    says: additive_scores raised TypeError
+no_tensors: the arguments are Python's numbers
+    (zero, zero[None], one, one[0]) → (0.0, 0.0, 1.0, 1.0)
+    says: additive_scores raised AttributeError
+bare: the argument is not in a tuple
+    (zero, zero[None], one, one[0]) → zero
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    one[0]) → one[0]), 0.0
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "B", (zero → (zero
+    says: should return (letter, arguments)
+""",
 )
 
 mistakes(

@@ -5,9 +5,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.visual_attention import (
     CaptionDecoder,
     doubly_stochastic_penalty,
+    doubly_stochastic_penalty_fault,
     grid_features,
     hard_attention,
     reinforce_loss,
@@ -92,6 +94,22 @@ def by_selection(p, mask):
     for weights, words in zip(p, mask, strict=True):
         total = total + ((weights[words].sum(dim=0) - 1) ** 2).sum()
     return total / len(p)
+
+
+@alternative(doubly_stochastic_penalty_fault)
+def with_padding():
+    p = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    return ["C", [p, torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()]]
+
+
+@alternative(doubly_stochastic_penalty_fault)
+def found_by_evenness():
+    box = black_box("doubly_stochastic_penalty")
+    for T in range(1, 5):  # looks spread evenly over 3 locations cost nothing if T / 3 is wanted
+        arguments = torch.full((1, T, 3), 1 / 3), torch.ones(1, T, dtype=torch.bool)
+        if T != 3 and abs(box(*arguments)) < 1e-6:
+            return "C", arguments
+    return "D", ()
 
 
 @alternative(CaptionDecoder)

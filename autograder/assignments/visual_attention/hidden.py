@@ -1,7 +1,8 @@
-"""Hidden checks of visual_attention: gradients, limiting cases, exact expectations."""
+"""Hidden checks of visual_attention: gradients, limiting cases, exact expectations, a black box."""
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks.visual_attention import (
     decoder,
@@ -9,6 +10,7 @@ from course_pkg.checks.visual_attention import (
 from course_pkg.visual_attention import (
     CaptionDecoder,
     doubly_stochastic_penalty,
+    doubly_stochastic_penalty_fault,
     grid_features,
     reinforce_loss,
     update_baseline,
@@ -88,3 +90,9 @@ def extreme_decays(update, case):
     R = -10 * case.rand(*case.sizes(1, low=3))
     case.equal(update(-3.0, R, 1.0), -3.0, "b with decay 1")
     case.equal(update(-3.0, R, 0.0), R.mean(), "b with decay 0")
+
+
+@check(doubly_stochastic_penalty_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "C")

@@ -1,9 +1,11 @@
 """Known wrong solutions of visual_attention."""
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import changed, equivalent, mistakes
 from course_pkg.visual_attention import (
     CaptionDecoder,
     doubly_stochastic_penalty,
+    doubly_stochastic_penalty_fault,
     grid_features,
     hard_attention,
     reinforce_loss,
@@ -185,6 +187,47 @@ number_of_words: every location is to get words / L in sum, not one
 detached: the weights are detached, so that the penalty teaches nothing
     (p * mask → (p.detach() * mask
     says: No gradient goes back from the penalty
+""",
+)
+
+black_box(
+    doubly_stochastic_penalty,
+    "number_of_words",
+    curve="penalised.losses",
+    label="loss and penalty",
+)
+
+wrong_letters(doubly_stochastic_penalty_fault, "C")
+mistakes(
+    doubly_stochastic_penalty_fault,
+    """
+one_word: there are as many words as locations
+    ones(1, 2, 1), torch.ones(1, 2, d → ones(1, 1, 1), torch.ones(1, 1, d
+    says: With these arguments the black box gives what is right
+one_counts: one of the two words is padding, so that as many words as locations are left
+    torch.ones(1, 2, dtype=torch.bool) → torch.tensor([[True, False]])
+    says: With these arguments the black box gives what is right
+other_length: the mask is longer than the weights
+    torch.ones(1, 2, d → torch.ones(1, 3, d
+    says: doubly_stochastic_penalty raised ValueError
+mask_of_numbers: the mask holds numbers
+    dtype=torch.bool → dtype=torch.float32
+    says: doubly_stochastic_penalty raised ValueError
+no_locations: the weights have no axis of locations
+    ones(1, 2, 1) → ones(1, 2)
+    says: doubly_stochastic_penalty raised ValueError
+no_mask: the mask is missing
+    (p, mask) → (p,)
+    says: doubly_stochastic_penalty raised TypeError
+bare: the argument is not in a tuple
+    (p, mask) → p
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    (p, mask) → (p, mask), 1.0
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "C", (p → (p
+    says: should return (letter, arguments)
 """,
 )
 

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.attention import MultiHeadAttention
 from course_pkg.vit import (
     PatchEmbedding,
@@ -13,6 +14,7 @@ from course_pkg.vit import (
     attention_rollout,
     patchify,
     resize_positions,
+    resize_positions_fault,
     unpatchify,
     vit_parameters,
 )
@@ -232,6 +234,20 @@ def permuted(positions, old, new):
     grid = grid.unflatten(0, tuple(old))[None].permute(0, 3, 1, 2)
     grid = nn.Upsample(size=tuple(new), mode="bicubic", align_corners=False)(grid)
     return torch.vstack([special, grid.permute(0, 2, 3, 1).reshape(-1, positions.shape[1])])
+
+
+@alternative(resize_positions_fault)
+def on_a_grid():
+    return ["B", [torch.eye(9), [3, 3], [2, 2]]]
+
+
+@alternative(resize_positions_fault)
+def found_by_range():
+    box, image = black_box("resize_positions"), torch.eye(5)[2:3].T
+    for width in range(5, 11):
+        if width > 5 and box(image, (1, 5), (1, width)).min() >= 0:  # bicubic would overshoot
+            return "B", (image, (1, 5), (1, width))
+    return "A", (image, (1, 5), (1, 5))
 
 
 @alternative(attention_rollout)

@@ -1,7 +1,8 @@
-"""Hidden checks of vit: gradients, other memory layouts, single images, published models."""
+"""Hidden checks of vit: gradients, other memory layouts, published models, a black box."""
 
 import torch
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.registry import check
 from course_pkg.checks import vit as visible
 from course_pkg.vit import (
@@ -9,6 +10,7 @@ from course_pkg.vit import (
     ViTLayer,
     attention_rollout,
     patchify,
+    resize_positions_fault,
     unpatchify,
     vit_parameters,
 )
@@ -145,3 +147,9 @@ def deep(rollout, case):
     """is right for a model of many layers"""
     A = visible.looks_of(case, 12, 2, 3, 5)
     case.equal(rollout(A), visible.followed(A), "R")
+
+
+@check(resize_positions_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "B")

@@ -2,6 +2,7 @@
 
 import torch
 
+from autograder.black_boxes import black_box, wrong_letters
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.vit import (
     PatchEmbedding,
@@ -10,6 +11,7 @@ from course_pkg.vit import (
     attention_rollout,
     patchify,
     resize_positions,
+    resize_positions_fault,
     unpatchify,
     vit_parameters,
 )
@@ -439,6 +441,58 @@ equivalent(
     "image = functional.interpolate(image, size=new, mode='bicubic', align_corners=False) → "
     "image = functional.interpolate(image, size=new, mode='bicubic')",
     "align_corners=False is what torch does unless told otherwise",
+)
+
+black_box(
+    resize_positions,
+    "bilinear",
+    curve="""(lambda vit: (
+        vit.load_state_dict(starts["stretched positions"]),
+        train.fit(
+            vit.to(device),
+            lambda generator: full.batch(32, generator),
+            lambda model, X, y: functional.cross_entropy(model(X), y),
+            steps=60,
+            lr=lambda step: 0.003 * min(step / 30, 1) * (1 - (step - 1) / 60),
+            seed=seed,
+        ).losses,
+    )[-1])(mnist_vit(28, seed))""",
+    after="stretched = resize_positions",
+    label="loss after the grid has grown",
+)
+
+wrong_letters(resize_positions_fault, "B")
+mistakes(
+    resize_positions_fault,
+    """
+same_grid: the grid keeps its size
+    (1, 8) → (1, 4)
+    says: With these arguments the black box gives what is right
+all_alike: all positions are the same
+    [0.0], [0.0], [1.0], [0.0] → [1.0], [1.0], [1.0], [1.0]
+    says: With these arguments the black box gives what is right
+too_few: there are fewer positions than the old grid has patches
+    (1, 4), → (1, 5),
+    says: resize_positions raised ValueError
+one_number: the new grid is given by the number of its patches
+    (1, 8) → 8
+    says: resize_positions raised TypeError
+half_a_patch: the new grid's width is no whole number
+    (1, 8) → (1, 7.5)
+    says: resize_positions raised ValueError
+one_axis: a position is a single number, without an axis of features
+    [[0.0], [0.0], [1.0], [0.0]] → [0.0, 0.0, 1.0, 0.0]
+    says: resize_positions raised ValueError
+bare: the argument is not in a tuple
+    (positions, (1, 4), (1, 8)) → positions
+    says: The arguments should be a tuple
+result_too: what should come out stands beside the arguments
+    (1, 8)) → (1, 8)), 0.0
+    says: should return (letter, arguments)
+only_arguments: the letter is missing
+    "B", (positions → (positions
+    says: should return (letter, arguments)
+""",
 )
 
 
