@@ -457,4 +457,4 @@ def logit_lens_fault() -> tuple[
         does.
     """
     X, weight, W_head = torch.tensor([[1.0], [3.0]]), torch.ones(1), torch.tensor([[0.0, 1.0]])
-    return "D", (X, weight, W_head)  # both are normalised to 1; to 1/√5 and 3/√5 in the box
+    return "C", (X, weight, W_head)  # both are normalised to 1; to 1/√5 and 3/√5 in the box

@@ -399,5 +399,5 @@ def group_advantages_fault() -> tuple[str, tuple[Float[Tensor, "N G"]]]:
         The letter of its mistake, and arguments for which it does not return what
         `group_advantages` does.
     """
-    rewards = torch.tensor([[0.0, 1.0], [0.0, 3.0]])  # all four are 1 or -1, ε apart
-    return "E", (rewards,)
+    rewards = torch.tensor([[0.0, 1.0]])  # their deviation is 1/2, and √(1/2) in the box
+    return "A", (rewards,)

@@ -315,7 +315,8 @@ class QuantisedPagedCache(PagedKVCache):
         Args:
             records: made by `encode`.
         Returns:
-            The vectors, in the cache's dtype.
+            The vectors, in the cache's dtype, in which they are computed, too: s and z are
+            converted first.
         """
         ### BEGIN SOLUTION
         integers, numbers = records.split([records.shape[-1] - 4, 4], dim=-1)

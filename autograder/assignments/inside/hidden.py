@@ -68,4 +68,4 @@ def at_most_k(autoencoders, case):
 @check(logit_lens_fault, see="One that trains as well")
 def named(answer, case):
     """names what is wrong"""
-    demand_named(case, answer, "D")
+    demand_named(case, answer, "C")

@@ -148,7 +148,7 @@ black_box(
     after="gained",
 )
 
-wrong_letters(logit_lens_fault, "D")
+wrong_letters(logit_lens_fault, "C")
 mistakes(
     logit_lens_fault,
     """
@@ -180,7 +180,7 @@ result_too: what should come out stands beside the arguments
     (X, weight, W_head) → (X, weight, W_head), 0.0
     says: should return (letter, arguments)
 only_arguments: the letter is missing
-    "D", (X → (X
+    "C", (X → (X
     says: should return (letter, arguments)
 """,
 )

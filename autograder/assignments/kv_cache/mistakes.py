@@ -519,6 +519,44 @@ AnyGroups: a number of groups that does not divide the heads is accepted
 """,
 )
 
+mistakes(
+    mha_to_gqa,
+    """
+added: the heads of a group are added, not averaged
+    mean(dim=-2) → sum(dim=-2)
+first_head: the first head of each group is taken
+    heads.mean(dim=-2) → heads[..., 0, :]
+first_heads: the first G heads are taken
+    heads.mean(dim=-2) → heads.flatten(-3, -2)[..., :G, :]
+* every_gth: a group has every G-th head, not neighbours
+    (G, H // G, -1) → (H // G, G, -1)
+    mean(dim=-2) → mean(dim=-3)
+all_the_same: all heads are averaged, and every group gets the same
+    heads.mean(dim=-2).flatten(-2) → torch.cat([heads.mean(dim=(-3, -2))] * G, dim=-1)
+parts_for_heads: the parts of a head are taken for heads
+    (G, H // G, -1) → (-1, G, H // G)
+    mean(dim=-2) → mean(dim=-1)
+* no_biases: the biases stay as they are
+    , "b_K", "b_V"} → }
+    says: b_K should have shape
+no_values: the values stay as they are
+    {"W_K", "W_V", "b_K", "b_V"} → {"W_K", "b_K"}
+    says: W_V should have shape
+queries_averaged: the queries are also averaged
+    {"W_K" → {"W_Q", "b_Q", "W_K"
+    says: W_Q should have shape
+changed_only: only the weights that change are returned
+    return converted → return {name: X for name, X in converted.items() if X is not state[name]}
+    says: is missing
+in_place: the means are written into the weights given
+    converted[name] = value → converted[name] = state[name][..., : value.shape[-1]].copy_(value)
+    says: changes its argument
+any_groups: a number of groups that does not divide the heads is accepted
+    H % G → H % (G := math.gcd(H, G))
+    says: should raise ValueError when 6 heads are to share 4 groups
+""",
+)
+
 black_box(
     mha_to_gqa,
     "first_head",
@@ -564,44 +602,6 @@ result_too: what should come out stands beside the arguments
 only_arguments: the letter is missing
     "A", (state → (state
     says: should return (letter, arguments)
-""",
-)
-
-mistakes(
-    mha_to_gqa,
-    """
-added: the heads of a group are added, not averaged
-    mean(dim=-2) → sum(dim=-2)
-first_head: the first head of each group is taken
-    heads.mean(dim=-2) → heads[..., 0, :]
-first_heads: the first G heads are taken
-    heads.mean(dim=-2) → heads.flatten(-3, -2)[..., :G, :]
-* every_gth: a group has every G-th head, not neighbours
-    (G, H // G, -1) → (H // G, G, -1)
-    mean(dim=-2) → mean(dim=-3)
-all_the_same: all heads are averaged, and every group gets the same
-    heads.mean(dim=-2).flatten(-2) → torch.cat([heads.mean(dim=(-3, -2))] * G, dim=-1)
-parts_for_heads: the parts of a head are taken for heads
-    (G, H // G, -1) → (-1, G, H // G)
-    mean(dim=-2) → mean(dim=-1)
-* no_biases: the biases stay as they are
-    , "b_K", "b_V"} → }
-    says: b_K should have shape
-no_values: the values stay as they are
-    {"W_K", "W_V", "b_K", "b_V"} → {"W_K", "b_K"}
-    says: W_V should have shape
-queries_averaged: the queries are also averaged
-    {"W_K" → {"W_Q", "b_Q", "W_K"
-    says: W_Q should have shape
-changed_only: only the weights that change are returned
-    return converted → return {name: X for name, X in converted.items() if X is not state[name]}
-    says: is missing
-in_place: the means are written into the weights given
-    converted[name] = value → converted[name] = state[name][..., : value.shape[-1]].copy_(value)
-    says: changes its argument
-any_groups: a number of groups that does not divide the heads is accepted
-    H % G → H % (G := math.gcd(H, G))
-    says: should raise ValueError when 6 heads are to share 4 groups
 """,
 )
 

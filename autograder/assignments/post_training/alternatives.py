@@ -367,14 +367,15 @@ def weighted(student, teacher, mask, temperature=1.0, reverse=False):
 
 @alternative(group_advantages_fault)
 def with_a_dull_group():
-    return ["E", [torch.tensor([[0.0, 1, 0, 1], [2, 2, 2, 2], [0, 0, 0, 8]]), "std"]]
+    return ["A", [torch.tensor([[0.0, 1, 0, 1], [2, 2, 2, 2], [0, 0, 0, 8]]), "std"]]
 
 
 @alternative(group_advantages_fault)
-def found_by_scaling():
-    box, rewards = black_box("group_advantages"), torch.tensor([[0.0, 1, 2], [0, 1, 2]])
-    for factor in (1.0, 4.0):
-        rewards[1] *= factor  # what is right stays as it is
-        if (box(rewards)[0] - box(rewards[:1])[0]).abs().max() > 0.01:
-            return "E", (rewards,)
-    return "A", (rewards,)
+def found_by_squares():
+    box = black_box("group_advantages")
+    for G in (2, 3, 5):
+        rewards = torch.arange(G, dtype=torch.float64)[None]
+        total = box(rewards, "std", 1e-9).square().sum().item()  # G; G - 1 if it divides by that
+        if abs(total - (G - 1)) < 1e-6:
+            return "A", (rewards,)
+    return "E", (rewards,)

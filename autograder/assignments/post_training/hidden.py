@@ -145,4 +145,4 @@ def warm(loss, case):
 @check(group_advantages_fault, see="One that trains as well")
 def named(answer, case):
     """names what is wrong"""
-    demand_named(case, answer, "E")
+    demand_named(case, answer, "A")

@@ -347,28 +347,28 @@ unchecked: any other word stands for std
 
 black_box(
     group_advantages,
-    "one_deviation",
+    "unbiased",
     curve='counted["lines are rewarded"]',
     label="lines for each answer",
     over="rounds, %",
-    after="counted",
+    after="ROUNDS, PROMPTS, RATE",
 )
 
-wrong_letters(group_advantages_fault, "E")
+wrong_letters(group_advantages_fault, "A")
 mistakes(
     group_advantages_fault,
     """
-one_group: there is a single group
-    , [0.0, 3.0]] → ]
-    says: With these arguments the black box gives what is right
-same_spread: both groups have the same deviation
-    3.0 → 1.0
+same_rewards: both answers are equally good, and have no advantage
+    [[0.0, 1.0]] → [[1.0, 1.0]]
     says: With these arguments the black box gives what is right
 not_scaled: nothing is divided by a deviation
     (rewards,) → (rewards, "mean")
     says: With these arguments the black box gives what is right
+large_eps: ε is so large that the deviation does not count
+    (rewards,) → (rewards, "std", 1e4)
+    says: With these arguments the black box gives what is right
 one_axis: the rewards have no axis of prompts
-    [[0.0, 1.0], [0.0, 3.0]] → [0.0, 1.0, 0.0, 3.0]
+    [[0.0, 1.0]] → [0.0, 1.0]
     says: group_advantages raised ValueError
 another_word: the scale is one that there is not
     (rewards,) → (rewards, "max")
@@ -383,7 +383,7 @@ result_too: what should come out stands beside the arguments
     (rewards,) → (rewards,), 1.0
     says: should return (letter, arguments)
 only_arguments: the letter is missing
-    "E", (rewards → (rewards
+    "A", (rewards → (rewards
     says: should return (letter, arguments)
 """,
 )

@@ -874,7 +874,7 @@ OnlyGreedy: the search is greedy: only the first beam branches
     self.sequences[going[0]].sampling.beams - len(going) → 0
 LastOnly: the log-probability of a beam is that of its last token
     return torch.log_softmax( → self.sequences[seq_id].log_p = 0.0; return torch.log_softmax(
-* ByLogits: beams are compared by their logits, not by their log-probabilities
+ByLogits: beams are compared by their logits, not by their log-probabilities
     torch.log_softmax(logits.to(precise), dim=0).cpu() → logits
 NeverStops: the stop token ends no beam
     self.finish(seq_id)
@@ -1376,6 +1376,7 @@ changed(
         "        new: list[int] = []\n",
     ),
     told_by="beams left in `next_log_p`",
+    classic=True,
 )
 
 equivalent(

@@ -24,12 +24,12 @@ HEADING = "## One that trains as well\n"
 def test_no_curve_shows_it(assignment):
     kept = runs.load(assignment)
     assert kept["mistake"] == BLACK_BOXES[assignment.topic].bug.name
+    text = " ".join(assignment.master.read_text(encoding="utf-8").split())
     right, wrong = kept["curves"][runs.RIGHT], kept["curves"][runs.BOX]
     assert len(right) == len(wrong) == len(runs.SEEDS)
     for ours, theirs in zip(right, wrong, strict=True):
-        assert ours != theirs  # it was another function that has trained
-        assert ours[0] - theirs[-1] > 0.9 * (ours[0] - ours[-1])
-    text = " ".join(assignment.master.read_text(encoding="utf-8").split())
+        assert (ours == theirs) == ("the same losses as with yours, to the last digit" in text)
+        assert (ours[0] - theirs[-1]) / (ours[0] - ours[-1]) > 0.9
     if "no claim in this notebook notices" in text:
         assert kept["fallen"] == []
     assert ("Only one claim falls" in text) <= (len(kept["fallen"]) == 1)
