@@ -560,11 +560,12 @@ any_groups: a number of groups that does not divide the heads is accepted
 black_box(
     mha_to_gqa,
     "first_head",
-    curve="""(lambda one: (
+    curve="""losses + (lambda one: (
         one.load_state_dict(mha_to_gqa(state, HEADS, 1)),
         learn(one, UPTRAINING, 2e-3, "G = 1", seed + 1),
     )[-1])(with_groups(1))""",
-    label="loss of the uptraining, nats for each token",
+    label="loss, nats for each token",
+    over="training and uptraining, %",
     after="UPTRAINING",
 )
 
