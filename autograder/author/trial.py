@@ -69,9 +69,11 @@ def main(arguments: argparse.Namespace) -> int:
             run for run in kept(assignment) if not (arguments.again and run.seed in arguments.seeds)
         ]
         todo = [seed for seed in arguments.seeds if seed not in {run.seed for run in known}]
+        # Here, not in threads: Python 3.11 cannot parse where asyncio's garbage is collected.
+        code = code_of(nbformat.read(assignment.solved, as_version=4), assignment.topic)
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for run in pool.map(lambda seed, a=assignment: run_with(a, seed), todo):
-                known = sorted([*known, run], key=lambda each: each.seed)
+                known = sorted([*known, replace(run, code=code)], key=lambda each: each.seed)
                 keep(assignment, known)
                 state = "held" if run.held else "NOT HELD"
                 print(f"{assignment.name} at seed {run.seed}: {state}, {run.seconds:.0f} s")
@@ -153,11 +155,9 @@ def _processor() -> str:
 
 
 def run_with(assignment: Assignment, seed: int) -> Run:
-    """Run a solved notebook with `seed` in place of its own; note the code, time and place."""
+    """Run a solved notebook with `seed` in place of its own; note the time and place."""
     nb = nbformat.read(assignment.solved, as_version=4)
-    code = code_of(nb, assignment.topic)
-    run = run_notebook(nb, assignment.name, seed)
-    return replace(run, code=code, **provenance())
+    return replace(run_notebook(nb, assignment.name, seed), **provenance())
 
 
 def run_notebook(nb: NotebookNode, name: str, seed: int) -> Run:
