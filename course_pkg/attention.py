@@ -256,7 +256,8 @@ def attention_cost(T: int, D: int, k: int = 3) -> dict[str, dict[str, int]]:
     convolution:     y_t = Σ_j W_j x_{t+j},   j = -(k-1)/2 … (k-1)/2, zeros beyond the ends
     self-attention:  Q, K, V = X W_Q, X W_K, X W_V,   A = softmax(Q Kᵀ / √D),   Y = A V
 
-    (Vaswani et al. 2017, table 1, with all constants)
+    (compare Vaswani et al. 2017, table 1 and §4: there without projections and constants, and the
+    path of a convolution is that of dilated kernels, O(log_k T); ours are contiguous)
 
     Args:
         T: positions, at least 2.
