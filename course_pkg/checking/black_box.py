@@ -37,13 +37,13 @@ def black_box(exercise: str) -> Callable:
     """
     box = _opened(exercise)
 
-    @functools.wraps(box)
     def noted(*args, **kwargs):
         CALLED.add(exercise)
         return box(*args, **kwargs)
 
-    noted.__signature__ = inspect.signature(box)
-    del noted.__wrapped__
+    functools.update_wrapper(noted, box)
+    vars(noted).update(__signature__=inspect.signature(box))
+    del vars(noted)["__wrapped__"]
     return noted
 
 

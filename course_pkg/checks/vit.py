@@ -716,7 +716,7 @@ def one_layer(rollout, case):
     case.equal(rollout(A), expected, "R")
 
 
-def stretched(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+def of_two_grids(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
     """Interpolate positions, if they and the grids are what resize_positions takes."""
     sides = [*old, *new]
     if len(sides) != 4 or not all(isinstance(side, int) and side > 0 for side in sides):
@@ -729,4 +729,4 @@ def stretched(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> 
 @check(resize_positions_fault, see="One that trains as well")
 def exposed(answer, case):
     """gives arguments with which the black box returns what is wrong"""
-    demand_exposed(case, answer, "resize_positions", stretched)
+    demand_exposed(case, answer, "resize_positions", of_two_grids)
