@@ -293,7 +293,7 @@ def by_hand(words, goals, follows, kinds):
 
 @alternative(pretraining_loss_fault)
 def any_numbers():
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(1)
     words, follows = torch.randn(3, 4, 5, generator=draw), torch.randn(3, 2, generator=draw)
     targets = torch.full((3, 4), -100)
     targets[0], targets[1, 2], targets[2, 1:3] = 1, 4, 2

@@ -168,7 +168,7 @@ result_too: what should come out stands beside the arguments
     says: should return (letter, arguments)
 only_arguments: the letter is missing
     "B", (noise → (noise
-    says: should return (letter, arguments)
+    says: The letter should be one of A to E
 """,
 )
 

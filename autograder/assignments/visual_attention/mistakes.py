@@ -227,7 +227,7 @@ result_too: what should come out stands beside the arguments
     says: should return (letter, arguments)
 only_arguments: the letter is missing
     "C", (p → (p
-    says: should return (letter, arguments)
+    says: The letter should be one of A to E
 """,
 )
 
