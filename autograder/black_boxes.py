@@ -1,5 +1,6 @@
 """Which known mistake of an assignment students get as a black box, and the curve that hides it."""
 
+import ast
 import inspect
 import re
 from collections.abc import Callable
@@ -73,19 +74,30 @@ def black_box(
     )
 
 
-def wrong_letters(reference: Callable, letter: str) -> None:
-    """Register as mistakes of an answer: the other letters, and a sentence in place of its letter.
+def wrong_answers(reference: Callable, letter: str) -> None:
+    """Register what is wrong as an answer to every black box: another letter, or another form.
 
     Args:
-        reference: the answer.
+        reference: the answer; it ends in `return letter, (…)`, a letter and a tuple.
         letter: the right one.
     """
     for other in LETTERS.replace(letter, ""):
         change, told_by = (f'"{letter}"', f'"{other}"'), f"'{other}' is not what is wrong"
         changed(reference, other, f"the answer is {other}", change, told_by=told_by)
-    change = (f'"{letter}"', '"the sentence"')
-    said = "The letter should be one of A to E"
-    changed(reference, "sentence", "a sentence stands for its letter", change, told_by=said)
+    source = inspect.getsource(reference)
+    answer = ast.parse(source).body[0].body[-1].value
+    arguments = ast.get_source_segment(source, answer.elts[1])
+    no_letter, no_answer = "The letter should be one of A to E", "should return (letter, arguments)"
+    no_tuple = "The arguments should be a tuple, yours are 2."
+    is_pair = len(answer.elts[1].elts) == 2  # a pair is taken for letter and arguments
+    for name, sentence, wrong, told_by in (
+        ("sentence", "a sentence stands for its letter", f'"the sentence", {arguments}', no_letter),
+        ("bare", "an argument is not in a tuple", f'"{letter}", 2', no_tuple),
+        ("result_too", "a result stands beside it", f'"{letter}", {arguments}, 0', no_answer),
+        ("only_arguments", "no letter", arguments, no_letter if is_pair else no_answer),
+    ):
+        change = (f'"{letter}", {arguments}', wrong)
+        changed(reference, name, sentence, change, told_by=told_by)
 
 
 def is_answer(exercise: Exercise) -> bool:

@@ -1,6 +1,6 @@
 """Known wrong solutions of attention."""
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import changed, equivalent, mistakes
 from course_pkg.attention import (
     MultiHeadAttention,
@@ -312,7 +312,7 @@ black_box(
     label="mean squared error",
 )
 
-wrong_letters(split_heads_fault, "C")
+wrong_answers(split_heads_fault, "C")
 mistakes(
     split_heads_fault,
     """
@@ -334,9 +334,6 @@ three_heads: three heads cannot share four features
 no_batch: X has no axis for the batch
     [[[0.0, 1.0, 2.0, 3.0]]] → [[0.0, 1.0, 2.0, 3.0]]
     says: split_heads raised ValueError
-only_arguments: the letter is missing
-    "C", (X, 2) → X, 2
-    says: The letter should be one of A to E
 only_letter: the arguments are missing
     "C", (X, 2) → "C"
     says: should return (letter, arguments)

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.bert import (
     BertEmbeddings,
@@ -1053,7 +1053,7 @@ black_box(
     after="pretrained, vocabularies, curves",
 )
 
-wrong_letters(pretraining_loss_fault, "D")
+wrong_answers(pretraining_loss_fault, "D")
 mistakes(
     pretraining_loss_fault,
     """
@@ -1075,14 +1075,5 @@ third_class: a pair's class is 2
 no_pairs: the arguments of the pairs are missing
     (words, targets, torch.zeros(2, 2), torch.tensor([0, 1])) → (words, targets)
     says: pretraining_loss raised TypeError
-bare: the argument is not in a tuple
-    (words, targets, torch.zeros(2, 2), torch.tensor([0, 1])) → words
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    [0, 1])) → [0, 1])), 1.0
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "D", (words → (words
-    says: should return (letter, arguments)
 """,
 )

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.experts import (
     LoRA,
@@ -132,7 +132,7 @@ black_box(
 )
 
 
-wrong_letters(load_balancing_loss_fault, "D")
+wrong_answers(load_balancing_loss_fault, "D")
 mistakes(
     load_balancing_loss_fault,
     """
@@ -154,9 +154,6 @@ no_experts: nothing says where the tokens go
 with_k: k comes as well
     (logits, experts) → (logits, experts, 2)
     says: load_balancing_loss raised
-only_arguments: the letter is missing
-    "D", (logits, experts) → logits, experts
-    says: The letter should be one of A to E
 """,
 )
 

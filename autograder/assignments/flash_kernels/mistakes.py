@@ -1,6 +1,6 @@
 """Known wrong solutions of flash_kernels: the references with a few words changed."""
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import changed, equivalent, mistakes, sample_mutants
 from course_pkg.flash_kernels import (
     flash_attention_backward,
@@ -363,7 +363,7 @@ black_box(
     after="learned",
 )
 
-wrong_letters(flash_attention_backward_fault, "A")
+wrong_answers(flash_attention_backward_fault, "A")
 mistakes(
     flash_attention_backward_fault,
     """
@@ -388,14 +388,5 @@ no_heads: there is no axis of heads
 no_outputs: Y and s are missing
     X, Y, s, X) → X, X)
     says: flash_attention_backward raised TypeError
-bare: the argument is not in a tuple
-    (X, X, X, Y, s, X) → X
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    s, X) → s, X), X
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "A", (X → (X
-    says: should return (letter, arguments)
 """,
 )

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch.nn import functional as F
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.data.text import words
 from course_pkg.gpt import (
@@ -580,7 +580,7 @@ black_box(
     label="loss, nats for each token",
 )
 
-wrong_letters(language_model_loss_fault, "B")
+wrong_answers(language_model_loss_fault, "B")
 mistakes(
     language_model_loss_fault,
     """
@@ -602,9 +602,6 @@ one_text: the logits have no axis for the texts
 no_tokens: the tokens are missing
     "B", (logits, tokens) → "B", (logits,)
     says: language_model_loss raised TypeError
-only_arguments: the letter is missing
-    "B", (logits, tokens) → logits, tokens
-    says: The letter should be one of A to E
 only_logits: the logits stand in place of the tuple
     "B", (logits, tokens) → "B", logits
     says: The arguments should be a tuple

@@ -1,6 +1,6 @@
 """Known wrong solutions of inside."""
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.inside import (
     SparseAutoencoder,
@@ -148,7 +148,7 @@ black_box(
     after="gained",
 )
 
-wrong_letters(logit_lens_fault, "C")
+wrong_answers(logit_lens_fault, "C")
 mistakes(
     logit_lens_fault,
     """
@@ -173,15 +173,6 @@ lists: the vectors are lists of Python's numbers
 two_arguments: W_head is missing
     (X, weight, W_head) → (X, weight)
     says: logit_lens raised TypeError
-bare: the argument is not in a tuple
-    (X, weight, W_head) → X
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    (X, weight, W_head) → (X, weight, W_head), 0.0
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "C", (X → (X
-    says: should return (letter, arguments)
 """,
 )
 

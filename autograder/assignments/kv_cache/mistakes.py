@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.attention import split_heads
 from course_pkg.kv_cache import (
@@ -569,7 +569,7 @@ black_box(
     after="UPTRAINING",
 )
 
-wrong_letters(mha_to_gqa_fault, "A")
+wrong_answers(mha_to_gqa_fault, "A")
 mistakes(
     mha_to_gqa_fault,
     """
@@ -594,15 +594,6 @@ no_names: a tensor is given in place of a state dict
 no_groups: G is missing
     (state, 2, 1) → (state, 2)
     says: mha_to_gqa raised TypeError
-bare: the argument is not in a tuple
-    (state, 2, 1) → state
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    (state, 2, 1) → (state, 2, 1), 0.5
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "A", (state → (state
-    says: should return (letter, arguments)
 """,
 )
 

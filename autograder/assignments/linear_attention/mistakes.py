@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.linear_attention import (
     HybridDecoder,
@@ -382,7 +382,7 @@ black_box(
     label="loss",
 )
 
-wrong_letters(chunked_scan_fault, "E")
+wrong_answers(chunked_scan_fault, "E")
 mistakes(
     chunked_scan_fault,
     """

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.llama import (
     GatedFeedForward,
@@ -189,7 +189,7 @@ black_box(
     over="position in the text, %",
 )
 
-wrong_letters(swiglu_fault, "B")
+wrong_answers(swiglu_fault, "B")
 mistakes(
     swiglu_fault,
     """
@@ -205,9 +205,6 @@ closed: the gate is far below 0
 nothing_passes: W_up is 0
     W_up, W_down) → 0 * W_up, W_down)
     says: With these arguments the black box gives what is right
-only_arguments: the letter is missing
-    "B", (X, W_gate, W_up, W_down) → X, W_gate, W_up, W_down
-    says: should return (letter, arguments)
 three_arguments: W_down is left out
     W_up, W_down) → W_up)
     says: swiglu raised

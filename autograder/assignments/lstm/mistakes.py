@@ -1,6 +1,6 @@
 """Known wrong solutions of lstm."""
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import changed, mistakes
 from course_pkg.lstm import (
     LSTM,
@@ -189,7 +189,7 @@ in_place: h is updated in place
 
 black_box(gru_step, "bias_not_reset", curve="gru_adding.losses", label="mean squared error")
 
-wrong_letters(gru_step_fault, "D")
+wrong_answers(gru_step_fault, "D")
 mistakes(
     gru_step_fault,
     """
@@ -205,9 +205,6 @@ open_gate: the reset gate is open
 nothing_new: the update gate keeps all of h
     0.0, 0.0, 1.0 → 0.0, 50.0, 1.0
     says: With these arguments the black box gives what is right
-only_arguments: the letter is missing
-    "D", (x, h, W_x, W_h, b_x, b_h) → x, h, W_x, W_h, b_x, b_h
-    says: should return (letter, arguments)
 five_arguments: b_h is left out
     b_x, b_h) → b_x)
     says: gru_step raised

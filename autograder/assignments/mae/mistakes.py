@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.mae import (
     MAEDecoder,
@@ -138,7 +138,7 @@ black_box(
     after="pretrainings",
 )
 
-wrong_letters(random_masking_fault, "B")
+wrong_answers(random_masking_fault, "B")
 mistakes(
     random_masking_fault,
     """
@@ -160,15 +160,6 @@ same_noise: two patches have the same noise
 one_axis: the noise has no axis of images
     [None] →
     says: random_masking raised ValueError
-bare: the argument is not in a tuple
-    (noise, ratio) → noise
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    (noise, ratio) → (noise, ratio), 1
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "B", (noise → (noise
-    says: The letter should be one of A to E
 """,
 )
 

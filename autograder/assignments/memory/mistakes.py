@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.memory import (
     DRAW,
@@ -946,7 +946,7 @@ black_box(
     after="drawing = learn_to_draw",
 )
 
-wrong_letters(sample_latent_fault, "B")
+wrong_answers(sample_latent_fault, "B")
 mistakes(
     sample_latent_fault,
     """
@@ -968,14 +968,5 @@ no_tensors: the arguments are Python's numbers
 two_arguments: the noise is missing
     (zero, zero, one) → (zero, zero)
     says: sample_latent raised TypeError
-bare: the argument is not in a tuple
-    (zero, zero, one) → one
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    (zero, zero, one) → (zero, zero, one), 1
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "B", (zero → (zero
-    says: should return (letter, arguments)
 """,
 )

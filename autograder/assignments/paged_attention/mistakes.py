@@ -1,6 +1,6 @@
 """Known wrong solutions of paged_attention."""
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import changed, equivalent, mistakes
 from course_pkg.paged_attention import (
     BlockAllocator,
@@ -50,7 +50,7 @@ black_box(
     over="ways to reserve, from the simplest",
 )
 
-wrong_letters(fragmentation_fault, "B")
+wrong_answers(fragmentation_fault, "B")
 mistakes(
     fragmentation_fault,
     """
@@ -72,9 +72,6 @@ no_need: nothing says how many slots are needed
 three_numbers: a region has no final length
     ([], 4, 4) → ([(0, 1, 1)], 4, 3)
     says: fragmentation raised
-only_arguments: the letter is missing
-    "B", ([], 4, 4) → [], 4, 4
-    says: should return (letter, arguments)
 """,
 )
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.positions import (
     LearnedPositions,
@@ -280,7 +280,7 @@ black_box(
     label="loss, nats for each symbol",
 )
 
-wrong_letters(rope_rotate_fault, "A")
+wrong_answers(rope_rotate_fault, "A")
 mistakes(
     rope_rotate_fault,
     """
@@ -302,9 +302,6 @@ three_features: three features are no pairs
 too_many_positions: there are three positions for two vectors
     (X,) → (X, torch.arange(3))
     says: rope_rotate raised
-only_arguments: the letter is missing
-    "A", (X,) → X, 0
-    says: The letter should be one of A to E
 no_tuple: X stands in place of the tuple
     "A", (X,) → "A", X
     says: The arguments should be a tuple

@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn import functional
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.post_training import (
     bradley_terry_loss,
@@ -354,7 +354,7 @@ black_box(
     after="ROUNDS, PROMPTS, RATE",
 )
 
-wrong_letters(group_advantages_fault, "A")
+wrong_answers(group_advantages_fault, "A")
 mistakes(
     group_advantages_fault,
     """
@@ -376,15 +376,6 @@ another_word: the scale is one that there is not
 lists: the rewards are lists of Python's numbers
     (rewards,) → (rewards.tolist(),)
     says: group_advantages raised AttributeError
-bare: the argument is not in a tuple
-    (rewards,) → rewards
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    (rewards,) → (rewards,), 1.0
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "A", (rewards → (rewards
-    says: should return (letter, arguments)
 """,
 )
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.paged_attention import PagedKVCache
 from course_pkg.quantisation import (
@@ -141,7 +141,7 @@ black_box(
 )
 
 
-wrong_letters(quantise_fault, "E")
+wrong_answers(quantise_fault, "E")
 mistakes(
     quantise_fault,
     """
@@ -163,9 +163,6 @@ one_bit: an integer has one bit
 no_axis: nothing says which numbers share a scale
     (X, 2, 0) → (X, 2)
     says: quantise raised
-only_arguments: the letter is missing
-    "E", (X, 2, 0) → X, 2, 0
-    says: should return (letter, arguments)
 """,
 )
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.rnn import (
     clip_grad_norm,
@@ -420,7 +420,7 @@ no_error: a max_norm of zero is accepted
 
 black_box(clip_grad_norm, "sum_of_norms", curve='tame["losses"]', label="mean squared error")
 
-wrong_letters(clip_grad_norm_fault, "C")
+wrong_answers(clip_grad_norm_fault, "C")
 mistakes(
     clip_grad_norm_fault,
     """
@@ -449,9 +449,6 @@ whole_numbers: the gradients hold whole numbers
 no_max_norm: max_norm is left out
     (gradients, 6.0) → (gradients,)
     says: clip_grad_norm raised TypeError
-only_arguments: the letter is missing
-    "C", (gradients, 6.0) → gradients, 6.0
-    says: The letter should be one of A to E
 """,
 )
 

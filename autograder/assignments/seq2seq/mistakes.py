@@ -5,7 +5,7 @@ from collections import Counter
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.data.translation import BOS, EOS
 from course_pkg.seq2seq import (
@@ -433,7 +433,7 @@ black_box(
     additive_scores, "sigmoid", curve="attention_history.losses", label="loss, nats for each word"
 )
 
-wrong_letters(additive_scores_fault, "B")
+wrong_answers(additive_scores_fault, "B")
 mistakes(
     additive_scores_fault,
     """
@@ -458,15 +458,6 @@ three_arguments: v is missing
 no_tensors: the arguments are Python's numbers
     (zero, zero[None], one, one[0]) → (0.0, 0.0, 1.0, 1.0)
     says: additive_scores raised AttributeError
-bare: the argument is not in a tuple
-    (zero, zero[None], one, one[0]) → zero
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    one[0]) → one[0]), 0.0
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "B", (zero → (zero
-    says: should return (letter, arguments)
 """,
 )
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.speculative import (
     SpeculativeCore,
@@ -487,7 +487,7 @@ black_box(
     over="passes of the target",
 )
 
-wrong_letters(prompt_lookup_fault, "C")
+wrong_answers(prompt_lookup_fault, "C")
 mistakes(
     prompt_lookup_fault,
     """
@@ -512,9 +512,6 @@ negative: k is negative
 no_k: k is left out
     (tokens, 1) → (tokens,)
     says: prompt_lookup raised TypeError
-only_arguments: the letter is missing
-    "C", (tokens, 1) → tokens, 1
-    says: The letter should be one of A to E
 only_tokens: the number k stands in place of the tuple
     "C", (tokens, 1) → "C", 1
     says: The arguments should be a tuple

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.swin import (
     PatchMerging,
@@ -131,7 +131,7 @@ black_box(
     label="mean squared error",
 )
 
-wrong_letters(relative_position_index_fault, "E")
+wrong_answers(relative_position_index_fault, "E")
 mistakes(
     relative_position_index_fault,
     """
@@ -147,15 +147,6 @@ half_a_position: the side is no whole number
 two_sides: the window has a height and a width
     (M,) → (M, M)
     says: relative_position_index raised TypeError
-bare: the argument is not in a tuple
-    (M,) → M
-    says: The arguments should be a tuple, yours are 2
-result_too: what should come out stands beside the argument
-    (M,) → (M,), 0
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "E", (M,) → (M,)
-    says: should return (letter, arguments)
 """,
 )
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.transformer import (
     DecoderLayer,
@@ -72,7 +72,7 @@ black_box(
     label="loss in nats per word",
 )
 
-wrong_letters(layer_norm_fault, "E")
+wrong_answers(layer_norm_fault, "E")
 mistakes(
     layer_norm_fault,
     """
@@ -96,9 +96,6 @@ three_features: the gain has three features, X has two
 two_arguments: the bias is left out
     (X, gain, bias) → (X, gain)
     says: layer_norm raised TypeError
-only_arguments: the letter is missing
-    "E", (X, gain, bias) → X, gain, bias
-    says: should return (letter, arguments)
 """,
 )
 

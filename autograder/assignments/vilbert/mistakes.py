@@ -1,6 +1,6 @@
 """Known wrong solutions of vilbert."""
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.vilbert import (
     CoAttentionBlock,
@@ -290,7 +290,7 @@ black_box(
     label="sum of the losses",
 )
 
-wrong_letters(alignment_score_fault, "C")
+wrong_answers(alignment_score_fault, "C")
 mistakes(
     alignment_score_fault,
     """

@@ -1,6 +1,6 @@
 """Known wrong solutions of visual_attention."""
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import changed, equivalent, mistakes
 from course_pkg.visual_attention import (
     CaptionDecoder,
@@ -197,7 +197,7 @@ black_box(
     label="loss and penalty",
 )
 
-wrong_letters(doubly_stochastic_penalty_fault, "C")
+wrong_answers(doubly_stochastic_penalty_fault, "C")
 mistakes(
     doubly_stochastic_penalty_fault,
     """
@@ -219,15 +219,6 @@ no_locations: the weights have no axis of locations
 no_mask: the mask is missing
     (p, mask) → (p,)
     says: doubly_stochastic_penalty raised TypeError
-bare: the argument is not in a tuple
-    (p, mask) → p
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    (p, mask) → (p, mask), 1.0
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "C", (p → (p
-    says: The letter should be one of A to E
 """,
 )
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.black_boxes import black_box, wrong_letters
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.vit import (
     PatchEmbedding,
@@ -461,7 +461,7 @@ black_box(
     label="loss after the grid has grown",
 )
 
-wrong_letters(resize_positions_fault, "B")
+wrong_answers(resize_positions_fault, "B")
 mistakes(
     resize_positions_fault,
     """
@@ -483,15 +483,6 @@ half_a_patch: the new grid's width is no whole number
 one_axis: a position is a single number, without an axis of features
     [[0.0], [0.0], [1.0], [0.0]] → [0.0, 0.0, 1.0, 0.0]
     says: resize_positions raised ValueError
-bare: the argument is not in a tuple
-    (positions, (1, 4), (1, 8)) → positions
-    says: The arguments should be a tuple
-result_too: what should come out stands beside the arguments
-    (1, 8)) → (1, 8)), 0.0
-    says: should return (letter, arguments)
-only_arguments: the letter is missing
-    "B", (positions → (positions
-    says: should return (letter, arguments)
 """,
 )
 
