@@ -528,7 +528,5 @@ def pretraining_loss_fault() -> tuple[
         `pretraining_loss` does.
     """
     words, targets = torch.zeros(2, 2, 2), torch.tensor([[0, 0], [0, -100]])
-    words[1, 0, 0] = (
-        9.0  # the only chosen word of text 1 is certain: a third of all, half in the box
-    )
+    words[1, 0, 0] = 9.0  # text 1 has one chosen word: it counts a third, and half in the box
     return "D", (words, targets, torch.zeros(2, 2), torch.tensor([0, 1]))

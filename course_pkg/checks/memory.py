@@ -1172,7 +1172,7 @@ def alone(student, case):
 
 
 def drawn_code(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw a code number by number, and take torch's divergence for what it costs."""
+    """Draw a code, and take torch's divergence for what it costs."""
     if not mu.shape == log_sigma.shape == noise.shape or mu.dim() != 2:
         raise ValueError("mu, log_sigma and noise should have the same shape, (B, D_Z)")
     code = torch.distributions.Normal(mu, log_sigma.exp())
