@@ -151,4 +151,9 @@ def draw(assignment: Assignment, box: BlackBox) -> str:
         )
         figure.savefig(text, format="svg", metadata={"Date": None, "Title": said})
         plt.close(figure)
-    return text.getvalue()
+    return re.sub(r' d="[^"]*"', _to_hundredths, text.getvalue())
+
+
+def _to_hundredths(path: re.Match) -> str:
+    """Shorten the numbers of a path, in points: 26 pictures in three places need much room."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", path[0])

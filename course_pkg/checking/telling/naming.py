@@ -181,25 +181,32 @@ def identifies(observed: np.ndarray) -> bool:
 def save(path: Path, entries: list[Entry]) -> None:
     """Write entries to a file: the facts of all, and the values of each type in one array.
 
-    An array for each entry would take as much room for its header as for its values.
+    An array for each entry would take as much room for its header as for its values. An array has
+    the first bytes of all values, then the second ones: like beside like is compressed best.
     """
     facts: list[list] = []
     values: dict[str, list[np.ndarray]] = {}
     for *texts, observed in entries:
         facts.append([*texts, observed.dtype.name, list(observed.shape)])
         values.setdefault(observed.dtype.name, []).append(observed.ravel())
-    arrays = {name: np.concatenate(parts) for name, parts in sorted(values.items())}
+    arrays = {name: _bytes(np.concatenate(parts)) for name, parts in sorted(values.items())}
     arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, allow_pickle=False, **arrays)
 
 
+def _bytes(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values.view(np.uint8).reshape(len(values), values.itemsize).T)
+
+
 def load(path: Path) -> list[Entry]:
     """Read the entries of a file."""
     with np.load(path, allow_pickle=False) as arrays:
-        values = dict(arrays)
+        facts = json.loads(arrays["facts"].tobytes())
+        names = set(arrays.files) - {"facts"}
+        values = {name: np.ascontiguousarray(arrays[name].T).view(name)[:, 0] for name in names}
     entries = []
-    for *texts, name, shape in json.loads(values.pop("facts").tobytes()):
+    for *texts, name, shape in facts:
         observed, values[name] = np.split(values[name], [math.prod(shape)])
         entries.append(Entry._make([*texts, observed.reshape(shape)]))
     return entries
