@@ -52,7 +52,7 @@ def _opened(exercise: str) -> Callable:
         name, closed = path.read_text(encoding="ascii").split()
         if name == exercise:
             module = importlib.import_module(f"course_pkg.{path.stem[3:]}")
-            namespace = dict(vars(module))
+            namespace = dict(vars(inspect.getmodule(getattr(module, name))))
             exec(zlib.decompress(base64.b85decode(closed)), namespace)
             return namespace[name]
     raise LookupError(f"there is no black box of {exercise!r}")
@@ -87,8 +87,9 @@ def demand_exposed(case: Case, answer: Callable, exercise: str, right: Callable)
     distance = _distance(_opened(exercise), arguments, expected)
     case.that(
         distance > _NEAR,
-        f"With these arguments the black box gives what is right (it is off by {distance:.1g} of "
-        "the largest entry). Which arguments bring its mistake out?",
+        "With these arguments the black box gives what is right"
+        + (f" (it is off by {distance:.1g} of the largest entry)" if distance else "")
+        + ". Which arguments bring its mistake out?",
     )
 
 
@@ -108,6 +109,8 @@ def _distance(box: Callable, arguments: Any, expected: object) -> float:
 
 
 def _apart(given: object, expected: object) -> float:
+    if isinstance(given, float) and isinstance(expected, float):
+        given, expected = torch.tensor(given), torch.tensor(expected)
     if not isinstance(given, Tensor) or not isinstance(expected, Tensor):
         return 0.0 if given == expected else float("inf")
     if given.shape != expected.shape:

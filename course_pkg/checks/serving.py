@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from course_pkg.checking.batched import together
+from course_pkg.checking.black_box import demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.guard import steps
 from course_pkg.checking.memo import once
@@ -62,6 +63,7 @@ from course_pkg.serving import (
     SwappingScheduler,
     SwapSpace,
     choose_beams,
+    choose_beams_fault,
 )
 
 STEPS = 300  # more than any engine of these checks may take
@@ -2168,3 +2170,24 @@ def programs(schedulers, case):
     alone = 7, 2, 9, 0, None, 9
     chosen = [((7, 2, 4, 0, 4, 3), 8000), (alone, 4000), (alone, 7000)]
     follow_rules(schedulers, WithHost, [program_of(each, 30, seed) for each, seed in chosen])
+
+
+def chosen_without_ties(
+    log_p: Tensor, next_log_p: Tensor, ended: Tensor, width: int
+) -> list[tuple[int, int, float]]:
+    """Choose as `beams_by_hand` does.
+
+    Raises:
+        ValueError: two candidates are equally probable: either may come first.
+    """
+    rows = rows_of(log_p, next_log_p, ended.tolist())
+    every = beams_by_hand(rows, next_log_p.numel())
+    if len({total for _, _, total in every}) < len(every):
+        raise ValueError("two candidates are equally probable: either may come first")
+    return every[:width]
+
+
+@check(choose_beams_fault, see="One that trains as well")
+def exposed(answer, case):
+    """gives arguments with which the black box returns what is wrong"""
+    demand_exposed(case, answer, "choose_beams", chosen_without_ties)

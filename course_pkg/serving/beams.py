@@ -170,3 +170,17 @@ class BeamEngine(Engine):
             self.sequences[seq_id].forks = 0
         if going:
             self.sequences[going[0]].forks = self.sequences[going[0]].sampling.beams - len(going)
+
+
+def choose_beams_fault() -> tuple[
+    str, tuple[Float[Tensor, "R"], Float[Tensor, "R V"], Bool[Tensor, "R"], int]
+]:
+    """Say what is wrong with the black box of `choose_beams`, and how that can be seen.
+
+    Returns:
+        The letter of its mistake, and arguments for which it does not return what `choose_beams`
+        does.
+    """
+    log_p, ended = torch.tensor([-3.0, -1.0]), torch.tensor([False, True])
+    next_log_p = torch.tensor([[-0.1, -2.4], [-7.0, -8.0]])
+    return "C", (log_p, next_log_p, ended, 2)  # beam 1 keeps its -1; the box adds the -7 to it

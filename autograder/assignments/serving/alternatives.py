@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from autograder.alternatives import alternative
+from course_pkg import black_box
 from course_pkg.engine.requests import OutOfBlocks, SchedulerOutput
 from course_pkg.paged_attention import BlockTable
 from course_pkg.serving import (
@@ -20,6 +21,7 @@ from course_pkg.serving import (
     SwappingScheduler,
     SwapSpace,
     choose_beams,
+    choose_beams_fault,
 )
 
 
@@ -521,3 +523,22 @@ class FromTheTables(SwappingScheduler):
             sequence.block_table = BlockTable(self.manager.block_size)
             sequence.block_table.append(sequence.num_computed, tables[each])
         self.start(members)
+
+
+@alternative(choose_beams_fault)
+def all_have_ended():
+    log_p, ended = torch.tensor([-1.0, -2.0, -4.0]).double(), torch.ones(3, dtype=torch.bool)
+    return ["C", [log_p, torch.full((3, 5), -5.0).double(), ended, 3]]
+
+
+@alternative(choose_beams_fault)
+def found_by_other_rows():
+    box, draw = black_box("choose_beams"), torch.Generator().manual_seed(0)
+    log_p, ended = torch.tensor([-1.0, -1.3]), torch.tensor([True, False])
+    for _ in range(9):
+        rows = torch.randn(2, 4, generator=draw).log_softmax(dim=1)
+        same = rows.clone()
+        same[0] = 0
+        if box(log_p, rows, ended, 4) != box(log_p, same, ended, 4):
+            return "C", (log_p, rows, ended, 4)
+    return "A", (log_p, rows, ended, 4)

@@ -1,5 +1,6 @@
 """Hidden checks of serving: several that lose their blocks, borders, errors, forks of forks."""
 
+from course_pkg.checking.black_box import demand_named
 from course_pkg.checking.case import Case
 from course_pkg.checking.programs.programs import Program, follow
 from course_pkg.checking.programs.scheduling import (
@@ -32,6 +33,7 @@ from course_pkg.serving import (
     SwappingScheduler,
     SwapSpace,
     choose_beams,
+    choose_beams_fault,
 )
 
 
@@ -480,3 +482,9 @@ def long_programs(schedulers, case):
     """follows the rules in long programs of calls"""
     settings = [(8, 2, 3, 1, 3, 30), (9, 2, 9, 0, None, 4)]
     visible.follow_rules(schedulers, WithHost, drawn_programs(case, settings))
+
+
+@check(choose_beams_fault, see="One that trains as well")
+def named(answer, case):
+    """names what is wrong"""
+    demand_named(case, answer, "C")

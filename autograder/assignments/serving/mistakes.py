@@ -1,5 +1,6 @@
 """Known wrong solutions of serving."""
 
+from autograder.black_boxes import black_box, wrong_answers
 from autograder.mistakes import bug, changed, equivalent, mistakes
 from course_pkg.engine.requests import OutOfBlocks
 from course_pkg.serving import (
@@ -13,6 +14,7 @@ from course_pkg.serving import (
     SwappingScheduler,
     SwapSpace,
     choose_beams,
+    choose_beams_fault,
 )
 
 mistakes(
@@ -1556,4 +1558,40 @@ equivalent(
     "vars(self).setdefault('unused', torch.zeros_like(next((row for row in rows if row is not "
     "None))))",
     "what stands for one that has ended does not count",
+)
+
+black_box(
+    choose_beams,
+    "ended_costs",
+    curve="""continue_pages(
+        BeamEngine, SamplingParams(COUNT, beams=8, stop=tokenizer.encode(b".")[0])
+    )[2]""",
+    label="log p of the best beams",
+    over="steps",
+    after="continue_pages",
+)
+
+wrong_answers(choose_beams_fault, "C")
+mistakes(
+    choose_beams_fault,
+    """
+none_ended: no beam has ended
+    [False, True] → [False, False]
+    says: With these arguments the black box gives what is right
+at_no_cost: the token of the beam that has ended would cost nothing
+    [-7.0, -8.0] → [0.0, -8.0]
+    says: With these arguments the black box gives what is right
+behind: the beam that has ended is behind all others, with its token and without
+    [-3.0, -1.0] → [-3.0, -9.0]
+    says: With these arguments the black box gives what is right
+equal: two candidates are equally probable
+    [-0.1, -2.4] → [-2.4, -2.4]
+    says: two candidates are equally probable
+no_width: the width is missing
+    next_log_p, ended, 2) → next_log_p, ended)
+    says: choose_beams raised TypeError
+lists: the numbers are lists of Python's
+    (log_p, next_log_p → (log_p.tolist(), next_log_p
+    says: choose_beams raised AttributeError
+""",
 )
