@@ -168,7 +168,7 @@ def prompt_lookup(tokens: list[int], k: int, longest: int = 3) -> list[int]:
 
     For n = longest, longest - 1, …, 1: if the last n tokens occur earlier in the text, the guess is
     what follows them where they do so last. The two occurrences may overlap; where the text ends,
-    the guess goes on with what it has guessed. (Saxena 2023)
+    the guess goes on with what it has guessed. (after Saxena 2023)
 
     Args:
         tokens: the text; it is not changed.
@@ -320,8 +320,8 @@ def accept_path(parents: list[int], tokens: list[int], best: list[int]) -> list[
 
     The path begins at node 0. From node i it goes on to the child of i that holds best[i], and it
     ends where no child does. So the new tokens of the text are `best` at the nodes of the path: the
-    drafts that are accepted, and one that the target adds itself. (Miao et al. 2024, with the best
-    token in the place of one that is drawn)
+    drafts that are accepted, and one that the target adds itself. (Miao et al. 2024, Algorithm 2,
+    VerifyGreedy)
 
     Args:
         parents: as in `tree_mask`.

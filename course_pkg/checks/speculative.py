@@ -1565,6 +1565,11 @@ def errors_leave_no_trace(engines, case):
         if attempt:
             case.raises(RuntimeError, engine.step, "the model fails")
         seen = state_of(engine, begun)
+        for n in (1, 2) if not attempt else ():
+            length, tokens = seen[2 * n - 2 : 2 * n]
+            text = f"After three steps the table of sequence {n} should have {tokens - 1} slots"
+            text += f", for all its tokens but the last, yours has {length}."
+            case.that(length == tokens - 1, text, torch.tensor(seen))
         before = before or seen
         names = [
             f"{part} of sequence {n}" for n in (1, 2) for part in ("length of the table", "tokens")

@@ -111,6 +111,10 @@ over_the_tokens: softmax is taken over the tokens
     softmax(logits, dim=1) → softmax(logits, dim=0)
 softmax_of_the_mean: softmax is taken over the mean of the logits
     torch.softmax(logits, dim=1).mean(dim=0) → torch.softmax(logits.mean(dim=0), dim=0)
+chosen_only: softmax for P is taken over each token's chosen experts only
+    P = torch.softmax(logits, dim=1).mean(dim=0)
+    → own = torch.softmax(logits.gather(1, experts), dim=1)
+      P = torch.zeros_like(logits).scatter(1, experts, own).mean(dim=0)
 used_ones: experts behind the last one that is used are not counted
     , minlength=E →
     says: raised RuntimeError: The size of tensor
@@ -128,7 +132,7 @@ black_box(
         ).losses,
     )[1]""",
     after="EXPERTS",
-    label="loss, nats for each token",
+    label="loss with the term, nats",
 )
 
 
@@ -265,6 +269,25 @@ changed(
         "            rows, slots = rows[taken], slots[taken]\n",
     ),
     classic=True,
+)
+
+# The same mistakes, as they are written with less code.
+mistakes(
+    MixtureOfExperts,
+    """
+* EqualUnrouted: all of a token's experts get the weight 1/k
+    weights[rows, slots, None] * out → out / self.k
+* OneByOne: the capacity holds for each sequence by itself
+    tokens = X.reshape(-1, X.shape[-1])
+    → if X.dim() == 3:
+          return torch.stack([self.forward(x) for x in X])
+      tokens = X.reshape(-1, X.shape[-1])
+* FirstAxis: the capacity holds for each sequence by itself
+    tokens = X.reshape(-1, X.shape[-1])
+    → if X.dim() > 2:
+          return torch.stack([self.forward(x.flatten(0, -2)).view_as(x) for x in X])
+      tokens = X.reshape(-1, X.shape[-1])
+""",
 )
 
 mistakes(

@@ -305,6 +305,8 @@ Trusts: what the draft has drawn is kept, without asking the target
     → torch.cat([drafted, drafted.new_tensor([draw_token(p[-1], u[k + m])])])
 * NumbersTwice: the drafts are judged with the numbers that drew them
     u[k : k + m + 1] → torch.cat([u[:k], u[-1:]])[: m + 1]
+* NumbersTwiceAndTheLast: the drafts are judged with the numbers that drew them
+    u[k : k + m + 1] → torch.cat([u[:m], u[-1:]])
 * NumbersFromTheFirst: the drafts are judged with the numbers that drew them
     u[k : k + m + 1] → u[: m + 1]
 """,
@@ -449,6 +451,14 @@ equivalent(
     "no start is tried for runs as long as the text",
 )
 
+for strict in ("", ", strict=False"):
+    equivalent(
+        SpeculativeCore,
+        "rows = dict(zip(numbers, logits.split([*map(len, pieces)]), strict=True)) → "
+        f"rows = dict(zip(numbers, logits.split([*map(len, pieces)]){strict}))",
+        "there are as many parts as numbers",
+    )
+
 mistakes(
     prompt_lookup,
     """
@@ -480,9 +490,9 @@ black_box(
     "first_place",
     curve="""[
         PROMPTS * NEW - int(written)
-        for written in (torch.tensor(history_of(None, 4, 0))[:, 1] + 1).cumsum(dim=0)
+        for written in (torch.tensor(write_on(None, 4, 0)[1])[:, 1] + 1).cumsum(dim=0)
     ]""",
-    after="drafters",
+    after="EIGHT",
     label="tokens still to write",
     over="passes of the target",
 )

@@ -157,6 +157,8 @@ NoBias: the biases are left out
     + bias →
 BiasTransposed: queries and keys of the bias matrix are exchanged
     .permute(2, 0, 1) → .permute(2, 1, 0)
+BiasReshaped: the biases are reshaped to (H, T, T), not permuted
+    .permute(2, 0, 1) → .reshape(self.H, T, T)
 BiasKept: the biases of the first call are kept, although the table changes
     + bias → + vars(self).setdefault("kept", bias)
     says: WindowAttention depends on an earlier call
@@ -314,6 +316,8 @@ NotBack: the map is not rolled back
     (shift, shift) → (-shift, -shift)
 * RollsOnDownwards: the map is rolled in the same direction twice
     (-shift, -shift) → (shift, shift)
+ShortcutRolled: the shortcut is rolled, too, and not rolled back
+    X = X + torch.roll( → X = torch.roll(X, (-shift, -shift), dims=(1, 2)) + torch.roll(
 RowsOnly: only the rows are rolled
     (-shift, -shift) → (-shift, 0)
     (shift, shift) → (shift, 0)
