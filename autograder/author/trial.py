@@ -103,7 +103,8 @@ def values_of(runs: list[Run]) -> dict[str, str]:
 
 def keep(assignment: Assignment, runs: list[Run]) -> None:
     """Write runs down, in place of those that were kept."""
-    lines = [json.dumps(_short(asdict(run)), ensure_ascii=False) for run in runs]
+    tight = {"ensure_ascii": False, "separators": (",", ":")}
+    lines = [json.dumps(_short(asdict(run)), **tight) for run in runs]
     text = "[\n" + ",\n".join(lines) + "\n]\n"
     place = _place(assignment)
     place.parent.mkdir(exist_ok=True)
