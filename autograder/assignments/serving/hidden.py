@@ -377,6 +377,17 @@ def own_limits(engines, case):
     visible.compare_tokens(case, rows, expected, f"tokens with counts {counts}")
 
 
+@check(Engine, see="The engine")
+def asked_again(engines, case):
+    """continues other prompts when the first ones have ended"""
+    model, prompts = visible.small_model(case), visible.texts(case, 5, 3)
+    engine = engines(model, EngineConfig(20, 4))
+    for time, prompt in zip(("first", "second"), prompts, strict=True):
+        rows, _ = visible.added(case, engine.generate([prompt], SamplingParams(4)))
+        expected = [visible.plain_tokens(model, prompt, 4)]
+        visible.compare_tokens(case, rows, expected, f"tokens of the {time} prompt")
+
+
 @check(Engine, see="Two streams from one engine")
 def takes_samples(engines, case):
     """hands out the tokens of each sample once, in their order"""
