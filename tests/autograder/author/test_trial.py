@@ -71,6 +71,17 @@ def test_no_run_of_other_code_is_kept(assignment):
     assert len(stored) == len(trial.kept(assignment)), f"build {assignment.name}"
 
 
+def test_no_claim_has_the_title_of_one_in_another_notebook():
+    """Else what one notebook found at other seeds would hide what the other shows of its own."""
+    titles = {
+        assignment.name: {claim["what"] for run in trial.kept(assignment) for claim in run.claims}
+        for assignment in assignments()
+    }
+    for name, own in titles.items():
+        others = set().union(*(found for other, found in titles.items() if other != name))
+        assert not own & others, f"{name} shares titles of claims: {sorted(own & others)}"
+
+
 def test_runs_of_other_code_are_forgotten(place):
     nb = nbformat.read(LSTM.solved, as_version=4)
     code = trial.code_of(nb, LSTM.topic)
