@@ -1,7 +1,9 @@
 """Checks of kv_cache. Oracles: torch.nn.MultiheadAttention, scaled_dot_product_attention with
 enable_gqa, stacks of torch's own layers, sums written out, and tensors that are counted."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from course_pkg.checking.case import Case
 from course_pkg.checking.memo import once
 from course_pkg.checking.programs.programs import Nonsense, Program, draw_calls, follow, played
 from course_pkg.checking.registry import check
-from course_pkg.checking.telling.failure import describe
+from course_pkg.checking.telling.failure import Failure, describe
 from course_pkg.checks.gpt import continued, forbidden, gpt_pair
 from course_pkg.checks.positions import rotated
 from course_pkg.gpt import token_probabilities
@@ -29,6 +31,17 @@ from course_pkg.kv_cache import (
     mha_to_gqa,
     mha_to_gqa_fault,
 )
+
+
+@contextlib.contextmanager
+def asking(question: str) -> Iterator[None]:
+    """Add a line to what is told of a ValueError, which any code of the student's may raise."""
+    try:
+        yield
+    except Failure as failure:
+        if "ValueError" in failure.kinds:
+            failure.message += f"\n{question}"
+        raise
 
 
 def pair(case: Case, B: int, G: int, T: int, D_h: int) -> tuple[Tensor, Tensor]:
@@ -593,7 +606,8 @@ def greedy(writer, case):
     """writes the best tokens, as it would without a cache"""
     ours, theirs, tokens = writer_pair(case, writer)
     expected = continued(theirs, tokens, 6, context=12)
-    case.equal(ours.generate_with_cache(tokens, 6, 0.0), expected, "texts")
+    with asking("Does each step read only what has not been read yet?"):
+        case.equal(ours.generate_with_cache(tokens, 6, 0.0), expected, "texts")
 
 
 def drawn(theirs, tokens: Tensor, count: int, generator=None, **options) -> Tensor:
@@ -637,7 +651,8 @@ def full(writer, case):
     """fills the context, and raises ValueError when there is more to read"""
     ours, theirs, tokens = writer_pair(case, writer, T=9, context=10)
     expected = continued(theirs, tokens, 2, context=10)
-    case.equal(ours.generate_with_cache(tokens, 2, 0.0), expected, "texts of 11 tokens")
+    with asking("Of 9 tokens and 2 new ones 10 are read, and the context is 10."):
+        case.equal(ours.generate_with_cache(tokens, 2, 0.0), expected, "texts of 11 tokens")
     before = ours.get_submodule("blocks.0.attention").counts
     before = before["tokens"], before["pairs"]
     case.raises(
@@ -887,7 +902,8 @@ def prefill_and_decode(attention, case):
     ours, state = grouped_pair(case, attention, 6, 2, D_h)
     X, cache = case.randn(B, T, 6 * D_h), ours.new_cache(B, T)
     lengths = [T - 4, 1, 2, 1]
-    given = in_pieces(ours, X, cache, lengths)
+    with asking("Do K and V still have G heads when they are appended?"):
+        given = in_pieces(ours, X, cache, lengths)
     demand_pieces(case, given, grouped(state, 6, 2, X), lengths, "Y")
     K, V = case.unpack(cache.read(), "K", "V")
     case.shape(K, (B, 2, T, D_h), "K in the cache")
@@ -927,6 +943,20 @@ def parameters(attention, case):
     for D in (6 * D_h, 24):
         case.raises(ValueError, lambda D=D: attention(D, 6, 4), "6 heads are to share 4 groups")
     case.raises(ValueError, lambda: attention(24, 2, 4), "2 heads are to share 4 groups")
+
+
+@check(GroupedQueryAttention, see="Fewer heads of keys and values")
+def fresh(attention, case):
+    """draws W_K and W_V from N(0, 1/D), and starts their biases at zero"""
+    D, H, G = 96, 6, 3
+    state = dict(attention(D, H, G, bias=True).state_dict())
+    for name in ("W_K", "W_V"):
+        case.shape(state.get(name), (D, G * D // H), name)
+        value = state[name].double()
+        case.equal(value.std(), D**-0.5, f"standard deviation of {name}", rtol=0.06)
+        case.equal(value.mean(), 0.0, f"mean of {name}", atol=5 * value.numel() ** -0.5 / 9)
+    for name in ("b_K", "b_V"):
+        case.equal(state.get(name), torch.zeros(G * D // H), name)
 
 
 @check(GroupedQueryAttention, see="Count while it runs")
@@ -986,11 +1016,12 @@ def values(convert, case):
 def model(convert, case):
     """converts every layer of a model, and leaves everything else as it is"""
     state = {"token.weight": case.randn(9, 12), "norm.bias": case.randn(12)}
+    alone = {"skipW_K": case.randn(12, 12), "W_V.scale": case.randn(12)}
     for n in (0, 1, 10):
         layer = attention_state(case, 12)
         state |= {f"blocks.{n}.attention.{name}": value for name, value in layer.items()}
         state[f"blocks.{n}.expand.weight"] = case.randn(48, 12)
-    demand_state(case, convert(state, 4, 2), pooled(state, 4, 2))
+    demand_state(case, convert(state | alone, 4, 2), pooled(state, 4, 2) | alone)
 
 
 @check(mha_to_gqa, see="Converting a trained model")
@@ -1247,4 +1278,8 @@ def converted(state: dict[str, Tensor], H: int, G: int) -> dict[str, Tensor]:
 @check(mha_to_gqa_fault, see="One that trains as well")
 def exposed(answer, case):
     """gives arguments with which the black box returns what is wrong"""
-    demand_exposed(case, answer, "mha_to_gqa", converted)
+    try:
+        demand_exposed(case, answer, "mha_to_gqa", converted)
+    except Failure as failure:  # where the oracle gave up is nothing to the student
+        failure.message = failure.message.partition("\nin course_pkg/checks/")[0]
+        raise

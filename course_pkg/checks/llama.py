@@ -673,7 +673,7 @@ def base(attention, case):
         case.equal(ours(X), attended(state, 6, 2, X, base=slowness), what)
 
 
-@check(LlamaAttention, weight=2, see="A window that slides")
+@check(LlamaAttention, weight=2, see="Llama's attention")
 def window(attention, case):
     """sees only a window of the text, and its first positions if there are sinks"""
     B, half = case.sizes(2)
@@ -684,7 +684,7 @@ def window(attention, case):
         case.equal(ours(X), attended(state, 6, 2, X, **options), what)
 
 
-@check(LlamaAttention, weight=2, see="A window that slides")
+@check(LlamaAttention, weight=2, see="Llama's attention")
 def window_and_cache(attention, case):
     """sees the same window of a text that comes piece by piece"""
     demand_continued(case, attention, [4, 1, 1, 3, 1, 2], window=3, sinks=1)

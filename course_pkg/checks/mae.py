@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course_pkg.checking.batched import made
-from course_pkg.checking.black_box import demand_exposed
+from course_pkg.checking.black_box import LETTERS, demand_exposed
 from course_pkg.checking.case import Case
 from course_pkg.checking.registry import check
 from course_pkg.checking.rules.rules import Rule, forbid
@@ -182,7 +182,7 @@ def equal_noise(mask, case):
 
 @check(random_masking, see="Sort noise to draw without replacement")
 def nothing_hidden(mask, case):
-    """shuffles and masks nothing if the ratio is 0"""
+    """shuffles, but masks nothing, if the ratio is 0"""
     B, N = case.sizes(2, low=5)
     noise = case.rand(B, N)
     keep, restore, masked = masks(case, mask(noise, 0.0), B, N, N)
@@ -276,7 +276,7 @@ def blind(encoder, case):
 
 @check(MAEEncoder, see="An encoder that never sees the masked patches")
 def gradients(encoder, case):
-    """learns from the visible patches, class token and positions included"""
+    """learns the class token, and the map of the visible patches"""
     ours, settings, state, images = encoder_pair(case, encoder)
     N = len(state["positions"]) - 1
     keep = some(case, len(images), N, N // 2)
@@ -430,7 +430,7 @@ def error_by_loop(predicted: Tensor, patches: Tensor, masked: Tensor, normalise:
     return torch.stack(errors).mean()
 
 
-@check(mae_loss, weight=3, see="Each patch in its own units")
+@check(mae_loss, weight=3, see="Masked patches only")
 def values(loss, case):
     """is the mean squared error of the masked patches, each normalised by itself"""
     predicted, patches, masked = loss_inputs(case)
@@ -586,9 +586,10 @@ def units(probe, case):
 def one_at_a_time(probe, case):
     """gives a new image the same probabilities whatever the other new images are"""
     features, labels, new, classes = probe_inputs(case)
-    given = probe(features, labels, new[:1], classes)
-    expected = fitted(features, labels, new, classes)[:1]
-    case.equal(given, expected, "probabilities of image 0 alone", **CLOSE)
+    expected = fitted(features, labels, new, classes)
+    for count in (2, 1):
+        given = probe(features, labels, new[:count], classes)
+        case.equal(given, expected[:count], f"probabilities of {count} of the images", **CLOSE)
 
 
 @check(linear_probe, see="Features in their own units")
@@ -601,20 +602,46 @@ def constant_feature(probe, case):
     case.equal(probe(features, labels, new, classes), expected, "probabilities", **CLOSE)
 
 
+# random_masking_fault
+
+
 def hidden_patches(noise: Tensor, ratio: float = 0.75) -> tuple[Tensor, Tensor, Tensor]:
     """Choose patches, if noise and ratio are what random_masking takes."""
-    _, N = noise.shape
-    if any(len(set(row)) < N for row in noise.tolist()):
-        raise ValueError("two patches have the same noise")
-    n = math.floor(round(N * (1 - ratio), 6))
-    if ratio < 0 or n < 1:
-        raise ValueError(f"a ratio of {ratio} leaves {n} of {N} patches visible")
+    n = visible_count(noise.shape[1], ratio)
     orders = torch.tensor(shuffles(noise))
-    places = [[row.index(patch) for patch in range(N)] for row in orders.tolist()]
-    return orders[:, :n], torch.tensor(places), torch.tensor(places) >= n
+    places = orders.argsort(dim=1)
+    return orders[:, :n], places, places >= n
+
+
+def visible_count(N: int, ratio: float) -> int:
+    """Round the number of visible patches down, rounding errors apart."""
+    return math.floor(round(N * (1 - ratio), 6))
+
+
+def demand_allowed(case: Case, arguments: tuple | list) -> None:
+    """Demand a noise and perhaps a ratio that random_masking takes, and no patches that tie."""
+    case.that(1 <= len(arguments) <= 2, "The arguments should be a noise and a ratio.")
+    noise, ratio = (*arguments, 0.75)[:2]
+    shaped = isinstance(noise, Tensor) and noise.dim() == 2 and noise.numel() > 0
+    case.that(shaped, "The noise should be a tensor of shape (B, N).")
+    case.that(isinstance(ratio, int | float), "The ratio should be a number.")
+    N = noise.shape[1]
+    n = visible_count(N, ratio)
+    case.that(
+        ratio >= 0 and n >= 1,
+        f"These arguments are not allowed: a ratio of {ratio:.4g} leaves {n} of {N} patches.",
+    )
+    case.that(
+        all(len(set(row)) == N for row in noise.tolist()),
+        "These arguments are not allowed: two patches of an image have the same noise.",
+    )
 
 
 @check(random_masking_fault, see="One that trains as well")
 def exposed(answer, case):
     """gives arguments with which the black box returns what is wrong"""
-    demand_exposed(case, answer, "random_masking", hidden_patches)
+    given = answer()
+    letter, arguments = case.unpack(given, "letter", "arguments")
+    if letter in (*LETTERS,) and isinstance(arguments, tuple | list):
+        demand_allowed(case, arguments)
+    demand_exposed(case, lambda: given, "random_masking", hidden_patches)

@@ -188,20 +188,6 @@ def half(attention, case):
     visible.demand_pieces(case, given, expected, [T - 1, 1], "Y, with a cache in half precision,")
 
 
-@check(GroupedQueryAttention, see="Fewer heads of keys and values")
-def fresh(attention, case):
-    """draws its new weights from N(0, 1/D), and starts its biases at zero"""
-    D, H, G = 96, 6, 3
-    state = dict(attention(D, H, G, bias=True).state_dict())
-    for name in ("W_K", "W_V"):
-        case.shape(state.get(name), (D, G * D // H), name)
-        value = state[name].double()
-        case.equal(value.std(), D**-0.5, f"standard deviation of {name}", rtol=0.06)
-        case.equal(value.mean(), 0.0, f"mean of {name}", atol=5 * value.numel() ** -0.5 / 9)
-    for name in ("b_K", "b_V"):
-        case.equal(state.get(name), torch.zeros(G * D // H), name)
-
-
 @check(mha_to_gqa, see="Converting a trained model")
 def without_bias(convert, case):
     """converts layers without biases, and leaves alone names that only look alike"""

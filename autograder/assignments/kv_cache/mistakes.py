@@ -300,6 +300,9 @@ LastOnly: only the last position gets an output
     cache.append(K, V) → old = cache.read(); cache.append(K, V)
     in cache.read() → in old
     causal_mask(T, past=N - T) → (causal_mask(T) if cache is None else torch.ones(T, N).bool())
+* ReadsBefore: the cache is read first and extended afterwards: new positions see only the past
+    cache.append(K, V) → new = K, V
+    in cache.read()) → in cache.read()); cache.append(*new)
 PairsOfNew: pairs are counted with the new positions only
     += T * N → += T * T
 CountsWithCache: what is read without a cache is not counted
@@ -402,7 +405,7 @@ EmptyFails: an empty text fails only when it is read
 OneTooEarly: a text that fills the context with what is written is refused
     T + count - 1 > self.context → T + count > self.context
     raise ValueError(problem) → raise ValueError("too long")
-    says: raised ValueError: too long
+    says: Of 9 tokens and 2 new ones 10 are read, and the context is 10.
 Slides: a text that grows beyond the context loses its start
     T + count - 1 > self.context → T > self.context
     self(unread, → self(unread if tokens.shape[1] <= self.context else tokens[:, -self.context :],
@@ -410,7 +413,11 @@ Slides: a text that grows beyond the context loses its start
     says: should raise ValueError when 9 tokens are given
 * WholeText: the whole text is given to the model in every step, along with the caches
     tokens = torch.cat → tokens = unread = torch.cat
-    says: do not fit into
+    says: Does each step read only what has not been read yet?
+* WholeTextRoomy: the whole text is given to the model in every step, along with the caches
+    (B, T + count - 1) → (B, 1000)
+    tokens = torch.cat → tokens = unread = torch.cat
+    says: Does each step read only what has not been read yet?
 """,
 )
 
@@ -501,11 +508,17 @@ GroupsWithoutPast: the mask ignores the past: new positions see only the oldest 
     causal_mask(T, past=N - T) → torch.ones(T, N).tril().bool()
 GroupsCountHeads: the pairs of all heads of queries are counted
     += T * N → += self.H * T * N
-RepeatedInCache: keys are repeated for all queries before they are cached
+* RepeatedInCache: keys are repeated for all queries before they are cached
     self.b_K, self.G) → self.b_K, self.G).repeat_interleave(self.H // self.G, dim=1)
     self.b_V, self.G) → self.b_V, self.G).repeat_interleave(self.H // self.G, dim=1)
     (self.G, -1) → (self.H, -1)
-    says: raised ValueError: K and V should have shape
+    says: Do K and V still have G heads when they are appended?
+DrawnByColumns: W_K and W_V are divided by the root of their columns, not of their rows
+    self.W_K = nn.Parameter(torch.randn(D, size) / math.sqrt(D))
+    → self.W_K = nn.Parameter(torch.randn(D, size) / math.sqrt(size))
+    self.W_V = nn.Parameter(torch.randn(D, size) / math.sqrt(D))
+    → self.W_V = nn.Parameter(torch.randn(D, size) / math.sqrt(size))
+    says: standard deviation of W_K should be 0.1021
 LargeWeights: W_K and W_V are as large as W_Q
     size = G * self.D_h → size = D
     says: W_K should have shape (30, 15), yours is (30, 30)
@@ -545,6 +558,10 @@ no_values: the values stay as they are
 queries_averaged: the queries are also averaged
     {"W_K" → {"W_Q", "b_Q", "W_K"
     says: W_Q should have shape
+by_ending: names that end in the same letters without a dot before them are converted, too
+    name.rpartition(".")[2] in {"W_K", "W_V", "b_K", "b_V"}
+    → name.endswith(("W_K", "W_V", "b_K", "b_V"))
+    says: skipW_K should have shape (12, 12), yours has (12, 6)
 changed_only: only the weights that change are returned
     return converted → return {name: X for name, X in converted.items() if X is not state[name]}
     says: is missing
@@ -622,6 +639,11 @@ NormFirst: the vectors are normalised in place of the latents
     → functional.rms_norm(X, X.shape[-1:], None, 1e-5) @ self.W_DKV * self.norm.weight
 KeysNotTurned: keys are not turned
     rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
+QueriesNotTurned: queries are not turned
+    return Q_C, rope_rotate(Q_R, positions, self.base) → return Q_C, Q_R
+NormLate: latents are kept as they are, and normalised when they are read
+    self.norm(X @ self.W_DKV) → X @ self.W_DKV
+    C[..., : self.D_c], C[..., self.D_c :] → self.norm(C[..., : self.D_c]), C[..., self.D_c :]
 NotTurned: nothing is turned
     rope_rotate(X @ self.W_KR, positions, self.base) → X @ self.W_KR
     rope_rotate(Q_R, positions, self.base) → Q_R
@@ -679,6 +701,11 @@ NoMask: there is no mask
     masked_softmax(E, causal_mask(T, past=N - T)
     → masked_softmax(E, torch.ones(T, N, dtype=torch.bool)
     mask = causal_mask(T, past=N - T) → mask = torch.ones(T, N, dtype=torch.bool)
+LargeMask: what may not be seen has a score of -1e9, and others may have less
+    masked_softmax(E, causal_mask(T, past=N - T).to(E.device))
+    → E.masked_fill(~causal_mask(T, past=N - T), -1e9).softmax(dim=-1)
+    masked_softmax(E / math.sqrt(self.D_h + self.D_R), mask)
+    → (E / math.sqrt(self.D_h + self.D_R)).masked_fill(~mask, -1e9).softmax(dim=-1)
 MaskWithoutPast: the mask ignores the past: new positions see only the oldest ones
     masked_softmax(E, causal_mask(T, past=N - T)
     → masked_softmax(E, torch.ones(T, N, dtype=torch.bool).tril()

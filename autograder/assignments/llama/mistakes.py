@@ -220,6 +220,8 @@ mistakes(
     """
 * FourTimes: the hidden layer has 4 D features, as in a plain network
     8 * D // 3 → 4 * D
+* FourTimesExactly: the hidden layer has 4 D features, and they are not rounded up
+    math.ceil(8 * D // 3 / multiple) * multiple → 4 * D
 * RoundedDown: the width is rounded down to the multiple
     math.ceil(8 * D // 3 / multiple) → (8 * D // 3 // multiple)
 Nearest: the width is rounded to the nearest multiple

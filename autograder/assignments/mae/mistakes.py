@@ -153,13 +153,22 @@ ten_patches: the black box lets none of ten patches stay, and raises
     says: The black box raised ValueError
 nothing_stays: the ratio leaves none of the patches visible
     20.0 → 9.0
-    says: random_masking raised ValueError
+    says: These arguments are not allowed: a ratio of 0.9 leaves 0 of 9 patches
 same_noise: two patches have the same noise
     torch.arange(20.0)[None] → torch.arange(20.0)[None] // 2
-    says: random_masking raised ValueError
+    says: two patches of an image have the same noise
 one_axis: the noise has no axis of images
     [None] →
-    says: random_masking raised ValueError
+    says: The noise should be a tensor of shape (B, N)
+no_noise: the arguments are a ratio alone
+    (noise, ratio) → (ratio,)
+    says: The noise should be a tensor of shape (B, N)
+three_arguments: there is an argument too many
+    (noise, ratio) → (noise, ratio, ratio)
+    says: The arguments should be a noise and a ratio
+worded: the ratio is a word
+    (noise, ratio) → (noise, "0.9")
+    says: The ratio should be a number
 """,
 )
 
@@ -219,6 +228,29 @@ mistakes(
     cls = (self
     → X = X + self.positions[1:]
       cls = (self
+* ZeroedAndTaken: the masked patches are set to zero, but take part in all layers
+    X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2]))
+    → X * torch.zeros_like(X[:, :, :1]).scatter(1, keep[:, :, None], 1.0)
+    return self.norm(X)
+    → if keep is not None:
+          keep = torch.cat([torch.zeros_like(keep[:, :1]), 1 + keep], dim=1)
+          X = X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2]))
+      return self.norm(X)
+* ZeroedPlacedTaken: the masked patches are set to zero, but take part with their positions
+    (images) + self.positions[1:] → (images)
+    X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2]))
+    → X * torch.zeros_like(X[:, :, :1]).scatter(1, keep[:, :, None], 1.0)
+    cls = (self
+    → X = X + self.positions[1:]
+      cls = (self
+    return self.norm(X)
+    → if keep is not None:
+          keep = torch.cat([torch.zeros_like(keep[:, :1]), 1 + keep], dim=1)
+          X = X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2]))
+      return self.norm(X)
+* ZeroedKept: the masked patches are set to zero, positions included, but encoded
+    X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2]))
+    → X * torch.zeros_like(X[:, :, :1]).scatter(1, keep[:, :, None], 1.0)
 FirstPatches: the first n patches are encoded, not those in keep
     X.gather(1, keep[:, :, None].expand(-1, -1, X.shape[2])) → X[:, : keep.shape[1]]
 KeptByFirst: every image keeps the patches of the first
@@ -277,6 +309,12 @@ Unplaced: the positions are left out, so that all mask tokens are alike
 * PlacedTooEarly: the positions are added before the order is restored
     missing], dim=1) → missing], dim=1) + self.positions[1:]
     [X[:, :1], patches], dim=1) + self.positions → [X[:, :1] + self.positions[0], patches], dim=1)
+PlacedEarlyBare: the positions are added before the order is restored, and none to the class token
+    missing], dim=1) → missing], dim=1) + self.positions[1:]
+    patches], dim=1) + self.positions → patches], dim=1)
+ClassUnplaced: the class token has no position
+    torch.cat([X[:, :1], patches], dim=1) + self.positions
+    → torch.cat([X[:, :1], patches + self.positions[1:]], dim=1)
 TokensUnplaced: the mask tokens get no positions
     X = torch.cat([X[:, :1], patches], dim=1) + self.positions
     → placed = self.positions[1:] * (restore < X.shape[1] - 1)[:, :, None]
@@ -368,17 +406,15 @@ def units(features, new):
 
 
 # Whether the mean is subtracted makes no difference: b makes up for it.
-
-# Whether the mean is subtracted makes no difference: b makes up for it.
 mistakes(
     linear_probe,
     """
 no_units: the features are not divided by their standard deviations
     (features - mean) / deviation, (new - mean) / deviation → features, new
 * own_units: the new features are standardised in units of their own, not the labelled ones'
-    X, X_new = (features - mean) / deviation, (new - mean) / deviation
-    → spread = new.std(dim=0) if len(new) > 1 else 1
-      X, X_new = (features - mean) / deviation, (new - new.mean(dim=0)) / spread
+    (new - mean) / deviation → (new - new.mean(dim=0)) / new.std(dim=0)
+biased: the standard deviations are divided by the number of rows, not by that less one
+    features.std(dim=0) → features.std(dim=0, correction=0)
 shared_units: mean and standard deviation are taken over labelled and new features together
     mean, deviation = features.mean(dim=0), features.std(dim=0)
     → both = torch.cat([features, new])
@@ -405,6 +441,8 @@ unpenalised: the weights are not penalised
     penalty / 2 * (W → 1e-4 / 2 * (W
 twice_penalised: the penalty is not halved
     penalty / 2 * (W → penalty * (W
+mean_penalised: the mean of W² is penalised, not its sum
+    (W**2).sum() → (W**2).mean()
 fixed_penalty: the penalty's default is used, whatever is given
     penalty / 2 * (W → 0.01 / 2 * (W
 bias_penalised: b is penalised like W
