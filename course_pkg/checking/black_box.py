@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten
 from course_pkg import checks
 from course_pkg.checking.case import Case
 from course_pkg.checking.guard import attempt
+from course_pkg.checking.telling.failure import Failure
 
 CALLED: set[str] = set()  # the exercises whose boxes have been called
 _FOLDER = Path(checks.__path__[0]) / "data"
@@ -83,7 +84,7 @@ def demand_exposed(case: Case, answer: Callable, exercise: str, right: Callable)
         isinstance(arguments, tuple | list),
         f"The arguments should be a tuple, yours are {arguments!r:.60}.",
     )
-    expected = attempt(exercise, lambda: right(*arguments))
+    expected = _right(exercise, lambda: right(*arguments))
     distance = _distance(_opened(exercise), arguments, expected)
     case.that(
         distance > _NEAR,
@@ -97,6 +98,15 @@ def demand_named(case: Case, answer: Callable, letter: str) -> None:
     """Demand that an answer names the mistake of a black box."""
     found, _ = case.unpack(answer(), "letter", "arguments")
     case.that(found == letter, f"{found!r:.60} is not what is wrong with the black box.")
+
+
+def _right(exercise: str, action: Callable[[], object]) -> object:
+    """Do what an exercise should; say of an error that it comes of the arguments, and not where."""
+    try:
+        return attempt(f"With these arguments {exercise}", action)
+    except Failure as failure:
+        failure.message = failure.message.partition("\nin course_pkg/")[0]
+        raise
 
 
 def _distance(box: Callable, arguments: Any, expected: object) -> float:

@@ -1278,8 +1278,4 @@ def converted(state: dict[str, Tensor], H: int, G: int) -> dict[str, Tensor]:
 @check(mha_to_gqa_fault, see="One that trains as well")
 def exposed(answer, case):
     """gives arguments with which the black box returns what is wrong"""
-    try:
-        demand_exposed(case, answer, "mha_to_gqa", converted)
-    except Failure as failure:  # where the oracle gave up is nothing to the student
-        failure.message = failure.message.partition("\nin course_pkg/checks/")[0]
-        raise
+    demand_exposed(case, answer, "mha_to_gqa", converted)

@@ -153,22 +153,22 @@ ten_patches: the black box lets none of ten patches stay, and raises
     says: The black box raised ValueError
 nothing_stays: the ratio leaves none of the patches visible
     20.0 → 9.0
-    says: These arguments are not allowed: a ratio of 0.9 leaves 0 of 9 patches
+    says: a ratio of 0.9 leaves 0 of 9 patches
 same_noise: two patches have the same noise
     torch.arange(20.0)[None] → torch.arange(20.0)[None] // 2
     says: two patches of an image have the same noise
 one_axis: the noise has no axis of images
     [None] →
-    says: The noise should be a tensor of shape (B, N)
+    says: With these arguments random_masking raised
 no_noise: the arguments are a ratio alone
     (noise, ratio) → (ratio,)
-    says: The noise should be a tensor of shape (B, N)
+    says: With these arguments random_masking raised
 three_arguments: there is an argument too many
     (noise, ratio) → (noise, ratio, ratio)
-    says: The arguments should be a noise and a ratio
+    says: With these arguments random_masking raised TypeError
 worded: the ratio is a word
     (noise, ratio) → (noise, "0.9")
-    says: The ratio should be a number
+    says: With these arguments random_masking raised TypeError
 """,
 )
 
