@@ -261,6 +261,9 @@ def again(tokenizer, case):
     ours.encode(RHYME[::-1])
     for _ in range(2):
         same_list(case, ours.encode(RHYME), expected, "tokens")
+    word = next(iter(words(RHYME)))
+    ours.encode(word).append(0)  # the list is the caller's
+    same_list(case, ours.encode(word), spelled(word, merges), "tokens of the first word, again")
 
 
 @check(BPETokenizer, see="Encode and decode")

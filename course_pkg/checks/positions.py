@@ -113,9 +113,17 @@ def odd(sinusoidal, case):
     case.raises(ValueError, lambda: sinusoidal(T, 2 * half + 1), "D is odd")
 
 
+def table_of(case: Case, module) -> Tensor:
+    """Find P among the parameters of a student's LearnedPositions."""
+    parameters = dict(module.named_parameters())
+    case.that("P" in parameters, "There should be a parameter called P, yours is missing.")
+    return parameters["P"]
+
+
 def learned_pair(case: Case, student, T_max: int, D: int) -> tuple:
     """Make a student's LearnedPositions with a random table, float64, and return both."""
     P = case.randn(T_max, D)
+    table_of(case, student(T_max, D))
     module = made(student, {"P": P}, T_max, D)
     return module, P
 
@@ -150,10 +158,7 @@ def refuses(learned, case):
 @check(LearnedPositions, see="Learn a table")
 def starts_random(learned, case):
     """draws a fresh table from N(0, 1)"""
-    module = learned(150, 80)
-    parameters = dict(module.named_parameters())
-    case.that("P" in parameters, "There should be a parameter called P, yours is missing.")
-    P = parameters["P"]
+    P = table_of(case, learned(150, 80))
     case.shape(P, (150, 80), "P")
     mean, std = P.mean().item(), P.std().item()
     case.that(
@@ -173,7 +178,7 @@ def gradients(learned, case):
     case.trains(Y, "Y")
     Y.backward(grad_Y)
     expected = torch.cat([grad_Y.sum(dim=0), torch.zeros(2, D)])
-    case.gradient(dict(module.named_parameters())["P"], expected, "P")
+    case.gradient(table_of(case, module), expected, "P")
 
 
 def shaw_inputs(case: Case, B: int, H: int, T: int, D_Q: int, D_V: int, k: int) -> list[Tensor]:

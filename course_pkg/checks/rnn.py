@@ -171,6 +171,15 @@ def starts_afresh(forward, case):
 
 
 @check(rnn_forward, see="The same step, T times")
+def as_many_steps(forward, case):
+    """goes from step to step, not from sequence to sequence, when there are as many of both"""
+    B, D, H = case.sizes(3, low=3)
+    W, b = weights(case, D, H)
+    X = case.randn(B, B, D)
+    case.equal(forward(X, W, b), torch_rnn(W, b)(X)[0], "outputs")
+
+
+@check(rnn_forward, see="The same step, T times")
 def one_step(forward, case):
     """agrees with torch.nn.RNN for sequences of one step, and for a batch of one"""
     B, T, D, H = case.sizes(4, low=3)

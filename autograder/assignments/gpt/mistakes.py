@@ -303,6 +303,18 @@ ByBytes: a new token is looked up by its bytes, which an earlier one may have, t
 )
 
 
+changed(
+    BPETokenizer,
+    "OwnList",
+    "a text of one word gets the kept list itself, which changes when its owner changes it",
+    (
+        "found += self.cache[word]",
+        "found = found + self.cache[word] if found else self.cache[word]",
+    ),
+    told_by="should be 1 long, yours is 2 long",
+)
+
+
 @bug(BPETokenizer, "the tokens kept for a text's first word grow by those of the whole text")
 class Growing(BPETokenizer):
     def encode(self, text):
@@ -355,6 +367,13 @@ mistakes(
     Y, A = self.attention(self.norm_1(X),
     → X = self.norm_1(X)
       Y, A = self.attention(X,
+    X = X + Y → X = self.norm_2(X + Y)
+    self.expand(self.norm_2(X)) → self.expand(X)
+NormalisedBeforeAttention: attention is added to the normalised input, not to the input itself
+    Y, A = self.attention(self.norm_1(X),
+    → X = self.norm_1(X)
+      Y, A = self.attention(X,
+NormalisedBeforeNetwork: the network's output is added to the normalised vectors, not to X itself
     X = X + Y → X = self.norm_2(X + Y)
     self.expand(self.norm_2(X)) → self.expand(X)
 NormsMixedUp: norm_1 and norm_2 are mixed up
@@ -502,6 +521,12 @@ changed(
     ("logits[:, :-1].transpose(1, 2), tokens[:, 1:]", "logits.transpose(1, 2), tokens"),
     ("arange(1, ", "arange("),
     classic=True,
+)
+changed(
+    language_model_loss,
+    "later_not_shifted",
+    "targets are not shifted: each position has to predict its own token",
+    ("logits[:, :-1]", "logits[:, 1:]"),
 )
 
 

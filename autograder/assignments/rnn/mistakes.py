@@ -62,6 +62,8 @@ mistakes(
     h_0 if h_0 is not None else X.new_zeros(len(X), → X.new_zeros(X.shape[1],
     X.unbind(dim=1) → X
     (outputs, dim=1) → (outputs)
+batch_walked: the loop runs over the batch axis instead of the time axis
+    X.unbind(dim=1) → X
 time_first: the outputs are stacked time first, as (T, B, H)
     (outputs, dim=1) → (outputs)
 backwards: the sequence is read from its end
@@ -380,6 +382,8 @@ mistakes(
     gradient * (max_norm / norm) → gradient.clamp(-max_norm, max_norm)
 * always: short gradients are made longer: they also get the norm max_norm
     if norm > max_norm → if norm > 0
+always_and_nan: short gradients are made longer: they also get the norm max_norm
+    if norm > max_norm → if True
 sum_of_norms: the parameters' norms are added up without squares
     gradients]).norm() → gradients]).sum()
 squared: the square root is left out of the norm

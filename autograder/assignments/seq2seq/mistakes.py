@@ -147,12 +147,16 @@ mistakes(
 * not_shifted: the decoder is asked for the word that it was just given
     Y.shape[1] - 1 → Y.shape[1]
     Y[:, 1:] → Y
+asked_again: the decoder is asked for the word that it was just given
+    Y[:, 1:] → Y[:, :-1]
 shifted_twice: the decoder is asked for the word after the next
     torch.stack(logits, dim=1) → torch.stack(logits, dim=1)[:, :-1]
     Y[:, 1:] → Y[:, 2:]
 * sees_the_answer: the step is given the word that it has to predict
     Y.shape[1] - 1 → Y.shape[1]
     stack(logits, → stack(logits[1:],
+answers_alone: the step is given the word that it has to predict
+    range(Y.shape[1] - 1) → range(1, Y.shape[1])
 mean_of_means: the mean is taken within each sentence first, then over sentences
     functional.cross_entropy(flat, Y[:, 1:].flatten(), ignore_index=PAD)
     → torch.stack(
@@ -571,6 +575,10 @@ mistakes(
     """
 * not_reordered: the states s are not put into the order of the kept hypotheses
     s, ended = s[rows], → ended =
+flags_left: which hypotheses have ended is not put into the order of the kept ones
+    ended[rows] | → ended |
+lengths_left: the lengths are not put into the order of the kept hypotheses
+    (length + ~ended)[rows] → length + ~ended
 * copies: all rows count in the first step, so that the beam is filled with copies
     log_p[0] = → log_p[:] =
 logits_added: logits are added up as if they were log-probabilities

@@ -150,6 +150,14 @@ Swapped: post-LN and pre-LN are mixed up
     return X + self.feed_forward(layer_norm(X, self.gains[1], self.biases[1]))
     → X = layer_norm(X, self.gains[1], self.biases[1])
       return X + self.feed_forward(X)
+NormedBeforeAttention: in pre-LN attention is added to the normalised vectors, not to the input
+    X = X + self.attention(layer_norm(X, self.gains[0], self.biases[0]), mask=mask)
+    → X = layer_norm(X, self.gains[0], self.biases[0])
+      X = X + self.attention(X, mask=mask)
+NormedBeforeNetwork: in pre-LN the network's part is added to the normalised vectors, not to X
+    return X + self.feed_forward(layer_norm(X, self.gains[1], self.biases[1]))
+    → X = layer_norm(X, self.gains[1], self.biases[1])
+      return X + self.feed_forward(X)
 * NormedPart: in post-LN the part is normalised instead of the sum
     layer_norm(X + self.attention(X, → X + layer_norm(self.attention(X,
     layer_norm(X + self.feed_forward(X), → X + layer_norm(self.feed_forward(X),
@@ -276,6 +284,10 @@ PartsSwapped: self_attention and cross_attention are mixed up
 * MemoryNormed: the memory is also normalised
     parts = [
     → memory = layer_norm(memory, self.gains[1], self.biases[1])
+      parts = [
+MemoryNormedBefore: the memory is also normalised
+    parts = [
+    → memory = layer_norm(memory, self.gains[1], self.biases[1]) if self.pre_norm else memory
       parts = [
 MemoryDetached: no gradient passes to the encoder
     (Y, memory, memory_mask) → (Y, memory.detach(), memory_mask)
