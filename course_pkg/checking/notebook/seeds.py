@@ -47,7 +47,11 @@ def strip(band: Sequence[float], value: float, limits: Sequence[float]) -> tuple
         A line of text, and a piece of HTML.
     """
     low, high = min(band), max(band)
-    text = f"  at {len(band)} seeds, with the reference: {low:.4g} to {high:.4g}"
+    first, last = f"{low:.4g}", f"{high:.4g}"
+    if first == last:
+        text = f"  no seed changes this: with the reference {first} at all {len(band)}"
+    else:
+        text = f"  at {len(band)} seeds, with the reference: {first} to {last}"
     shown = [x for x in (low, high, value, *limits) if math.isfinite(x)]
     least, span = min(shown), max(shown) - min(shown)
     if not span or not math.isfinite(value):

@@ -58,3 +58,9 @@ def test_the_strip_has_a_dot_in_the_bar_and_a_tick_outside():
     assert "width='112.0'" in page and "<path d='M8.0 2v12'" in page and page.count("<path") == 1
     assert "<svg" not in seeds.strip([2.0, 2.0], 2.0, [2.0])[1]
     assert "<svg" not in seeds.strip([2.0, 3.0], float("nan"), [2.0])[1]
+
+
+def test_values_that_no_seed_changes_do_not_read_like_a_replication():
+    text, page = seeds.strip([4.03125, 4.03126], 4.0, [3.0])
+    assert text.strip() == "no seed changes this: with the reference 4.031 at all 2"
+    assert text.strip() in page
