@@ -164,12 +164,21 @@ def build(folder, stamp):
 
     python = str(folder / "bin" / "python")
     install(python)
-    # pip would do this with one processor; files for another Python are left out in silence, and
-    # so is a third that the course hardly imports.
-    command = [python, "-m", "compileall", "-qq", "-j", "0", "-x", r"/(tests|transformers)/"]
-    subprocess.call([*command, str(folder / "lib")])
+    compile_meanwhile(python, folder / "lib")
     (folder / STAMP_NAME).write_text(stamp, encoding="utf-8")
     print(f"{folder.name} is ready after {time.time() - started:.0f} s.")
+
+
+def compile_meanwhile(python, folder):
+    """Compile what was installed, while the user goes on: it takes longer than all the rest.
+
+    pip would do it before it ends, with one processor. Files for another Python are left out in
+    silence, and so is a third that the course hardly imports.
+    """
+    code = "import compileall, os; os.nice(19); compileall.main()"
+    command = [python, "-c", code, "-qq", "-j", "0", "-x", r"/(tests|transformers)/", str(folder)]
+    nowhere = {name: subprocess.DEVNULL for name in ("stdin", "stdout", "stderr")}
+    subprocess.Popen(command, **nowhere)
 
 
 def main(folder=".venv"):

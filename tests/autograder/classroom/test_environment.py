@@ -37,6 +37,7 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.setattr(environment.venv, "create", create_nothing)
     monkeypatch.setattr(environment.subprocess, "call", lambda command, env=None: 0)
     monkeypatch.setattr(environment, "pip_settings", lambda python: {})
+    monkeypatch.setattr(environment, "compile_meanwhile", lambda python, folder: None)
     return tmp_path
 
 
@@ -141,11 +142,24 @@ def test_uv_installs_what_the_lock_says_with_settings_of_pip(checkout, monkeypat
     monkeypatch.setattr(environment, "pip_settings", lambda python: settings)
     called = commands(monkeypatch)
     environment.main()
-    (pip, _), (uv, told), (compiled, _) = called
+    (pip, _), (uv, told) = called
     assert pip[3:] == ["install", "--quiet", "--no-deps", "uv==7.1"]
     assert uv[:4] == ["python", "-m", "uv", "pip"] and str(checkout / environment.LOCK) in uv
     assert told["UV_FIND_LINKS"] == "/a,/b" and told["UV_INDEX"] == "https://c"
-    assert compiled[2] == "compileall"
+
+
+def test_what_was_installed_is_compiled_meanwhile_but_for_tests(tmp_path, monkeypatch):
+    for place in ("one.py", "tests/two.py", "for_another_python.py"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text("print 1\n" if "another" in place else "", encoding="utf-8")
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        environment.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k))
+    )
+    environment.compile_meanwhile(sys.executable, tmp_path)
+    started[0].wait()
+    assert [path.name.split(".")[0] for path in tmp_path.rglob("*.pyc")] == ["one"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"only-binary": ":all:"}])
@@ -153,7 +167,7 @@ def test_pip_installs_where_uv_cannot(checkout, monkeypatch, capsys, settings):
     monkeypatch.setattr(environment, "pip_settings", lambda python: settings)
     called = commands(monkeypatch, "uv")
     assert environment.main() == 0
-    assert called[-2][0][2:5] == ["pip", "install", "--no-compile"]
+    assert called[-1][0][2:5] == ["pip", "install", "--no-compile"]
     assert "Not with uv" in capsys.readouterr().out
     assert any(command[2] == "uv" for command, _ in called) is not bool(settings)
 
