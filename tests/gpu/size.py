@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKOUT, WHEELS = 52 << 20, 25 << 18  # bytes, at most: 52 and 6.25 MiB, 64 have room
+CHECKOUT, WHEELS = 54 << 20, 25 << 18  # bytes, at most: 54 and 6.25 MiB; 64 may travel
 
 
 def checkout() -> int:
