@@ -8,7 +8,6 @@ the imports of every student's notebook are compared with those of torch and mat
 import argparse
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.assignment import ROOT, assignments
+from tests.server import free_port
 
 SECONDS = 300  # until JupyterLab must answer
 ALONE = "import torch\nfrom matplotlib import pyplot"
@@ -65,9 +65,7 @@ def start(clone: Path) -> float:
     Raises:
         TimeoutError: there is no answer in SECONDS.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     began = time.perf_counter()
     environment = {**os.environ, "BROWSER": "true"}  # the program that does nothing
     with subprocess.Popen(

@@ -311,7 +311,7 @@ changed(
         "found += self.cache[word]",
         "found = found + self.cache[word] if found else self.cache[word]",
     ),
-    told_by="should be 1 long, yours is 2 long",
+    told_by="When the list that encode has returned is changed",
 )
 
 
