@@ -10,7 +10,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from torch import Tensor
 
+from course_pkg.checking.telling.failure import Failure
+
 PACKAGE = "course_pkg"  # which the student's process has; it has no hidden checks
+SHOWN = 3  # parameters and buffers with another name or shape
 
 _Other = ParamSpec("_Other")
 _Result = TypeVar("_Result")
@@ -60,7 +63,37 @@ def call_often(call, times: int, *args, **kwargs) -> list:
 
 @together
 def made(student, weights: dict[str, Tensor], *args, **options):
-    """Make a student's module in float64, and give it these weights."""
+    """Make a student's module in float64, and give it these weights.
+
+    Raises:
+        Failure: the module raised, or its parameters and buffers have other names or shapes.
+    """
     module = student(*args, **options).double()
-    module.load_state_dict(weights)
+    try:
+        module.load_state_dict(weights)
+    except Failure as failure:
+        shapes = {name: tuple(values.shape) for name, values in module.state_dict().items()}
+        message = _other_parameters(shapes, weights) or failure.message
+        raise Failure(message, kinds=failure.kinds) from None
     return module
+
+
+def _other_parameters(given: dict[str, tuple[int, ...]], expected: dict[str, Tensor]) -> str:
+    """Say which parameters and buffers are missing, should not be there or have another shape."""
+    lines = [
+        f"There should be a parameter or buffer called {name}, of shape {tuple(values.shape)}; "
+        f"{'yours is missing' if name not in given else f'yours has shape {given[name]}'}."
+        for name, values in expected.items()
+        if given.get(name) != tuple(values.shape)
+    ]
+    lines += [
+        f"There should be no parameter or buffer called {name}, yours has shape {shape}."
+        for name, shape in given.items()
+        if name not in expected
+    ]
+    rest = (
+        [f"Names or shapes that differ, beside these: {len(lines) - SHOWN}."]
+        if len(lines) > SHOWN
+        else []
+    )
+    return "\n".join(lines[:SHOWN] + rest)

@@ -517,7 +517,7 @@ mistakes(
     """
 ForgetsW: W is not a buffer
     self.register_buffer("W", W.detach().clone()) → self.W = W.detach().clone()
-    says: Unexpected key(s) in state_dict: "W"
+    says: There should be a parameter or buffer called W
 SinglePrecision: A and B are float32, whatever W is
     torch.randn(D_in, r).to(W) → torch.randn(D_in, r)
     torch.zeros(r, D_out).to(W) → torch.zeros(r, D_out)
