@@ -95,6 +95,9 @@ BatchAsTime: the loop runs over the batch axis instead of the time axis
     → X = X.transpose(0, 1)
       B, T, _ = X.shape
     torch.stack(outputs, dim=1) → torch.stack(outputs, dim=0)
+BatchWalked: the loop runs over the batch axis instead of the time axis
+    for t in range(T): → for t in range(B):
+    X[:, t] → X[t]
 Backwards: the sequence is read from its end
     X[:, t] → X[:, T - 1 - t]
 CellOutputs: the outputs are the cell states c_t instead of h_t

@@ -379,6 +379,8 @@ BatchAsTime: the loop runs over the batch axis instead of the time axis
     self.start(len(X)) → self.start(X.shape[1])
     X.unbind(dim=1) → X.unbind(dim=0)
     torch.stack(outputs, dim=1) → torch.stack(outputs, dim=0)
+BatchWalked: the loop runs over the batch axis instead of the time axis
+    X.unbind(dim=1) → X
 StateIgnored: the given state is ignored
     self.start(len(X)) if state is None else state → self.start(len(X))
 """,
