@@ -16,14 +16,16 @@ SEEDS ?= 0 1 2 3 4 5 6 7 8 9
 AGAIN ?=
 SINCE ?= HEAD
 
-.PHONY: help env lab site test quick test-browser gpu-packages test-gpu gpu-report wheels lock
+.PHONY: help env lab site test prove quick test-browser gpu-packages test-gpu gpu-report wheels lock
 .PHONY: build fresh score thorough
 .PHONY: trial sabotage anywhere clean
 
 help:
 	@echo "make lab     open JupyterLab for students and graders (PORT=8888)"
 	@echo "make site    make the course's site in build/site, for a browser and without a network"
-	@echo "make test    run every check and test"
+	@echo "make test    run every check and test; what is slow, if it has changed or has its turn"
+	@echo "             (COURSE_TEST_ALL=1: all of it)"
+	@echo "make prove   run the slow tests of changed assignments, and note what has passed"
 	@echo "make quick   test what you have changed (SINCE=HEAD)"
 	@echo "make test-browser    run the tests in a browser only (pictures: build/screenshots)"
 	@echo "make test-gpu  run the GPU tests and the notebooks on a GPU (WHEELS=wheels: no network)"
@@ -48,8 +50,7 @@ lab: env
 
 # The site shows the scoreboard, which `make test` renews.
 scoreboard.json: | env
-	@echo "Scoring the graders for the site, once; this takes some minutes."
-	@$(RUN) autograder score --jobs 2 --json $@
+	@$(RUN) autograder score --known --jobs 2 --json $@
 
 site: env scoreboard.json
 	@$(RUN) autograder site
@@ -61,9 +62,12 @@ test: env
 	@echo "== Types"
 	@$(RUN) mypy
 	@echo "== Graders, and generated files"
-	@$(RUN) autograder score --fresh --jobs 2 --json scoreboard.json
+	@$(RUN) autograder score --fresh --known --jobs 2 --json scoreboard.json
 	@echo "== Tests"
 	@$(RUN) pytest -n auto --dist loadgroup --no-loadscope-reorder
+
+prove: env
+	@$(RUN) tests.proof
 
 quick: env
 	@$(RUN) tests.quick $(SINCE)

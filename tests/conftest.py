@@ -17,7 +17,7 @@ import pytest
 
 from autograder.assignment import Assignment, use_this_checkout
 from tests import course as toolbox
-from tests import untested
+from tests import proof, untested
 
 pytest_plugins = ("pytester",)
 use_this_checkout()
@@ -51,8 +51,15 @@ def pytest_xdist_auto_num_workers():
     return 1 + (os.cpu_count() or 1)
 
 
+def pytest_configure(config):
+    is_run_of_all = config.args == config.getini("testpaths") and config.option.dist != "no"
+    if is_run_of_all and not hasattr(config, "workerinput"):
+        proof.tell_processes()
+
+
 def pytest_collection_modifyitems(items):
     places = {name: number for number, name in enumerate(SLOW)}
+    items[:] = proof.choose(items)
     items.sort(key=lambda item: places.get(item.path.name, len(SLOW)))
 
 

@@ -42,9 +42,26 @@ def outputs_depend_on(cells: list[NotebookNode], topic: str = "") -> dict[str, s
 
 def graders_depend_on(topic: str) -> str:
     """Hash the code that decides what known mistakes give in the checks of an assignment."""
+    return _hash_of(_of_graders(topic))
+
+
+def scores_depend_on(topic: str) -> str:
+    """Hash the code that decides the figures of an assignment on the scoreboard."""
     own = ROOT / "autograder" / "assignments" / topic
     author = ROOT / "autograder" / "author"
     paths = [
+        *_of_graders(topic),
+        own / "alternatives.py",
+        *(ROOT / "autograder" / f"{name}.py" for name in ("alternatives", "black_boxes")),
+        *(author / f"{name}.py" for name in ("score", "mutants", "names")),
+    ]
+    return _hash_of(paths)
+
+
+def _of_graders(topic: str) -> list[Path]:
+    own = ROOT / "autograder" / "assignments" / topic
+    author = ROOT / "autograder" / "author"
+    return [
         *reference(topic),
         ROOT / "course_pkg" / "checks" / f"{topic}.py",
         own / "hidden.py",
@@ -53,15 +70,19 @@ def graders_depend_on(topic: str) -> str:
         *(author / f"{name}.py" for name in ("examination", "fingerprints", "empty_solutions")),
         *(ROOT / "course_pkg" / "checking").rglob("*.py"),
     ]
+
+
+def _hash_of(paths: Iterable[Path]) -> str:
+    """Hash the code of files, and of all that they import."""
     found = _codes(path for path in paths if path.exists())
-    found |= _imported("\n".join(found.values()))
+    found |= _imported(*found.values())
     return _hash("\n".join(f"{name}: {code}" for name, code in sorted(found.items())))
 
 
-def _imported(code: str) -> dict[str, str]:
+def _imported(*codes: str) -> dict[str, str]:
     """The code of the files that some code imports, and of those that they import."""
     found: dict[str, str] = {}
-    todo = [code]
+    todo = [*codes]
     while todo:
         new = _codes(_needed(todo.pop()))
         todo += [code for name, code in new.items() if name not in found]
@@ -168,6 +189,7 @@ def _computes(cell: NotebookNode) -> bool:
     return cell.cell_type == "code" and known is not None and not known.grade
 
 
+@functools.cache
 def _needed(code: str) -> set[Path]:
     """Find the files of the course that some code imports.
 

@@ -4,12 +4,14 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_PAGE = Path("notebooks") / "welcome.ipynb"
+FEW = 3  # assignments that are prepared before JupyterLab starts; more are prepared meanwhile
 DEMO_STUDENTS = {
     "ada": ("Ada", "Lovelace"),
     "alan": ("Alan", "Turing"),
@@ -52,7 +54,13 @@ def main(args: Namespace) -> int:
 def serve(root: Path, port: int, browser: bool) -> None:
     """Prepare the course in root, then become JupyterLab's process."""
     check_port(port)
-    prepare(root)
+    new = pending(root)
+    if len(new) <= FEW:
+        prepare(root)
+    else:
+        print(f"{len(new)} assignments are put into the exchange meanwhile.", flush=True)
+        meanwhile = "from autograder.classroom import lab; lab.prepare_here()"
+        subprocess.Popen([sys.executable, "-c", meanwhile], cwd=root, stdout=subprocess.DEVNULL)
     welcome(root)
     print(f"Starting JupyterLab on port {port}. Stop it with Ctrl-C.", flush=True)
     os.chdir(root)
@@ -88,8 +96,8 @@ def prepare(root: Path) -> None:
     The versions that students receive are generated in a folder of their own, because a student
     of this checkout works in notebooks/.
     """
-    pending = [name for name in built_assignments(root) if not is_prepared(root, name)]
-    if not pending:
+    new = pending(root)
+    if not new:
         return
     # nbgrader takes seconds to import: too long for a start that has nothing to prepare.
     from nbgrader.apps.api import NbGraderAPI
@@ -100,8 +108,8 @@ def prepare(root: Path) -> None:
     config.CourseDirectory.release_directory = "autograder/course/release"
     config.ExchangeReleaseAssignment.force = True
     grader = NbGraderAPI(config=config)
-    for name in pending:
-        print(f"Preparing {name} ({pending.index(name) + 1} of {len(pending)}).", flush=True)
+    for name in new:
+        print(f"Preparing {name} ({new.index(name) + 1} of {len(new)}).", flush=True)
         for step in (grader.generate_assignment, grader.release_assignment):
             result = step(name)
             if not result["success"]:
@@ -112,6 +120,19 @@ def prepare(root: Path) -> None:
             students = DEMO_STUDENTS | {get_username(): ("(you)", get_username())}
             for student, (first, last) in students.items():
                 gradebook.add_student(student, first_name=first, last_name=last)
+
+
+def prepare_here() -> None:
+    """Prepare the course of this process's folder, while JupyterLab runs; say what goes wrong."""
+    try:
+        prepare(Path.cwd())
+    except LabProblem as problem:
+        print(problem, file=sys.stderr)
+
+
+def pending(root: Path) -> list[str]:
+    """List the assignments that are new or have changed."""
+    return [name for name in built_assignments(root) if not is_prepared(root, name)]
 
 
 def welcome(root: Path) -> None:

@@ -155,6 +155,7 @@ def pictures(request) -> bool:
     return request.config.getoption("markexpr") == "browser"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("folder", "look"), [("notebooks", LIGHT), ("solutions", DARK)], ids=["notebook", "solved"]
 )

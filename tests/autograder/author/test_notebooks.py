@@ -26,6 +26,7 @@ def name(assignment: Assignment) -> str:
     return assignment.name
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("assignment", assignments(), ids=name)
 def test_solved_notebook(assignment, record_property):
     command = [sys.executable, "-m", "pytest", "-p", "nbval.plugin", "-p", "no:cacheprovider"]
@@ -41,6 +42,7 @@ def test_solved_notebook(assignment, record_property):
     assert seconds < budget
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("assignment", assignments(), ids=name)
 def test_student_notebook_fails_in_checks_alone(assignment):
     nb = nbformat.read(assignment.student, as_version=4)

@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.assignment import ROOT
 from autograder.classroom import contents, lab
-from tests.server import serving
+from tests.server import TEACHER, serving
 
 
 @pytest.fixture
@@ -93,6 +93,22 @@ def test_the_second_start_reuses_the_exchange_and_the_gradebook(course, capsys):
     lab.prepare(course)
     assert capsys.readouterr().out == ""
     assert snapshot(course) == before
+
+
+def test_many_assignments_are_prepared_while_the_server_runs(course):
+    with serving(course, f"lab.FEW = 0; {TEACHER}") as page:
+        assert "are put into the exchange meanwhile" in (course / "server.log").read_text()
+        assert "<title>JupyterLab</title>" in page("lab/tree/notebooks")
+        until = time.monotonic() + 120
+        while not list(course.glob("autograder/course/exchange/*/outbound/*/*.ipynb")):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+
+
+def test_what_goes_wrong_meanwhile_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lab.prepare_here()
+    assert "holds no assignment. Build them: make build" in capsys.readouterr().err
 
 
 def test_an_assignment_that_was_built_anew_is_prepared_again(course, capsys):

@@ -10,6 +10,7 @@ from autograder.assignment import assignments
 from tests import course
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "assignment",
     [assignment for assignment in assignments() if assignment.topic != "lstm"],

@@ -21,6 +21,7 @@ def notebook():
         yield notebook
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("exercise", wire.EXERCISES, ids=lambda e: f"{e.module}.{e.name}")
 def test_same_reports(exercise: Exercise, notebook: Notebook):
     """One bug and one alternative of each exercise, the same ones in every run; the others are

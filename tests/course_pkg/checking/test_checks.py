@@ -93,6 +93,7 @@ ODD_RESULTS = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("exercise", EXERCISES, ids=name)
 def test_odd_results_are_failures_in_words(exercise):
     quarter = EXERCISES.index(exercise) % 4  # all kinds are tried on a quarter of the exercises
@@ -112,6 +113,7 @@ def test_odd_results_are_failures_in_words(exercise):
         assert all(len(line) <= 80 for line in result.text.splitlines()), what
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("exercise", [e for e in EXERCISES if not e.is_class], ids=name)
 def test_results_of_an_odd_precision_get_a_report(exercise):
     right = reference(exercise)

@@ -64,6 +64,7 @@ def only_calls_there():
         yield
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: f"{e.module}.{e.name}")
 def test_references_work_on_another_device(exercise):
     reference = getattr(importlib.import_module(f"course_pkg.{exercise.module}"), exercise.name)
