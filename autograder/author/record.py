@@ -43,23 +43,12 @@ def read(assignment: Assignment) -> list[dict] | None:
 def write(assignment: Assignment, rows: list[dict]) -> None:
     """Keep the figures of each exercise, unless the same ones are kept for this code."""
     kept = read(assignment)
-    if kept is not None and not differences(kept, rows):
+    if kept is not None and [*map(_figures, kept)] == [*map(_figures, rows)]:
         return
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     text = f'{{"code": "{code(assignment)}", "rows": [\n{lines}\n]}}\n'
     path(assignment).parent.mkdir(parents=True, exist_ok=True)
     path(assignment).write_text(text, encoding="utf-8")
-
-
-def differences(kept: list[dict], rows: list[dict]) -> list[str]:
-    """Say which exercises have other figures than those that are kept."""
-    names = dict.fromkeys(row["exercise"] for row in [*kept, *rows])
-    before, now = ({row["exercise"]: _figures(row) for row in each} for each in (kept, rows))
-    return [
-        f"{name}: {before.get(name)} were kept for the same code, now {now.get(name)}"
-        for name in names
-        if before.get(name) != now.get(name)
-    ]
 
 
 def _figures(row: dict) -> dict:

@@ -108,31 +108,23 @@ def main(arguments: argparse.Namespace) -> int:
 def _score_and_check(
     assignment: Assignment, with_files: bool, is_thorough: bool, takes_known: bool
 ) -> tuple[list[Row], list[str]]:
-    """Score an assignment; list its files that are out of date, if that is asked for."""
+    """Score an assignment; list its files that are out of date, if that is asked for.
+
+    Figures that are as they should be are kept. Known ones are taken while the code is that of the
+    figures, unless the assignment has its turn.
+    """
     kept = record.read(assignment)
     is_known = takes_known and kept is not None and not is_due(assignment)
     with bounded_memory(MEMORY):
         rows = [Row(**row) for row in kept] if is_known else score(assignment.topic)
-        problems = [] if is_known else _keep(assignment, kept, rows)
+        if not is_known and not any(row.why_not or row.problems for row in rows):
+            record.write(assignment, [asdict(row) for row in rows])
         if is_thorough:
             for exercise, row in zip(exercises(assignment.topic), rows, strict=True):
                 row.problems += [] if row.why_not else other_inputs(exercise)
                 row.problems += [] if row.why_not else wrong_names(exercise)
-    if with_files:
-        found = check(assignment, with_mistakes=not is_known)
-        problems += [is_stale(path, assignment) for path in found]
-    return rows, problems
-
-
-def _keep(assignment: Assignment, kept: list[dict] | None, rows: list[Row]) -> list[str]:
-    """Keep the figures if they are as they should be; say what is not as it was with this code."""
-    if any(row.why_not or row.problems for row in rows):
-        return []
-    found = [asdict(row) for row in rows]
-    if kept is not None and (differ := record.differences(kept, found)):
-        return differ
-    record.write(assignment, found)
-    return []
+    found = check(assignment, with_mistakes=not is_known) if with_files else []
+    return rows, [is_stale(path, assignment) for path in found]
 
 
 def score(topic: str) -> list[Row]:
