@@ -51,7 +51,7 @@ def scores_depend_on(topic: str) -> str:
     author = ROOT / "autograder" / "author"
     paths = [
         *_of_graders(topic),
-        own / "alternatives.py",
+        *own.glob("*.py"),
         *(ROOT / "autograder" / f"{name}.py" for name in ("alternatives", "black_boxes")),
         *(author / f"{name}.py" for name in ("score", "mutants", "names")),
     ]
