@@ -77,11 +77,18 @@ def test_all_processes_of_a_run_decide_alike(monkeypatch):
     assert proof.waits(RNN) and not proof.waits(LSTM)
 
 
-def test_what_fails_is_not_proven(monkeypatch):
+def test_what_fails_or_is_skipped_is_not_proven(monkeypatch):
     proof.path(LSTM).unlink()
     monkeypatch.setattr(proof.sys, "argv", ["proof", "02_lstm"])
-    for status in (1, 0):
+    for status, skipped in ((1, 0), (0, 2), (0, 0)):
         done = type("Done", (), {"returncode": status})
         monkeypatch.setattr(proof.subprocess, "run", lambda *_, done=done, **__: done)
-        assert proof.main() == status
-        assert proof.holds(LSTM) == (status == 0)
+        monkeypatch.setattr(proof, "skipped_in", lambda _, skipped=skipped: skipped)
+        assert proof.main() == int(status or skipped > 0)
+        assert proof.holds(LSTM) == (not status and not skipped)
+
+
+def test_skipped_tests_are_counted(tmp_path):
+    results = tmp_path / "proof.xml"
+    results.write_text('<testsuites><testsuite name="pytest" skipped="3"/></testsuites>')
+    assert proof.skipped_in(results) == 3
