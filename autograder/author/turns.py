@@ -5,7 +5,7 @@ import os
 
 from autograder.assignment import Assignment
 
-DAYS = 3  # in which everything has its turn
+DAYS = 4  # in which everything has its turn
 EVERYTHING = "COURSE_TEST_ALL"  # set to 1, everything is proven, in turn or not
 
 
