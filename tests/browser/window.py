@@ -32,7 +32,7 @@ class Window:
         context.set_default_timeout(1000 * SECONDS)
         context.on("request", self._remember)
         self._context = context
-        self._folder = folder
+        self.folder = folder
         self._user = user
         self._pictures = 0
         self.elsewhere: set[str] = set()
@@ -49,7 +49,7 @@ class Window:
             height = self.page.locator(of).evaluate("part => part.scrollHeight")
             self.page.set_viewport_size({"width": WIDTH, "height": min(height + 150, HIGHEST)})
         self._pictures += 1
-        path = self._folder / f"{self._user}_{self._pictures:02}_{name}.png"
+        path = self.folder / f"{self._user}_{self._pictures:02}_{name}.png"
         self.page.screenshot(path=path)
         if of is not None:
             self.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
