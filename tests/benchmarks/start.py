@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=3, help="runs of each import (default: 3)")
     times = parser.parse_args().times
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         clone = Path(folder, "course")
         steps = {
             "clone": seconds(["git", "clone", "--quiet", str(ROOT), str(clone)], ROOT),
