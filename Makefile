@@ -73,7 +73,7 @@ quick: env
 	@$(RUN) tests.quick $(SINCE)
 
 test-browser: env
-	@$(RUN) pytest -m browser -n auto --dist loadgroup
+	@COURSE_TEST_ALL=1 $(RUN) pytest -m browser -n auto --dist loadgroup
 
 # On a machine with a GPU: with the environment of the course, or with what the machine has and WHEELS.
 # COURSE_DEVICE=cpu rehearses both.

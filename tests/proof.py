@@ -30,9 +30,10 @@ def path(assignment: Assignment) -> Path:
 
 
 def code(assignment: Assignment) -> str:
-    """Hash what the tests in turn of an assignment test: its graders, and its notebooks."""
-    notebooks = (each.read_bytes() for each in (assignment.solved, assignment.student))
-    parts = [record.code(assignment), *(hashlib.sha256(each).hexdigest() for each in notebooks)]
+    """Hash what the tests in turn of an assignment test: graders, notebooks, buggy submission."""
+    buggy = ROOT / "tests" / "submissions" / f"{assignment.topic}.py"
+    files = (each.read_bytes() for each in (assignment.solved, assignment.student, buggy))
+    parts = [record.code(assignment), *(hashlib.sha256(each).hexdigest() for each in files)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
